@@ -1,0 +1,128 @@
+"""Every error Queen raises, in one tree.
+
+    QueenError
+    ├── BadRequest            the request can never succeed as it is
+    │   ├── InvalidItem       one item of a request is wrong; names its index
+    │   ├── InvalidFrame      a segment frame is damaged, truncated or lies
+    │   └── PayloadTooLarge   a body, frame or message is over its limit
+    ├── NotFound              the named thing does not exist
+    ├── LeaseLost             the lease lapsed, was given away, or never was
+    ├── Conflict              the request contradicts what is stored
+    ├── Overloaded            a bounded queue inside the server is full
+    ├── Unavailable           the database does not answer
+    │   └── OutcomeUnknown    the connection broke during a commit
+    └── StartupError          the server refuses to start
+        ├── WeakDurability    the database may lose what it has confirmed
+        └── EmbeddedFailed    the embedded PostgreSQL did not start
+
+The same class is raised by the service, rendered by the server and raised again by the
+client. `code` is stable and safe to compare; `retryable` says whether the same request may
+succeed later. A class's docstring is its default message.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class QueenError(Exception):
+    """Something went wrong inside Queen."""
+
+    code: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or self.default_message())
+
+    @classmethod
+    def default_message(cls) -> str:
+        return (cls.__doc__ or cls.__name__).strip().splitlines()[0]
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+
+class BadRequest(QueenError):
+    """The request is malformed; correct it before sending it again."""
+
+    code = "bad_request"
+
+
+class InvalidItem(BadRequest):
+    """One item of the request is invalid; the others were not touched by it."""
+
+    code = "invalid_item"
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"item {index}: {reason}")
+        self.index = index
+        self.reason = reason
+
+
+class InvalidFrame(BadRequest):
+    """The segment frame is damaged, truncated or contradicts itself; nothing was stored."""
+
+    code = "invalid_frame"
+
+
+class PayloadTooLarge(BadRequest):
+    """The request is larger than the server accepts; send smaller batches."""
+
+    code = "too_large"
+
+
+class NotFound(QueenError):
+    """The named queue, partition or message does not exist."""
+
+    code = "not_found"
+
+
+class LeaseLost(QueenError):
+    """The lease is no longer yours; drop the batch, it is delivered again."""
+
+    code = "lease_lost"
+
+
+class Conflict(QueenError):
+    """The request contradicts what is stored."""
+
+    code = "conflict"
+
+
+class Overloaded(QueenError):
+    """The server has too much in flight; send the same request again a little later."""
+
+    code = "overloaded"
+    retryable = True
+
+
+class Unavailable(QueenError):
+    """The database does not answer; send the same request again a little later."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class OutcomeUnknown(Unavailable):
+    """The connection broke during a commit; repeat with the same transaction ids."""
+
+    code = "outcome_unknown"
+
+
+class StartupError(QueenError):
+    """The server refuses to start."""
+
+    code = "startup"
+
+
+class WeakDurability(StartupError):
+    """The database may lose what it has confirmed; allow it only if you mean it."""
+
+    code = "weak_durability"
+
+
+class EmbeddedFailed(StartupError):
+    """The embedded PostgreSQL did not start; its log says why."""
+
+    code = "embedded_failed"
