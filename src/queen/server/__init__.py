@@ -1,0 +1,1 @@
+"""HTTP: from bytes to verbs and back."""

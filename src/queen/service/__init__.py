@@ -1,0 +1,1 @@
+"""The broker's verbs over storage: push, pop, ack, transaction, fetch."""

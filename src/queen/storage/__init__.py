@@ -1,0 +1,1 @@
+"""PostgreSQL: the embedded server, the schema, and every statement Queen sends."""

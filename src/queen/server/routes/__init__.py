@@ -1,0 +1,1 @@
+"""Routes by resource; each module has a function that lists its own."""

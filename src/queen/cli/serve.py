@@ -1,0 +1,223 @@
+"""`queen serve`: PostgreSQL if none is given, the schema, and the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from queen.errors import QueenError, StartupError
+
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+# EX_CONFIG of sysexits.h: the configuration forbids to start.
+_EXIT_CONFIG = 78
+
+Host = Annotated[str, typer.Option(envvar=["QUEEN_HOST", "HOST"], help="Address to listen on.")]
+Port = Annotated[
+    int, typer.Option(envvar=["QUEEN_PORT", "PORT"], min=1, max=65535, help="Port to listen on.")
+]
+Workers = Annotated[
+    int, typer.Option(envvar="QUEEN_WORKERS", min=1, max=64, help="Server processes.")
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(envvar="QUEEN_DATA_DIR", help="Where the embedded PostgreSQL keeps its data."),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(envvar="QUEEN_DATABASE_URL", help="Use this PostgreSQL (15 or newer) instead."),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(envvar="QUEEN_INSECURE", help="Listen beyond loopback without authentication."),
+]
+AllowWeak = Annotated[
+    bool,
+    typer.Option(
+        envvar="QUEEN_ALLOW_WEAK_DURABILITY",
+        help="Start although PostgreSQL may lose what it has confirmed.",
+    ),
+]
+ShowSettings = Annotated[
+    bool, typer.Option(help="Print the settings chosen for the embedded PostgreSQL and exit.")
+]
+
+
+def serve(
+    host: Host = "127.0.0.1",
+    port: Port = 6632,
+    workers: Workers = 1,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    insecure: Insecure = False,
+    allow_weak_durability: AllowWeak = False,
+    show_settings: ShowSettings = False,
+) -> None:
+    """Start a broker. Without a database URL it brings its own PostgreSQL."""
+    if show_settings:
+        _print_settings()
+        return
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        _refuse_open_door(host, insecure)
+        with _database(database_url or url_from_environment(), data_dir) as dsn:
+            _run(dsn, host, port, workers, allow_weak_durability)
+    except StartupError as error:
+        typer.echo(f"queen: {error}", err=True)
+        raise typer.Exit(_EXIT_CONFIG) from None
+    except QueenError as error:
+        typer.echo(f"queen: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _refuse_open_door(host: str, insecure: bool) -> None:
+    if host not in _LOOPBACK and not insecure:
+        raise StartupError(
+            f"refusing to listen on {host} without authentication. Listen on 127.0.0.1, put a "
+            "proxy that authenticates in front, or say --insecure if the network is trusted."
+        )
+
+
+def url_from_environment() -> str | None:
+    """Return a database URL from the original broker's variables; None unless PG_HOST is set."""
+    env = os.environ
+    host = env.get("PG_HOST")
+    if not host:
+        return None
+    user, password = (
+        quote(env.get("PG_USER", "postgres")),
+        quote(env.get("PG_PASSWORD", "postgres")),
+    )
+    port, name = env.get("PG_PORT", "5432"), quote(env.get("PG_DB", "postgres"))
+    mode = ""
+    if env.get("PG_USE_SSL") == "true":
+        strict = env.get("PG_SSL_REJECT_UNAUTHORIZED", "true") == "true"
+        mode = "?sslmode=verify-full" if strict else "?sslmode=require"
+    return f"postgresql://{user}:{password}@{host}:{port}/{name}{mode}"
+
+
+def default_data_dir() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("queen"))
+
+
+def _print_settings() -> None:
+    from queen.storage.tuning import describe, detect, settings_for
+
+    typer.echo(describe(settings_for(*detect())))
+
+
+class _database:  # noqa: N801 (used as a context manager, reads as a function)
+    """The database to use: the user's, or the embedded one for as long as we run."""
+
+    def __init__(self, url: str | None, data_dir: Path | None) -> None:
+        self._url = url
+        self._data_dir = data_dir
+        self._stop = threading.Event()
+
+    def __enter__(self) -> str:
+        if self._url is not None:
+            return self._url
+        from queen.storage.embedded import EmbeddedPostgres
+        from queen.storage.tuning import detect, settings_for
+
+        folder = self._data_dir or default_data_dir()
+        self._embedded = EmbeddedPostgres(folder, settings_for(*detect()))
+        self._embedded.start()
+        self._watch = threading.Thread(
+            target=self._embedded.supervise, args=(self._stop,), daemon=True
+        )
+        self._watch.start()
+        return self._embedded.dsn
+
+    def __exit__(self, *_: object) -> None:
+        if self._url is None:
+            self._stop.set()
+            self._watch.join(timeout=30)
+            self._embedded.stop()
+
+
+def _run(dsn: str, host: str, port: int, workers: int, allow_weak: bool) -> None:
+    from queen.server.run import ServeOptions, check_port
+
+    check_port(host, port)
+    options = ServeOptions(dsn=dsn, host=host, port=port)
+    asyncio.run(_prepare(dsn, allow_weak))
+    shown = f"[{host}]" if ":" in host else host
+    ready = f"queen ready on http://{shown}:{port}"
+    if workers == 1:
+        _serve_here(options, ready)
+    else:
+        _serve_in_processes(options, workers, ready)
+
+
+async def _prepare(dsn: str, allow_weak: bool) -> None:
+    """Bring the schema up to date and look whether the database keeps its promises."""
+    import asyncpg
+
+    from queen.storage.database import Database
+    from queen.storage.migrate import migrate
+
+    try:
+        connection = await asyncpg.connect(dsn, timeout=30)
+    except (OSError, asyncpg.PostgresError, TimeoutError) as error:
+        raise StartupError(f"cannot connect to PostgreSQL: {error}") from error
+    try:
+        if connection.get_server_version().major < 15:
+            raise StartupError("PostgreSQL 15 or newer is needed")
+        await migrate(connection)
+    finally:
+        await connection.close()
+    database = await Database.connect(dsn, size=1)
+    try:
+        if not allow_weak:
+            await database.check_durability()
+    finally:
+        await database.close()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _serve_here(options: object, ready: str | None) -> None:
+    import uvloop
+
+    from queen.server.run import ServeOptions, serve
+
+    assert isinstance(options, ServeOptions)
+    uvloop.run(serve(options, lambda: _say(ready) if ready else None))
+
+
+def _serve_in_processes(options: object, workers: int, ready: str) -> None:
+    """Run several processes that share the port; each is a server of its own to the others."""
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=_serve_here, args=(options, ready if number == 0 else None))
+        for number in range(workers)
+    ]
+    for process in processes:
+        process.start()
+
+    def stop(*_: object) -> None:
+        for process in processes:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise QueenError("a server process ended with an error")

@@ -1,0 +1,122 @@
+"""The HTTP application: a look-up, a handler, an answer."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from queen.errors import NotFound, QueenError
+from queen.server.failures import failure
+from queen.server.http import Handler, Proto, Request, Response, Scope, path_parts
+from queen.server.routes.ack import AckRoutes
+from queen.server.routes.fetch import FetchRoutes
+from queen.server.routes.health import HealthRoutes
+from queen.server.routes.pop import PopRoutes
+from queen.server.routes.push import PushRoute
+from queen.server.routes.queues import QueueRoutes
+from queen.server.routes.transaction import TransactionRoute
+from queen.service.broker import Broker
+
+_log = logging.getLogger(__name__)
+
+_METHOD_NOT_ALLOWED = Response(
+    405, msgspec.json.encode({"error": "Method not allowed", "code": "method", "retryable": False})
+)
+
+
+class Router:
+    """Routes by exact path first, then by shape: a part in braces is a parameter."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, dict[str, Handler]] = {}
+        self._shaped: list[tuple[list[str], dict[str, Handler]]] = []
+
+    def add(self, method: str, path: str, handler: Handler) -> None:
+        if "{" not in path:
+            self._exact.setdefault(path, {})[method] = handler
+            return
+        shape = path.split("/")[1:]
+        for known, methods in self._shaped:
+            if known == shape:
+                methods[method] = handler
+                return
+        self._shaped.append((shape, {method: handler}))
+
+    def find(self, path: str) -> tuple[dict[str, Handler], tuple[str, ...]] | None:
+        """Return the handlers of a path by method, and its parameters."""
+        exact = self._exact.get(path)
+        if exact is not None:
+            return exact, ()
+        parts = path_parts(path)
+        for shape, methods in self._shaped:
+            params = _match(shape, parts)
+            if params is not None:
+                return methods, params
+        return None
+
+
+def _match(shape: list[str], parts: list[str]) -> tuple[str, ...] | None:
+    if len(shape) != len(parts):
+        return None
+    params = []
+    for wanted, part in zip(shape, parts, strict=True):
+        if wanted.startswith("{"):
+            params.append(part)
+        elif wanted != part:
+            return None
+    return tuple(params)
+
+
+def routes(broker: Broker) -> Router:
+    router = Router()
+    pop, ack, queues = PopRoutes(broker), AckRoutes(broker), QueueRoutes(broker)
+    fetch, health = FetchRoutes(broker), HealthRoutes(broker)
+    router.add("POST", "/api/v1/push", PushRoute(broker))
+    router.add("GET", "/api/v1/pop", pop.by_label)
+    router.add("GET", "/api/v1/pop/queue/{queue}", pop.from_queue)
+    router.add("GET", "/api/v1/pop/queue/{queue}/partition/{partition}", pop.from_partition)
+    router.add("POST", "/api/v1/ack", ack.one)
+    router.add("POST", "/api/v1/ack/batch", ack.batch)
+    router.add("POST", "/api/v1/lease/{lease}/extend", ack.extend)
+    router.add("POST", "/api/v1/transaction", TransactionRoute(broker))
+    router.add("POST", "/api/v1/configure", queues.configure)
+    router.add("DELETE", "/api/v1/resources/queues/{queue}", queues.delete)
+    router.add("GET", "/api/v1/fetch/queue/{queue}", fetch.queue)
+    router.add("GET", "/api/v1/fetch/queue/{queue}/partition/{partition}", fetch.partition)
+    router.add("GET", "/health", health.ready)
+    router.add("GET", "/health/live", health.live)
+    router.add("GET", "/health/ready", health.ready)
+    return router
+
+
+class App:
+    """What Granian calls for each request."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._router = routes(broker)
+
+    async def __rsgi__(self, scope: Scope, proto: Proto) -> None:
+        try:
+            response = await self._handle(scope, proto)
+        except QueenError as error:
+            response = failure(error)
+        except Exception:
+            _log.exception("%s %s failed", scope.method, scope.path)
+            response = failure(QueenError())
+        if response is None:
+            return
+        if response.body:
+            proto.response_bytes(response.status, response.headers, response.body)
+        else:
+            proto.response_empty(response.status, [])
+
+    async def _handle(self, scope: Scope, proto: Proto) -> Response | None:
+        found = self._router.find(scope.path)
+        if found is None:
+            raise NotFound("no such route")
+        handlers, params = found
+        handler = handlers.get(scope.method)
+        if handler is None:
+            return _METHOD_NOT_ALLOWED
+        return await handler(Request(scope, proto, params))

@@ -1,0 +1,45 @@
+"""How errors look on the wire: one table from class to status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from queen import errors
+from queen.server.http import Response
+
+STATUS: dict[type[errors.QueenError], int] = {
+    errors.QueenError: 500,
+    errors.BadRequest: 400,
+    errors.InvalidItem: 400,
+    errors.InvalidFrame: 400,
+    errors.PayloadTooLarge: 413,
+    errors.NotFound: 404,
+    errors.LeaseLost: 409,
+    errors.Conflict: 409,
+    errors.Overloaded: 429,
+    errors.Unavailable: 503,
+    errors.OutcomeUnknown: 503,
+    errors.StartupError: 500,
+    errors.WeakDurability: 500,
+    errors.EmbeddedFailed: 500,
+}
+
+
+def failure(error: errors.QueenError, **more: Any) -> Response:
+    """Return the answer for an error; `more` are fields beside it."""
+    body = {"error": error.message, "code": error.code, "retryable": error.retryable, **more}
+    headers = [("content-type", "application/json")]
+    if error.retryable:
+        headers.append(("retry-after", "1"))
+    if isinstance(error, errors.OutcomeUnknown):
+        body["outcome"] = "unknown"
+    return Response(STATUS[type(error)], msgspec.json.encode(body), headers)
+
+
+def bad_json(error: Exception) -> errors.BadRequest:
+    """Return our error for a body that does not decode. Msgspec names the place, not the data."""
+    if isinstance(error, RecursionError):
+        return errors.BadRequest("Invalid JSON: nested too deeply")
+    return errors.BadRequest(f"Invalid JSON: {error}")

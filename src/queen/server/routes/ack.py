@@ -1,0 +1,205 @@
+"""POST /api/v1/ack, /ack/batch, /lease/:id/extend: what consumers did with their messages."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from queen.core.cursor import WISHES, Verdict, Wish
+from queen.core.ids import parse_lease, parse_partition
+from queen.core.names import QUEUE_MODE_GROUP
+from queen.errors import BadRequest, InvalidItem, LeaseLost, NotFound, QueenError
+from queen.server.failures import bad_json
+from queen.server.http import Request, Response, read_body
+from queen.service.ack import Settlement
+from queen.service.broker import Broker
+from queen.service.catalog import Partition
+from queen.wire import answers
+from queen.wire.requests import AckBatchRequest, AckOperation, AckRequest, ExtendRequest
+
+_one = msgspec.json.Decoder(AckRequest)
+_batch = msgspec.json.Decoder(AckBatchRequest)
+_extend = msgspec.json.Decoder(ExtendRequest)
+
+MAX_ACKS = 20_000
+_DEFAULT_EXTEND_S = 60
+_MAX_EXTEND_S = 24 * 3600
+
+# What is right with the message once its verdict is known.
+_SUCCESSES = {Verdict.DONE, Verdict.RETRY, Verdict.DEAD, Verdict.ALREADY}
+_WORDS = {Verdict.ALREADY: "completed", Verdict.LOST: "error"}
+_STALE = "Invalid or expired lease"
+
+
+class Prepared:
+    """The acknowledgments of a request, gathered by lease and partition."""
+
+    def __init__(self) -> None:
+        self.settlements: dict[tuple[int, int, uuid.UUID | None], Settlement] = {}
+        # For each item: its settlement, or why there is none.
+        self.items: list[tuple[Settlement, str] | QueenError] = []
+
+    def verdict(self, index: int) -> Verdict | QueenError:
+        item = self.items[index]
+        if isinstance(item, QueenError):
+            return item
+        settlement, transaction_id = item
+        return settlement.verdicts.get(transaction_id, Verdict.LOST)
+
+
+async def prepare(
+    broker: Broker, acks: Sequence[AckRequest | AckOperation], default_group: str | None
+) -> Prepared:
+    """Find the partition, group and lease that each acknowledgment is about."""
+    prepared = Prepared()
+    ids = {one.partitionId: parse_partition(one.partitionId) for one in acks}
+    partitions = await broker.catalog.partitions({one for one in ids.values() if one is not None})
+    for index, one in enumerate(acks):
+        partition_id = ids[one.partitionId]
+        partition = partitions.get(partition_id) if partition_id is not None else None
+        try:
+            prepared.items.append(await _place(broker, prepared, one, partition, default_group))
+        except QueenError as error:
+            prepared.items.append(InvalidItem(index, error.message))
+    return prepared
+
+
+async def _place(
+    broker: Broker,
+    prepared: Prepared,
+    one: AckRequest | AckOperation,
+    partition: Partition | None,
+    default_group: str | None,
+) -> tuple[Settlement, str]:
+    wish = WISHES.get(one.status or "completed")
+    if wish is None:
+        raise BadRequest(f"status {one.status!r} is not known: {', '.join(WISHES)}")
+    if partition is None:
+        raise NotFound("Message not found: no such partition")
+    lease_id = parse_lease(one.leaseId) if one.leaseId else None
+    if one.leaseId and lease_id is None:
+        raise LeaseLost(_STALE)
+    group = one.consumerGroup or default_group or QUEUE_MODE_GROUP
+    group_id = broker.catalog.known_group(partition.queue, group)
+    if group_id is None:
+        group_id = await broker.catalog.group(partition.queue, group)
+    key = (partition.id, group_id, lease_id)
+    settlement = prepared.settlements.get(key)
+    if settlement is None:
+        settlement = Settlement(partition, group, group_id, lease_id, {})
+        prepared.settlements[key] = settlement
+    settlement.wishes[one.transactionId] = wish
+    if one.error and wish is not Wish.DONE:
+        settlement.errors[one.transactionId] = one.error
+    return settlement, one.transactionId
+
+
+class AckRoutes:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def one(self, request: Request) -> Response:
+        ack = _decode(_one, await read_body(request))
+        prepared = await prepare(self._broker, [ack], None)
+        await self._broker.acker.ack(list(prepared.settlements.values()))
+        verdict = prepared.verdict(0)
+        if isinstance(verdict, QueenError):
+            raise _unwrapped(verdict)
+        if verdict is Verdict.LOST:
+            raise LeaseLost(f"Failed to acknowledge message: {_STALE}")
+        group = ack.consumerGroup
+        return Response(
+            200,
+            msgspec.json.encode(
+                {
+                    "transactionId": ack.transactionId,
+                    "status": _WORDS.get(verdict, verdict.value),
+                    "consumerGroup": None if group == QUEUE_MODE_GROUP else group,
+                    "acknowledgedAt": answers.iso(datetime.now(UTC)),
+                    "success": True,
+                    "dlq": verdict is Verdict.DEAD,
+                }
+            ),
+        )
+
+    async def batch(self, request: Request) -> Response:
+        body = _decode(_batch, await read_body(request))
+        acks = body.acknowledgments
+        if len(acks) > MAX_ACKS:
+            raise BadRequest(f"more than {MAX_ACKS} acknowledgments in one request")
+        prepared = await prepare(self._broker, acks, body.consumerGroup)
+        if prepared.settlements:
+            await self._broker.acker.ack(list(prepared.settlements.values()))
+        return Response(200, _batch_body(acks, prepared))
+
+    async def extend(self, request: Request) -> Response:
+        raw = await read_body(request)
+        seconds = (_decode(_extend, raw).seconds if raw else None) or _DEFAULT_EXTEND_S
+        if not 1 <= seconds <= _MAX_EXTEND_S:
+            raise BadRequest(f"seconds must be between 1 and {_MAX_EXTEND_S}")
+        lease_id = parse_lease(request.params[0])
+        until = await self._broker.extend(lease_id, seconds) if lease_id else None
+        if until is None:
+            raise NotFound("Lease not found or expired")
+        at = answers.iso(until)
+        return Response(
+            200,
+            msgspec.json.encode(
+                {
+                    "leaseId": request.params[0],
+                    "extended": True,
+                    "success": True,
+                    "seconds": seconds,
+                    "newExpiresAt": at,
+                    "lease_expires_at": at,
+                    "expiresAt": at,
+                }
+            ),
+        )
+
+
+def _batch_body(acks: list[AckRequest], prepared: Prepared) -> bytes:
+    results = []
+    for index, ack in enumerate(acks):
+        verdict = prepared.verdict(index)
+        transaction_id = ack.transactionId
+        quoted = (
+            f'"{transaction_id}"'
+            if answers.needs_no_escape(transaction_id)
+            else answers.json_text(transaction_id)
+        )
+        if verdict is Verdict.DONE:
+            outcome = '"status":"completed","success":true,"error":null,"dlq":false'
+        else:
+            outcome = _outcome(verdict)
+        results.append(f'{{"index":{index},"transactionId":{quoted},{outcome}}}')
+    return f'{{"processed":{len(acks)},"results":[{",".join(results)}]}}'.encode()
+
+
+def _outcome(verdict: Verdict | QueenError) -> str:
+    if isinstance(verdict, QueenError):
+        status, error, success, dead = "error", _unwrapped(verdict).message, False, False
+    else:
+        status = _WORDS.get(verdict, verdict.value)
+        success = verdict in _SUCCESSES
+        error = None if success else _STALE  # type: ignore[assignment]
+        dead = verdict is Verdict.DEAD
+    fields = {"status": status, "success": success, "error": error, "dlq": dead}
+    return msgspec.json.encode(fields).decode()[1:-1]
+
+
+def _unwrapped(error: QueenError) -> QueenError:
+    """Return the reason without the item's number: a single ack has none."""
+    return BadRequest(error.reason) if isinstance(error, InvalidItem) else error
+
+
+def _decode(decoder: msgspec.json.Decoder, body: bytes):  # type: ignore[no-untyped-def, type-arg]
+    if not body:
+        raise BadRequest("Empty request body")
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise bad_json(error) from None

@@ -1,0 +1,61 @@
+"""GET /api/v1/fetch/queue/:queue[/partition/:partition]: stored segments as frames.
+
+Frames are whole segments: the first and the last may reach beyond the range that was asked
+for, and their headers say by how much. The body is streamed page by page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+from queen.core.frame import CONTENT_TYPE
+from queen.errors import NotFound
+from queen.server.http import Query, Request
+from queen.server.routes.pop import parse_time
+from queen.service.broker import Broker
+
+_MAX_OFFSET = 2**62
+
+
+class FetchRoutes:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def queue(self, request: Request) -> None:
+        query = Query(request.scope.query_string)
+        queue = await self._broker.catalog.queue(request.params[0])
+        if queue is None:
+            raise NotFound(f"Queue {request.params[0]!r} not found")
+        first, last = _time(query, "fromTime"), _time(query, "toTime")
+        await _stream(request, self._broker.fetcher.queue(queue, from_time=first, to_time=last))
+
+    async def partition(self, request: Request) -> None:
+        query = Query(request.scope.query_string)
+        queue = await self._broker.catalog.queue(request.params[0])
+        found = await self._broker.catalog.partition(queue, request.params[1]) if queue else None
+        if found is None:
+            raise NotFound("Partition not found")
+        frames = self._broker.fetcher.partition(
+            found,
+            from_offset=query.number("fromOffset", 0, 0, _MAX_OFFSET),
+            to_offset=query.number("toOffset", _MAX_OFFSET, 0, _MAX_OFFSET),
+            from_time=_time(query, "fromTime"),
+            to_time=_time(query, "toTime"),
+        )
+        await _stream(request, frames)
+
+
+def _time(query: Query, name: str) -> datetime | None:
+    text = query.text(name)
+    return parse_time(name, text) if text else None
+
+
+async def _stream(request: Request, pages: AsyncIterator[bytes]) -> None:
+    # The first page is read before the status is sent: its failure is still a real 503.
+    page = await anext(pages, b"")
+    transport = request.proto.response_stream(200, [("content-type", CONTENT_TYPE)])
+    if page:
+        await transport.send_bytes(page)
+    async for page in pages:
+        await transport.send_bytes(page)

@@ -1,0 +1,30 @@
+"""Health: alive is not the same as ready.
+
+`/health/live` answers as long as the process does; a supervisor that restarts on it does
+not restart because of the database. `/health/ready` and `/health` ask the database.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from queen.errors import QueenError
+from queen.server.http import Request, Response
+from queen.service.broker import Broker
+
+
+class HealthRoutes:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def live(self, _request: Request) -> Response:
+        return Response(200, b'{"status":"healthy"}')
+
+    async def ready(self, _request: Request) -> Response:
+        try:
+            await self._broker.database.fetchval("now")
+        except QueenError:
+            body = {"status": "unhealthy", "database": "disconnected", "server": "Queen"}
+            return Response(503, msgspec.json.encode(body))
+        body = {"status": "healthy", "database": "connected", "server": "Queen"}
+        return Response(200, msgspec.json.encode(body))

@@ -1,0 +1,273 @@
+"""POST /api/v1/push: messages as JSON, or whole segments as frames."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from queen.core.frame import CONTENT_TYPE, Frame, unpack_frames
+from queen.core.framecheck import check_segment
+from queen.core.ids import message_id
+from queen.core.names import (
+    DEFAULT_PARTITION,
+    MAX_TRANSACTION_ID_BYTES,
+    is_uuid,
+    reason_against_name,
+    reason_against_transaction_id,
+)
+from queen.core.payload import (
+    as_line,
+    is_plain,
+    longest_is_shallow,
+    reason_against_payload,
+)
+from queen.errors import BadRequest, InvalidFrame, InvalidItem
+from queen.server.failures import bad_json, failure
+from queen.server.http import Request, Response, read_body
+from queen.service.append import Append
+from queen.service.broker import Broker
+from queen.wire import answers
+from queen.wire.requests import LoosePushRequest, PushItem, PushRequest
+
+_decoder = msgspec.json.Decoder(PushRequest)
+_loose_decoder = msgspec.json.Decoder(LoosePushRequest)
+_item_decoder = msgspec.json.Decoder(PushItem)
+
+MAX_ITEMS = 10_000
+
+
+class Planned(NamedTuple):
+    """An append and which items of the request it holds."""
+
+    append: Append
+    indexes: Sequence[int]
+
+
+class PushRoute:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def __call__(self, request: Request) -> Response:
+        body = await read_body(request)
+        if request.scope.headers.get("content-type", "").startswith(CONTENT_TYPE):
+            return await self._push_frames(body)
+        items, indexes, refused = decode_items(body)
+        planned, bad = plan(items, indexes, trusted=is_plain(body) and b"\n" not in body)
+        refused += bad
+        await self._broker.pusher.push([one.append for one in planned])
+        results = push_results(planned)
+        if not refused:
+            return Response(201, b"[" + ",".join(_in_order(results)).encode() + b"]")
+        return _partly_refused(refused, results)
+
+    async def _push_frames(self, body: bytes) -> Response:
+        appends = [
+            _append_of_frame(frame, index) for index, frame in enumerate(unpack_frames(body))
+        ]
+        if not appends:
+            raise InvalidFrame("the body holds no frame")
+        await self._broker.pusher.push(appends)
+        return Response(201, msgspec.json.encode([_segment_result(one) for one in appends]))
+
+
+def decode_items(body: bytes) -> tuple[list[PushItem], Sequence[int], list[InvalidItem]]:
+    """Return the items that decode, their places in the request, and the others' reasons."""
+    if not body:
+        raise BadRequest("Empty request body")
+    try:
+        items = _decoder.decode(body).items
+        refused: list[InvalidItem] = []
+        indexes: Sequence[int] = range(len(items))
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        items, indexes, refused = _decode_one_by_one(body, error)
+    if len(items) + len(refused) > MAX_ITEMS:
+        raise BadRequest(f"more than {MAX_ITEMS} items in one request")
+    return items, indexes, refused
+
+
+def _decode_one_by_one(
+    body: bytes, error: Exception
+) -> tuple[list[PushItem], list[int], list[InvalidItem]]:
+    """One item has a wrong type somewhere: find out which, and keep the others."""
+    try:
+        raw_items = _loose_decoder.decode(body).items
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise bad_json(error) from None
+    items, indexes, refused = [], [], []
+    for index, raw in enumerate(raw_items):
+        try:
+            items.append(_item_decoder.decode(raw))
+            indexes.append(index)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
+            refused.append(InvalidItem(index, str(reason)))
+    return items, indexes, refused
+
+
+def plan(
+    items: list[PushItem], indexes: Sequence[int], *, trusted: bool
+) -> tuple[list[Planned], list[InvalidItem]]:
+    """Turn items into appends, one for each partition, in the order of the request.
+
+    `trusted` says that no payload has bad bytes, bad escapes or line breaks: then, unless
+    something else is unusual, no item is looked at by itself.
+    """
+    refused: list[InvalidItem] = []
+    if not (trusted and _all_ordinary(items)):
+        items, indexes, refused = _sift(items, indexes)
+    if not items:
+        return [], refused
+    first = items[0]
+    if all(item.queue == first.queue and item.partition == first.partition for item in items):
+        return [Planned(_append_of(items), indexes)], refused
+    groups: dict[tuple[str, str], list[int]] = {}
+    for at, item in enumerate(items):
+        groups.setdefault((item.queue, item.partition or DEFAULT_PARTITION), []).append(at)
+    return [
+        Planned(_append_of([items[at] for at in group]), [indexes[at] for at in group])
+        for group in groups.values()
+    ], refused
+
+
+def _all_ordinary(items: list[PushItem]) -> bool:
+    for name in {item.queue for item in items}:
+        if reason_against_name("queue", name):
+            return False
+    for partition in {item.partition for item in items}:
+        if partition is not None and reason_against_name("partition", partition):
+            return False
+    ids = [item.transactionId for item in items if item.transactionId is not None]
+    text = "".join(ids)
+    return (
+        text.isascii()
+        and "\0" not in text
+        and max(map(len, ids), default=1) <= MAX_TRANSACTION_ID_BYTES
+        and min(map(len, ids), default=1) > 0
+        and longest_is_shallow(len(item.payload) for item in items)
+        and not any(item.traceId for item in items)
+    )
+
+
+def _sift(
+    items: list[PushItem], indexes: Sequence[int]
+) -> tuple[list[PushItem], list[int], list[InvalidItem]]:
+    kept, places, refused = [], [], []
+    for index, item in zip(indexes, items, strict=True):
+        reason = _reason_against(item)
+        if reason:
+            refused.append(InvalidItem(index, reason))
+            continue
+        item.payload = msgspec.Raw(as_line(bytes(item.payload)))
+        kept.append(item)
+        places.append(index)
+    return kept, places, refused
+
+
+def _reason_against(item: PushItem) -> str | None:
+    reason = reason_against_name("queue", item.queue)
+    if reason is None and item.partition is not None:
+        reason = reason_against_name("partition", item.partition)
+    if reason is None and item.transactionId is not None:
+        reason = reason_against_transaction_id(item.transactionId)
+    if reason is None and item.traceId is not None and not is_uuid(item.traceId):
+        reason = "traceId is not a UUID"
+    return reason or reason_against_payload(bytes(item.payload))
+
+
+def _append_of(items: list[PushItem]) -> Append:
+    ids: list[str | None] = [item.transactionId for item in items]
+    if None in ids:
+        ids = [one if one is not None else str(uuid.uuid4()) for one in ids]
+    payloads = [item.payload for item in items]
+    traces = [item.traceId for item in items]
+    extras = {"traceId": traces} if any(traces) else None
+    weight = sum(map(len, payloads)) + 64 * len(items)
+    first = items[0]
+    partition = first.partition or DEFAULT_PARTITION
+    return Append(first.queue, partition, ids, payloads, weight, extras)  # type: ignore[arg-type]
+
+
+def _append_of_frame(frame: Frame, index: int) -> Append:
+    partition = frame.partition or DEFAULT_PARTITION
+    reason = reason_against_name("queue", frame.queue) or reason_against_name(
+        "partition", partition
+    )
+    if reason:
+        raise InvalidFrame(f"frame {index}: {reason}")
+    try:
+        segment = frame.segment()
+        check_segment(segment)
+    except InvalidFrame as error:
+        raise InvalidFrame(f"frame {index}: {error.message}") from None
+    ids = segment.transaction_ids()
+    append = Append(frame.queue, partition, ids, None, frame.raw_bytes, segment.extras, segment)
+    append.encoded = (frame.codec, frame.body)
+    return append
+
+
+def push_results(planned: list[Planned]) -> list[tuple[Sequence[int], list[str]]]:
+    return [(indexes, _results(append, indexes)) for append, indexes in planned]
+
+
+def _results(append: Append, indexes: Sequence[int]) -> list[str]:
+    lane = append.lane
+    assert lane is not None
+    if append.repeats is None and append.extras is None:
+        return answers.queued_items(
+            indexes, append.ids, append.base_offset, lane.prefix, lane.uuid, append.queue
+        )
+    traces = append.extras["traceId"] if append.extras else None
+    return [
+        answers.push_item(
+            index,
+            append.ids[at],
+            "duplicate" if append.is_duplicate(at) else "queued",
+            message_id(lane.id, append.offset_of(at)),
+            lane.uuid,
+            traces[at] if traces else None,
+            append.queue,
+        )
+        for at, index in enumerate(indexes)
+    ]
+
+
+def _in_order(results: list[tuple[Sequence[int], list[str]]]) -> list[str]:
+    if len(results) == 1:
+        return results[0][1]
+    placed = [pair for indexes, texts in results for pair in zip(indexes, texts, strict=True)]
+    placed.sort()
+    return [text for _, text in placed]
+
+
+def _partly_refused(
+    refused: list[InvalidItem], results: list[tuple[Sequence[int], list[str]]]
+) -> Response:
+    """Some items cannot be taken: say which and why, and what became of the others."""
+    refused.sort(key=lambda error: error.index)
+    stored = [msgspec.Raw(text.encode()) for text in _in_order(results)]
+    return failure(
+        refused[0],
+        items=[{"index": error.index, "reason": error.reason} for error in refused],
+        results=stored,
+    )
+
+
+def _segment_result(append: Append) -> dict[str, object]:
+    lane = append.lane
+    assert lane is not None
+    duplicates = (
+        [at for at in range(len(append)) if append.is_duplicate(at)] if append.repeats else []
+    )
+    result: dict[str, object] = {
+        "queue": append.queue,
+        "partition": append.partition,
+        "partitionId": lane.uuid,
+        "status": "queued" if len(duplicates) < len(append) else "duplicate",
+        "count": len(append) - len(duplicates),
+        "baseOffset": append.base_offset,
+    }
+    if duplicates:
+        result["duplicates"] = duplicates
+    return result

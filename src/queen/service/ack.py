@@ -1,0 +1,332 @@
+"""Ack: what consumers have done with what they were leased.
+
+Acks of many connections share a transaction. The common one, a whole leased span done, is
+one statement. Anything else (a part of a span, failures) locks the cursor, applies the rules
+of `queen.core.cursor`, and writes it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from queen.core.cursor import (
+    Cursor,
+    Verdict,
+    Wish,
+    bits_from_bytes,
+    bits_to_bytes,
+    has_receipt,
+    settle,
+)
+from queen.core.frame import decode_body, decompress
+from queen.errors import QueenError
+from queen.service.batcher import Batcher
+from queen.service.catalog import Catalog, Partition
+from queen.service.leases import LeaseBook, Span
+from queen.storage.database import Database, Record, Transaction
+
+_log = logging.getLogger(__name__)
+
+_DONE, _ALREADY, _STALE, _OTHER = range(4)
+
+LeaseEnded = Callable[[Partition, str, uuid.UUID | None, int], None]
+
+
+@dataclass(slots=True, eq=False)
+class Settlement:
+    """Acknowledgments of one lease in one partition, and the verdict on each."""
+
+    partition: Partition
+    group: str
+    group_id: int
+    lease_id: uuid.UUID | None
+    wishes: dict[str, Wish]
+    errors: dict[str, str] = field(default_factory=dict)
+    span: Span | None = None
+    # This server granted the lease; others need not be told that it ended.
+    own: bool = True
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    committed: int = 0
+    ended: bool = False
+    done: asyncio.Future[None] | None = None
+
+    @property
+    def weight(self) -> int:
+        return len(self.wishes)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.partition.id, self.group_id
+
+    def covers_span(self) -> bool:
+        """Whether everything that was leased is done."""
+        span = self.span
+        return (
+            span is not None
+            and self.lease_id is not None
+            and len(self.wishes) >= len(span.ids)
+            and all(wish is Wish.DONE for wish in self.wishes.values())
+            and all(transaction_id in self.wishes for transaction_id in span.ids)
+        )
+
+    def give(self, verdict: Verdict) -> None:
+        self.verdicts = dict.fromkeys(self.wishes, verdict)
+
+
+class Acker:
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        leases: LeaseBook,
+        lease_ended: LeaseEnded,
+        tell_others: Callable[[Partition, int], None],
+    ) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._leases = leases
+        self._lease_ended = lease_ended
+        self._tell_others = tell_others
+        self._batcher: Batcher[Settlement] = Batcher(
+            self._flush, max_items=500, max_weight=100_000, max_waiting_weight=2_000_000
+        )
+
+    async def ack(self, settlements: list[Settlement]) -> None:
+        """Apply acknowledgments; each settlement then has its verdicts. Returns after commit."""
+        loop = asyncio.get_running_loop()
+        self._batcher.check_room(sum(one.weight for one in settlements))
+        for one in settlements:
+            one.done = loop.create_future()
+            self._batcher.submit(one)
+        for one in settlements:
+            assert one.done is not None
+            await one.done
+
+    async def drained(self) -> None:
+        await self._batcher.drained()
+
+    async def _flush(self, settlements: list[Settlement]) -> None:
+        try:
+            for one in settlements:
+                if one.lease_id is not None and one.span is None:
+                    one.span = self._leases.span(one.lease_id, one.partition.id)
+                    one.own = one.span is not None
+            rest = await self._ack_spans(settlements)
+            if rest:
+                await self._settle_closely(rest)
+        except Exception as error:
+            if not isinstance(error, QueenError):
+                _log.exception("an ack failed")
+            self._fail(settlements, error if isinstance(error, QueenError) else QueenError())
+        else:
+            for one in settlements:
+                self.finish(one)
+
+    def _fail(self, settlements: list[Settlement], error: QueenError) -> None:
+        for one in settlements:
+            if one.done is not None and not one.done.done():
+                one.done.set_exception(error)
+
+    def finish(self, one: Settlement) -> None:
+        """Tell whoever waits for the partition, then whoever asked."""
+        if one.ended:
+            if one.lease_id is not None:
+                self._leases.close(one.lease_id, one.partition.id)
+            self._lease_ended(one.partition, one.group, one.lease_id, one.committed)
+            if not one.own:
+                self._tell_others(one.partition, one.group_id)
+        if one.done is not None and not one.done.done():
+            one.done.set_result(None)
+
+    async def _ack_spans(self, settlements: list[Settlement]) -> list[Settlement]:
+        """Commit whole spans in one statement; return what needs a closer look."""
+        keys: set[tuple[int, int]] = set()
+        whole: list[Settlement] = []
+        rest: list[Settlement] = []
+        for one in settlements:
+            # Two acks for one cursor are applied one after the other.
+            if one.key not in keys and one.covers_span():
+                whole.append(one)
+            else:
+                rest.append(one)
+            keys.add(one.key)
+        if not whole:
+            return rest
+        whole.sort(key=lambda one: one.key)
+        rows = await self._database.fetch(
+            "ack_spans",
+            [one.partition.id for one in whole],
+            [one.group_id for one in whole],
+            [one.lease_id for one in whole],
+            [one.span.stop if one.span else 0 for one in whole],
+        )
+        for one, row in zip(whole, rows, strict=True):
+            one.committed = row["committed"]
+            if row["outcome"] == _DONE:
+                one.give(Verdict.DONE)
+                one.ended = True
+            elif row["outcome"] == _ALREADY:
+                one.give(Verdict.ALREADY)
+            elif row["outcome"] == _STALE:
+                one.give(Verdict.LOST)
+            else:
+                rest.append(one)
+        return rest
+
+    async def _settle_closely(self, settlements: list[Settlement]) -> None:
+        await self.find_spans(settlements)
+        async with self._database.transaction() as transaction:
+            await self.settle_in(transaction, settlements)
+
+    async def find_spans(self, settlements: list[Settlement]) -> None:
+        """Read what leases cover that this server did not grant."""
+        unknown = [one for one in settlements if one.span is None]
+        if not unknown:
+            return
+        for one in unknown:
+            one.own = False
+        rows = await self._database.fetch(
+            "cursor_spans", [one.partition.id for one in unknown], [one.group_id for one in unknown]
+        )
+        held = {(row["partition_id"], row["group_id"]): row for row in rows}
+        for one in unknown:
+            row = held.get(one.key)
+            if row is not None and row["batch_end"] is not None:
+                one.span = await self._read_span(one, row["committed"], row["batch_end"])
+
+    async def _read_span(self, one: Settlement, start: int, stop: int) -> Span:
+        rows = await self._database.fetch("read_spans", [one.partition.id], [start], [stop])
+        ids: list[str] = []
+        for row in rows:
+            segment = decode_body(decompress(row["codec"], row["body"]))
+            low = max(start, row["base_offset"]) - row["base_offset"]
+            high = min(stop, row["end_offset"]) - row["base_offset"]
+            ids += segment.transaction_ids(low, high)
+        return Span(one.partition, one.group, one.group_id, start, start + len(ids), ids)
+
+    async def settle_in(self, transaction: Transaction, settlements: list[Settlement]) -> None:
+        """Apply acknowledgments inside a transaction that may do more."""
+        keys = sorted({one.key for one in settlements})
+        rows = await transaction.fetch(
+            "lock_cursors", [key[0] for key in keys], [key[1] for key in keys]
+        )
+        cursors = {(row["partition_id"], row["group_id"]): _cursor(row) for row in rows}
+        changed: set[tuple[int, int]] = set()
+        dead: list[tuple[Settlement, int, int]] = []
+        for one in settlements:
+            cursor = cursors.get(one.key)
+            if cursor is None:
+                one.give(Verdict.LOST)
+                continue
+            after, buried = _apply(one, cursor)
+            dead += [(one, offset, cursor.attempts) for offset in buried]
+            if after is not cursor:
+                cursors[one.key] = after
+                changed.add(one.key)
+        if dead:
+            await self._bury(transaction, dead)
+        if changed:
+            await transaction.execute("store_cursors", *_columns(sorted(changed), cursors))
+
+    async def _bury(
+        self, transaction: Transaction, dead: list[tuple[Settlement, int, int]]
+    ) -> None:
+        """Copy dead messages aside, in the transaction that moves the cursor past them."""
+        offsets: dict[int, set[int]] = defaultdict(set)
+        for one, offset, _ in dead:
+            offsets[one.partition.id].add(offset)
+        spans = [(partition, offset) for partition, group in offsets.items() for offset in group]
+        rows = await transaction.fetch(
+            "read_spans",
+            [partition for partition, _ in spans],
+            [offset for _, offset in spans],
+            [offset + 1 for _, offset in spans],
+        )
+        messages = _messages_at(rows, offsets)
+        columns: list[list[Any]] = [[] for _ in range(9)]
+        for one, offset, attempts in dead:
+            message = messages.get((one.partition.id, offset))
+            if message is None:
+                continue
+            transaction_id, trace_id, payload, created_at = message
+            error = one.errors.get(transaction_id)
+            row = (one.partition.id, one.group_id, offset, transaction_id, trace_id, payload)
+            for column, value in zip(columns, (*row, error, attempts, created_at), strict=True):
+                column.append(value)
+        await transaction.execute("bury", *columns)
+
+
+def _apply(one: Settlement, cursor: Cursor) -> tuple[Cursor, list[int]]:
+    """Apply one settlement to a cursor; return the new cursor and what died."""
+    if one.span is None or (not one.own and one.lease_id not in (None, cursor.lease_id)):
+        repeated = one.lease_id is not None and has_receipt(cursor, one.lease_id)
+        one.give(Verdict.ALREADY if repeated else Verdict.LOST)
+        return cursor, []
+    offsets: dict[int, str] = {}
+    for transaction_id in one.wishes:
+        offset = one.span.offset_of(transaction_id)
+        if offset is None:
+            one.verdicts[transaction_id] = Verdict.LOST
+        else:
+            offsets[offset] = transaction_id
+    wishes = {offset: one.wishes[transaction_id] for offset, transaction_id in offsets.items()}
+    after = settle(cursor, one.lease_id, wishes, one.partition.queue.options.retry_limit)
+    for offset, verdict in after.verdicts.items():
+        one.verdicts[offsets[offset]] = verdict
+    one.committed = after.cursor.committed
+    one.ended = cursor.lease_id is not None and after.cursor.lease_id is None
+    return after.cursor, after.dead
+
+
+def _cursor(row: Record) -> Cursor:
+    return Cursor(
+        committed=row["committed"],
+        batch_end=row["batch_end"],
+        # asyncpg has its own UUID class; ours compares equal to it, but not the other way.
+        lease_id=uuid.UUID(bytes=row["lease_id"].bytes) if row["lease_id"] else None,
+        live=row["live"],
+        attempts=row["attempts"],
+        acked=bits_from_bytes(row["acked"]),
+        failed=bits_from_bytes(row["failed"]),
+        receipts=row["receipts"],
+    )
+
+
+def _columns(
+    keys: list[tuple[int, int]], cursors: dict[tuple[int, int], Cursor]
+) -> list[list[Any]]:
+    rows = [cursors[key] for key in keys]
+    return [
+        [key[0] for key in keys],
+        [key[1] for key in keys],
+        [row.committed for row in rows],
+        [row.batch_end for row in rows],
+        [row.lease_id for row in rows],
+        [row.attempts for row in rows],
+        [bits_to_bytes(row.acked) for row in rows],
+        [bits_to_bytes(row.failed) for row in rows],
+        [row.receipts for row in rows],
+    ]
+
+
+def _messages_at(
+    rows: list[Any], offsets: Mapping[int, set[int]]
+) -> dict[tuple[int, int], tuple[str, str | None, bytes, datetime]]:
+    found: dict[tuple[int, int], tuple[str, str | None, bytes, datetime]] = {}
+    for row in rows:
+        segment = decode_body(decompress(row["codec"], row["body"]))
+        ids, payloads = segment.transaction_ids(), segment.payloads()
+        traces = segment.column("traceId")
+        for at, offset in enumerate(range(row["base_offset"], row["end_offset"])):
+            if offset in offsets[row["partition_id"]]:
+                trace = traces[at] if traces else None
+                key = (row["partition_id"], offset)
+                found[key] = (ids[at], trace, payloads[at], row["created_at"])
+    return found

@@ -1,0 +1,150 @@
+"""What a request wants appended to one partition, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+
+from queen.core.frame import Extras, Segment, compress, encode_body, segment_of
+from queen.core.hashing import hash_ids
+from queen.errors import QueenError
+from queen.service.catalog import Partition
+
+# A request with this many messages for one partition becomes a segment of its own, encoded
+# while the database is busy with the flush before. Smaller ones are merged at the flush.
+OWN_SEGMENT_MESSAGES = 32
+
+
+class Append:
+    """Messages of one request for one partition.
+
+    After the flush, `offset_of` tells where each message is and `is_duplicate` whether it
+    was there before.
+    """
+
+    __slots__ = (
+        "_offsets",
+        "base_offset",
+        "encoded",
+        "error",
+        "extras",
+        "first_try_head",
+        "hashes",
+        "ids",
+        "lane",
+        "partition",
+        "payloads",
+        "queue",
+        "repeats",
+        "request",
+        "segment",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        queue: str,
+        partition: str,
+        ids: Sequence[str],
+        payloads: Sequence[bytes] | None,
+        weight: int,
+        extras: Extras | None = None,
+        segment: Segment | None = None,
+    ) -> None:
+        self.queue = queue
+        self.partition = partition
+        self.ids = ids
+        self.payloads = payloads
+        self.extras = extras
+        self.weight = weight
+        self.segment = segment
+        self.encoded: tuple[int, bytes] | None = None
+        self.hashes: array[int] | None = None
+        self.lane: Partition | None = None
+        self.request: Request | None = None
+        self.base_offset = 0
+        # Messages that are stored already: index -> offset, or the append and index in the
+        # same flush that stores the first of two equal ids.
+        self.repeats: dict[int, int | tuple[Append, int]] | None = None
+        self._offsets: list[int] | None = None
+        # Where the partition ended when a flush with unknown outcome was first tried.
+        self.first_try_head: int | None = None
+        self.error: QueenError | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def encode(self) -> None:
+        """Make a segment of these messages alone."""
+        if self.segment is None:
+            assert self.payloads is not None
+            self.segment = segment_of(self.ids, self.payloads, self.extras)
+        self.encoded = compress(encode_body(self.segment))
+
+    def hash(self) -> array[int]:
+        if self.hashes is None:
+            self.hashes = hash_ids(self.ids)
+        return self.hashes
+
+    def fresh(self) -> list[int]:
+        """Return the indexes of messages that are not stored yet."""
+        repeats = self.repeats or {}
+        return [index for index in range(len(self.ids)) if index not in repeats]
+
+    def body_of(self, index: int) -> bytes:
+        if self.payloads is not None:
+            return bytes(self.payloads[index])
+        assert self.segment is not None
+        return self.segment.payloads(index, index + 1)[0]
+
+    def offset_of(self, index: int) -> int:
+        if self.repeats is None:
+            return self.base_offset + index
+        repeat = self.repeats.get(index)
+        if isinstance(repeat, tuple):
+            return repeat[0].offset_of(repeat[1])
+        if repeat is not None:
+            return repeat
+        if self._offsets is None:
+            before, self._offsets = 0, []
+            for position in range(len(self.ids)):
+                self._offsets.append(self.base_offset + position - before)
+                before += position in self.repeats
+        return self._offsets[index]
+
+    def is_duplicate(self, index: int) -> bool:
+        if self.repeats is None or index not in self.repeats:
+            return False
+        repeat = self.repeats[index]
+        if isinstance(repeat, tuple) or self.first_try_head is None:
+            return True
+        # Found behind the point where our own first try began: that try had succeeded.
+        return repeat < self.first_try_head
+
+    def answer(self, error: QueenError | None = None) -> None:
+        self.error = error
+        if self.request is not None:
+            self.request.answered()
+
+
+class Request:
+    """A push request: answered when all of its appends are."""
+
+    __slots__ = ("_left", "appends", "done")
+
+    def __init__(self, appends: list[Append]) -> None:
+        self.appends = appends
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left = len(appends)
+        for append in appends:
+            append.request = self
+
+    def answered(self) -> None:
+        self._left -= 1
+        if self._left == 0 and not self.done.done():
+            self.done.set_result(None)
+
+    @property
+    def error(self) -> QueenError | None:
+        return next((append.error for append in self.appends if append.error), None)

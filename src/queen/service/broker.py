@@ -1,0 +1,128 @@
+"""The broker: all verbs over one database, wired together.
+
+A broker keeps no state that matters: several may run on one database, each can be killed at
+any time, and what it had accepted is in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from datetime import datetime
+
+import asyncpg
+import msgspec
+
+from queen.core.options import QueueOptions
+from queen.service.ack import Acker
+from queen.service.catalog import Catalog, Partition
+from queen.service.dedup import Dedup
+from queen.service.fetch import Fetcher
+from queen.service.leases import LeaseBook
+from queen.service.pop import Popper
+from queen.service.push import Pusher
+from queen.service.segments import SegmentCache
+from queen.service.signals import Signals
+from queen.service.transact import Transactor
+from queen.storage.database import Database, session_settings
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much memory a broker may use for what it could also ask the database."""
+
+    dedup_hashes: int = 4_000_000
+    segment_cache_bytes: int = 32 * 1024 * 1024
+    connections: int = 8
+
+
+class Broker:
+    def __init__(self, dsn: str, database: Database, limits: Limits) -> None:
+        self._dsn = dsn
+        self.database = database
+        self.catalog = Catalog(database)
+        self.leases = LeaseBook()
+        self.cache = SegmentCache(limits.segment_cache_bytes)
+        self.dedup = Dedup(database, limits.dedup_hashes)
+        self.popper = Popper(database, self.catalog, self.cache, self.leases)
+        self.signals = Signals(database, self.catalog, self.popper)
+        self.pusher = Pusher(database, self.catalog, self.dedup, self.cache, self._committed)
+        self.acker = Acker(
+            database, self.catalog, self.leases, self.popper.lease_ended, self.signals.released
+        )
+        self.transactor = Transactor(database, self.pusher, self.acker)
+        self.fetcher = Fetcher(database, self.catalog)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def start(cls, dsn: str, limits: Limits | None = None) -> Broker:
+        limits = limits or Limits()
+        broker = cls(dsn, await Database.connect(dsn, size=limits.connections), limits)
+        broker._tasks = [
+            asyncio.create_task(broker.popper.run_timers()),
+            asyncio.create_task(broker.popper.run_net()),
+            asyncio.create_task(broker.signals.run_sender()),
+            asyncio.create_task(broker.signals.run_listener(broker._listener)),
+        ]
+        return broker
+
+    async def stop(self) -> None:
+        """Finish what is under way, answer who waits, close."""
+        await self.popper.close()
+        await self.pusher.drained()
+        await self.acker.drained()
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.database.close()
+
+    def _committed(self, partitions: list[Partition]) -> None:
+        self.popper.committed(partitions)
+        self.signals.written(partitions)
+
+    async def _listener(self) -> asyncpg.Connection:
+        return await asyncpg.connect(self._dsn, timeout=5, server_settings=session_settings())
+
+    async def configure(
+        self, queue: str, namespace: str, task: str, options: QueueOptions
+    ) -> tuple[int, Partition]:
+        """Create a queue or overwrite its configuration; returns its id and first partition."""
+        encoded = msgspec.json.encode(options).decode()
+        queue_id: int = await self.database.fetchval(
+            "configure_queue", queue, namespace, task, encoded
+        )
+        self.catalog.expire_options()
+        self.signals.options_changed()
+        await self.catalog.resolve([(queue, "Default")])
+        partition = self.catalog.cached(queue, "Default")
+        assert partition is not None
+        return queue_id, partition
+
+    async def extend(self, lease_id: uuid.UUID, seconds: int) -> datetime | None:
+        """Prolong a live lease; None when it is not, or no longer, one."""
+        held = [(span.partition.id, span.group_id) for span in self.leases.spans(lease_id)]
+        if not held:
+            rows = await self.database.fetch("cursors_of_lease", lease_id)
+            held = [(row["partition_id"], row["group_id"]) for row in rows]
+        rows = await self.database.fetch(
+            "extend_lease",
+            [partition for partition, _ in held],
+            [group for _, group in held],
+            lease_id,
+            seconds * 1000,
+        )
+        for span in self.leases.spans(lease_id):
+            self.popper.lease_extended(span.partition, span.group, lease_id, seconds * 1000)
+        return min((row["lease_until"] for row in rows), default=None)
+
+    async def delete_queue(self, queue: str) -> bool:
+        """Delete a queue with everything in it; false when there is none."""
+        known = await self.catalog.queue(queue)
+        existed: bool = await self.database.fetchval("delete_queue", queue)
+        self.catalog.forget_queue(queue)
+        if known is not None:
+            self.popper.forget_queue(known.id)
+        self.signals.options_changed()
+        return existed

@@ -1,0 +1,240 @@
+"""What a server remembers of queues, partitions and groups.
+
+Ids and names of a partition never change, so they are kept as long as there is room. The
+options of a queue do change; they are asked again after a short time, or at once when
+another server says so. A partition that has been deleted is found out by the statement that
+uses it, which then asks the catalog to forget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable
+from datetime import datetime
+
+import msgspec
+
+from queen.core.ids import message_prefix, partition_uuid
+from queen.core.names import labels_of
+from queen.core.options import QueueOptions
+from queen.storage.database import Database, Record
+
+_OPTIONS_TTL_S = 5.0
+_APPEARANCE_POLL_S = 0.1
+_MAX_PARTITIONS = 1_000_000
+
+_options = msgspec.json.Decoder(QueueOptions)
+
+
+class Queue:
+    __slots__ = ("id", "loaded_at", "name", "namespace", "options", "partitions", "task")
+
+    def __init__(
+        self, queue_id: int, name: str, namespace: str, task: str, options: QueueOptions
+    ) -> None:
+        self.id = queue_id
+        self.name = name
+        self.namespace = namespace
+        self.task = task
+        self.options = options
+        self.partitions: dict[str, Partition] = {}
+        self.loaded_at = time.monotonic()
+
+
+class Partition:
+    """One partition and what this server believes about it."""
+
+    __slots__ = ("head", "id", "known", "name", "prefix", "queue", "uuid")
+
+    def __init__(self, partition_id: int, queue: Queue, name: str, head: int) -> None:
+        self.id = partition_id
+        self.queue = queue
+        self.name = name
+        self.uuid = partition_uuid(partition_id)
+        self.prefix = message_prefix(partition_id)
+        # The highest offset seen; the truth may be further.
+        self.head = head
+        # Offset up to which this server holds the recent hashes; None before it has loaded
+        # them. A partition that never had a message needs no loading.
+        self.known: int | None = 0 if head == 0 else None
+
+    def saw_head(self, head: int) -> None:
+        self.head = max(self.head, head)
+
+
+class Catalog:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._queues: dict[str, Queue] = {}
+        self._by_id: dict[int, Partition] = {}
+        self._groups: dict[tuple[int, str], int] = {}
+        self._made = asyncio.Event()
+
+    def cached(self, queue: str, partition: str) -> Partition | None:
+        """Return a partition without asking the database, or None if that takes a question."""
+        known = self._queues.get(queue)
+        if known is None or time.monotonic() - known.loaded_at > _OPTIONS_TTL_S:
+            return None
+        return known.partitions.get(partition)
+
+    def partition_by_id(self, partition_id: int) -> Partition | None:
+        return self._by_id.get(partition_id)
+
+    async def queue(self, name: str) -> Queue | None:
+        """Return a queue if it exists."""
+        await self._load_queues([name])
+        return self._queues.get(name)
+
+    async def appearance(self, name: str, timeout_s: float) -> Queue | None:
+        """Wait for a queue that nobody has made yet."""
+        deadline = time.monotonic() + timeout_s
+        while (found := await self.queue(name)) is None and time.monotonic() < deadline:
+            self._made.clear()
+            with contextlib.suppress(TimeoutError):
+                # This server wakes us at once; another one's queue is found by asking.
+                async with asyncio.timeout(min(_APPEARANCE_POLL_S, deadline - time.monotonic())):
+                    await self._made.wait()
+        return found
+
+    async def queues_by_label(self, namespace: str, task: str) -> list[Queue]:
+        rows = await self._database.fetch("queues_by_label", namespace, task)
+        return [self._remember_queue(row) for row in rows]
+
+    async def resolve(self, names: Iterable[tuple[str, str]]) -> None:
+        """Make sure that queues and partitions exist and are cached. Creates what is missing."""
+        wanted = list(dict.fromkeys(names))
+        queues = list(dict.fromkeys(queue for queue, _ in wanted))
+        await self._load_queues(queues)
+        for name in queues:
+            await self.ensure_queue(name)
+        pairs = [(self._queues[q], p) for q, p in wanted if p not in self._queues[q].partitions]
+        if pairs:
+            await self._resolve_partitions(pairs)
+
+    async def ensure_queue(self, name: str) -> None:
+        """Create a queue with default options unless it exists."""
+        if name not in self._queues:
+            namespace, task = labels_of(name)
+            await self._database.fetch("ensure_queues", [name], [namespace], [task])
+            await self._load_queues([name])
+
+    async def _resolve_partitions(self, pairs: list[tuple[Queue, str]]) -> None:
+        ids, names = [queue.id for queue, _ in pairs], [name for _, name in pairs]
+        queues = {queue.id: queue for queue, _ in pairs}
+        rows = await self._database.fetch("partitions_by_name", ids, names)
+        if len(rows) < len(pairs):
+            await self._database.fetch("ensure_partitions", ids, names)
+            rows = await self._database.fetch("partitions_by_name", ids, names)
+        for row in rows:
+            self._remember(Partition(row["id"], queues[row["queue_id"]], row["name"], row["head"]))
+
+    async def partition(self, queue: Queue, name: str) -> Partition | None:
+        """Return a partition if it exists."""
+        found = queue.partitions.get(name)
+        if found is None:
+            rows = await self._database.fetch("partitions_by_name", [queue.id], [name])
+            for row in rows:
+                found = self._remember(Partition(row["id"], queue, name, row["head"]))
+        return found
+
+    async def partitions(self, ids: Iterable[int]) -> dict[int, Partition]:
+        """Return partitions by id; ids that do not exist are left out."""
+        wanted = list(dict.fromkeys(ids))
+        unknown = [one for one in wanted if one not in self._by_id]
+        if unknown:
+            rows = await self._database.fetch("partitions_by_id", unknown)
+            await self._load_queues({row["queue"] for row in rows})
+            for row in rows:
+                queue = self._queues.get(row["queue"])
+                if queue is not None:
+                    self._remember(Partition(row["id"], queue, row["name"], row["head"]))
+        return {one: self._by_id[one] for one in wanted if one in self._by_id}
+
+    def remember_row(self, queue: Queue, partition_id: int, name: str, head: int) -> Partition:
+        """Return the cached partition of a row that some statement returned."""
+        found = self._by_id.get(partition_id)
+        if found is None:
+            found = self._remember(Partition(partition_id, queue, name, head))
+        found.saw_head(head)
+        return found
+
+    async def group(
+        self, queue: Queue, name: str, mode: str = "all", starts_at: datetime | None = None
+    ) -> int:
+        """Return the id of a group, registering it at first contact."""
+        key = (queue.id, name)
+        found = self._groups.get(key)
+        if found is None:
+            found = await self._database.fetchval("ensure_group", queue.id, name, mode, starts_at)
+            assert found is not None
+            self._groups[key] = found
+        return found
+
+    def known_group(self, queue: Queue, name: str) -> int | None:
+        return self._groups.get((queue.id, name))
+
+    async def _load_queues(self, names: Iterable[str]) -> None:
+        stale = time.monotonic() - _OPTIONS_TTL_S
+        wanted = [
+            name
+            for name in names
+            if name not in self._queues or self._queues[name].loaded_at < stale
+        ]
+        if not wanted:
+            return
+        found = set()
+        for row in await self._database.fetch("queues_by_name", wanted):
+            found.add(self._remember_queue(row).name)
+        for name in set(wanted) - found:
+            self.forget_queue(name)
+
+    def _remember_queue(self, row: Record) -> Queue:
+        options = _options.decode(row["options"])
+        name: str = row["name"]
+        known = self._queues.get(name)
+        if known is None or known.id != row["id"]:
+            self.forget_queue(name)
+            known = Queue(row["id"], name, row["namespace"], row["task"], options)
+            self._queues[name] = known
+            self._made.set()
+        known.namespace, known.task = row["namespace"], row["task"]
+        known.options = options
+        known.loaded_at = time.monotonic()
+        return known
+
+    def _remember(self, partition: Partition) -> Partition:
+        known = self._by_id.get(partition.id)
+        if known is not None:
+            known.saw_head(partition.head)
+            return known
+        if len(self._by_id) >= _MAX_PARTITIONS:
+            self._forget_some()
+        partition.queue.partitions[partition.name] = partition
+        self._by_id[partition.id] = partition
+        return partition
+
+    def _forget_some(self) -> None:
+        """Drop the oldest tenth; what is still in use comes back with the next question."""
+        for partition_id in list(self._by_id)[: _MAX_PARTITIONS // 10]:
+            self.forget_partition(partition_id)
+
+    def forget_partition(self, partition_id: int) -> None:
+        partition = self._by_id.pop(partition_id, None)
+        if partition is not None:
+            partition.queue.partitions.pop(partition.name, None)
+
+    def forget_queue(self, name: str) -> None:
+        queue = self._queues.pop(name, None)
+        if queue is None:
+            return
+        for partition in queue.partitions.values():
+            self._by_id.pop(partition.id, None)
+        for key in [key for key in self._groups if key[0] == queue.id]:
+            del self._groups[key]
+
+    def expire_options(self) -> None:
+        """Ask for options again before they are next used."""
+        for queue in self._queues.values():
+            queue.loaded_at = float("-inf")

@@ -1,0 +1,72 @@
+"""What this server has leased out.
+
+An ack names messages by transaction id; the book turns that into offsets without asking the
+database. It is a convenience: a lease that is not in it (another server granted it, or it
+was pushed out) is read from the log.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+
+from queen.service.catalog import Partition
+
+_MAX_MESSAGES = 400_000
+
+
+class Span:
+    """One partition's part of a lease."""
+
+    __slots__ = ("group", "group_id", "ids", "offsets", "partition", "start", "stop")
+
+    def __init__(
+        self, partition: Partition, group: str, group_id: int, start: int, stop: int, ids: list[str]
+    ) -> None:
+        self.partition = partition
+        self.group = group
+        self.group_id = group_id
+        self.start = start
+        self.stop = stop
+        # Transaction ids of [start, stop); those done before are in it too.
+        self.ids = ids
+        self.offsets: dict[str, int] | None = None
+
+    def offset_of(self, transaction_id: str) -> int | None:
+        if self.offsets is None:
+            # Of two messages with one id the first one counts; both are acked by it once the
+            # cursor passes.
+            pairs = zip(reversed(self.ids), range(self.stop - 1, self.start - 1, -1), strict=True)
+            self.offsets = dict(pairs)
+        return self.offsets.get(transaction_id)
+
+
+class LeaseBook:
+    def __init__(self) -> None:
+        self._leases: OrderedDict[uuid.UUID, dict[int, Span]] = OrderedDict()
+        self._messages = 0
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def add(self, lease_id: uuid.UUID, span: Span) -> None:
+        self._leases.setdefault(lease_id, {})[span.partition.id] = span
+        self._messages += len(span.ids)
+        while self._messages > _MAX_MESSAGES and len(self._leases) > 1:
+            _, spans = self._leases.popitem(last=False)
+            self._messages -= sum(len(span.ids) for span in spans.values())
+
+    def span(self, lease_id: uuid.UUID, partition_id: int) -> Span | None:
+        spans = self._leases.get(lease_id)
+        return spans.get(partition_id) if spans else None
+
+    def spans(self, lease_id: uuid.UUID) -> list[Span]:
+        return list(self._leases.get(lease_id, {}).values())
+
+    def close(self, lease_id: uuid.UUID, partition_id: int) -> None:
+        spans = self._leases.get(lease_id)
+        span = spans.pop(partition_id, None) if spans else None
+        if span is not None:
+            self._messages -= len(span.ids)
+        if spans is not None and not spans:
+            del self._leases[lease_id]

@@ -1,0 +1,360 @@
+"""Push: many requests, few commits.
+
+All appends that are waiting when a flush starts go into one transaction. Appends to the
+same partition that are small are merged into one segment, in the order they arrived.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from queen.core.frame import MAX_MESSAGES, Segment, compress, encode_body, segment_of
+from queen.errors import OutcomeUnknown, QueenError, Unavailable
+from queen.service.append import OWN_SEGMENT_MESSAGES, Append, Request
+from queen.service.batcher import Batcher
+from queen.service.catalog import Catalog, Partition
+from queen.service.dedup import Dedup
+from queen.service.segments import SegmentCache
+from queen.storage.database import Database
+
+_log = logging.getLogger(__name__)
+
+_APPENDED, _SUSPECT, _MISSING = 0, 1, 2
+_MAX_MERGED_BYTES = 1024 * 1024
+# A partition that many servers write can raise suspicions again and again; each round makes
+# progress for somebody, so this is never reached by honest traffic.
+MAX_ROUNDS = 50
+
+
+class Built(NamedTuple):
+    """A segment ready to be stored."""
+
+    size: int
+    codec: int
+    body: bytes
+    hashes: bytes | None
+    columns: Segment
+
+
+class Lane:
+    """One partition's share of a flush."""
+
+    __slots__ = ("appends", "known", "partition", "segments")
+
+    def __init__(self, partition: Partition, appends: list[Append]) -> None:
+        self.partition = partition
+        self.appends = appends
+        self.known: int | None = None
+        self.segments: list[Built] = []
+
+    def compared_up_to(self) -> None:
+        """Take over how far this server has compared transaction ids."""
+        policy = self.partition.queue.options.dedup
+        if policy == "window":
+            self.known = self.partition.known
+        else:
+            # `forever` starts with nothing compared: the database looks through the index.
+            self.known = 0 if policy == "forever" else None
+
+    def build(self) -> None:
+        """Turn the appends into segments, in order."""
+        self.segments = []
+        small: list[Append] = []
+        size = 0
+        for append in self.appends:
+            if append.encoded is not None and not append.repeats:
+                self._merge(small)
+                small, size = [], 0
+                self._own(append)
+                continue
+            if small and (
+                size + append.weight > _MAX_MERGED_BYTES
+                or sum(map(len, small)) + len(append) > MAX_MESSAGES
+            ):
+                self._merge(small)
+                small, size = [], 0
+            small.append(append)
+            size += append.weight
+        self._merge(small)
+
+    def _own(self, append: Append) -> None:
+        assert append.encoded is not None and append.segment is not None
+        codec, body = append.encoded
+        hashes = append.hash().tobytes() if self._hashed else None
+        self.segments.append(Built(len(append), codec, body, hashes, append.segment))
+
+    def _merge(self, appends: list[Append]) -> None:
+        ids: list[str] = []
+        payloads: list[bytes] = []
+        hashes = array("Q")
+        for append in appends:
+            if append.repeats is None and append.payloads is not None:
+                ids += append.ids
+                payloads += append.payloads
+                if self._hashed:
+                    hashes += append.hash()
+                continue
+            for index in append.fresh():
+                ids.append(append.ids[index])
+                payloads.append(append.body_of(index))
+                if self._hashed:
+                    hashes.append(append.hash()[index])
+        if not ids:
+            return
+        segment = segment_of(ids, payloads, _merged_extras(appends))
+        codec, body = compress(encode_body(segment))
+        stored = hashes.tobytes() if self._hashed else None
+        self.segments.append(Built(len(ids), codec, body, stored, segment))
+
+    @property
+    def _hashed(self) -> bool:
+        return self.partition.queue.options.dedup != "off"
+
+    @property
+    def total(self) -> int:
+        return sum(built.size for built in self.segments)
+
+
+def _merged_extras(appends: list[Append]) -> dict[str, list[object]] | None:
+    names = {name for append in appends for name in append.extras or ()}
+    if not names:
+        return None
+    merged: dict[str, list[object]] = {}
+    for name in names:
+        column: list[object] = []
+        for append in appends:
+            values = (append.extras or {}).get(name)
+            column += [values[index] if values else None for index in append.fresh()]
+        merged[name] = column
+    return merged
+
+
+class Outcome(NamedTuple):
+    """What the append said of one partition."""
+
+    outcome: int
+    head: int
+    created_at: datetime
+    unseen: bytes | None
+
+    @property
+    def is_appended(self) -> bool:
+        return self.outcome == _APPENDED
+
+
+def append_columns(lanes: list[Lane]) -> tuple[list[Any], ...]:
+    """Return the arguments of the append statement. Lanes must be in order of partition id."""
+    queues = sorted({lane.partition.queue.id for lane in lanes})
+    part, before, counts, codecs, hashes, bodies = [], [], [], [], [], []
+    for number, lane in enumerate(lanes, 1):
+        position = 0
+        for built in lane.segments:
+            part.append(number)
+            before.append(position)
+            counts.append(built.size)
+            codecs.append(built.codec)
+            hashes.append(built.hashes)
+            bodies.append(built.body)
+            position += built.size
+    return (
+        queues,
+        [lane.partition.id for lane in lanes],
+        [lane.total for lane in lanes],
+        [lane.known for lane in lanes],
+        [lane.partition.queue.options.dedup == "forever" for lane in lanes],
+        part,
+        before,
+        counts,
+        codecs,
+        hashes,
+        bodies,
+    )
+
+
+def outcomes(rows: Iterable[Iterable[Any]]) -> list[Outcome]:
+    return [Outcome(*row) for row in rows]
+
+
+class Pusher:
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        dedup: Dedup,
+        cache: SegmentCache,
+        committed: Callable[[list[Partition]], None],
+    ) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._dedup = dedup
+        self._cache = cache
+        self._committed = committed
+        self._batcher: Batcher[Append] = Batcher(
+            self._flush,
+            max_items=1000,
+            max_weight=8 * 1024 * 1024,
+            max_waiting_weight=128 * 1024 * 1024,
+        )
+
+    async def push(self, appends: list[Append]) -> None:
+        """Store messages; returns after the commit. Raises the first error, if any."""
+        if not appends:
+            return
+        self._batcher.check_room(sum(append.weight for append in appends))
+        request = Request(appends)
+        for append in appends:
+            self._prepare(append)
+            self._batcher.submit(append)
+        await request.done
+        error = request.error
+        if error is not None:
+            raise error
+
+    def _prepare(self, append: Append) -> None:
+        """Do what needs no database while it is busy with the flush before this one."""
+        lane = self._catalog.cached(append.queue, append.partition)
+        append.lane = lane
+        if len(append) >= OWN_SEGMENT_MESSAGES and append.encoded is None:
+            append.encode()
+        if lane is not None and lane.queue.options.dedup != "off":
+            append.hash()
+
+    async def drained(self) -> None:
+        await self._batcher.drained()
+
+    async def _flush(self, appends: list[Append]) -> None:
+        try:
+            await self._store(appends)
+        except QueenError as error:
+            self._fail(appends, error)
+        except Exception:
+            _log.exception("a flush failed")
+            self._fail(appends, QueenError())
+
+    def _fail(self, appends: list[Append], error: QueenError) -> None:
+        for append in appends:
+            if append.request is not None:
+                append.answer(error)
+                append.request = None
+
+    async def _store(self, appends: list[Append]) -> None:
+        lanes = await self.plan(appends)
+        for _ in range(MAX_ROUNDS):
+            lanes = self.build(lanes)
+            if not lanes:
+                return
+            rows = await self._append(lanes)
+            self.appended(lanes, rows)
+            lanes = await self.refused(lanes, rows)
+        raise Unavailable("too many servers write the same transaction ids at once")
+
+    async def plan(self, appends: list[Append]) -> list[Lane]:
+        """Group appends by partition and mark what is stored already."""
+        lanes = await self._lanes(appends)
+        await self._screen(lanes)
+        return lanes
+
+    async def _screen(self, lanes: list[Lane]) -> None:
+        await self._dedup.screen({lane.partition.id: lane.appends for lane in lanes})
+        for lane in lanes:
+            lane.compared_up_to()
+
+    async def _lanes(self, appends: list[Append]) -> list[Lane]:
+        unknown = [(one.queue, one.partition) for one in appends if one.lane is None]
+        if unknown:
+            await self._catalog.resolve(unknown)
+        grouped: dict[Partition, list[Append]] = {}
+        for append in appends:
+            if append.lane is None:
+                append.lane = self._catalog.cached(append.queue, append.partition)
+                if append.lane is None:
+                    raise Unavailable("a queue was deleted while it was written")
+            grouped.setdefault(append.lane, []).append(append)
+        return [Lane(partition, group) for partition, group in grouped.items()]
+
+    def build(self, lanes: list[Lane]) -> list[Lane]:
+        """Make segments of what is new, in lock order; answer lanes that have nothing new."""
+        open_lanes = []
+        for lane in lanes:
+            lane.build()
+            if lane.segments:
+                open_lanes.append(lane)
+            else:
+                self._answer(lane)
+        open_lanes.sort(key=lambda lane: lane.partition.id)
+        return open_lanes
+
+    async def _append(self, lanes: list[Lane]) -> list[Outcome]:
+        columns = append_columns(lanes)
+        try:
+            rows = await self._database.fetch("append", *columns)
+        except OutcomeUnknown:
+            if any(lane.known is None for lane in lanes):
+                raise
+            # The same ids again: if the first try was committed, this one finds it.
+            for lane in lanes:
+                for append in lane.appends:
+                    append.first_try_head = lane.partition.head
+            try:
+                rows = await self._database.fetch("append", *columns)
+            except Unavailable:
+                raise OutcomeUnknown from None
+        return outcomes(rows)
+
+    def appended(self, lanes: list[Lane], rows: list[Outcome]) -> None:
+        """Answer what was committed, and tell those who wait for it."""
+        written: list[Partition] = []
+        for lane, row in zip(lanes, rows, strict=True):
+            if row.is_appended:
+                self._appended(lane, row)
+                written.append(lane.partition)
+        if written:
+            self._committed(written)
+
+    async def refused(self, lanes: list[Lane], rows: list[Outcome]) -> list[Lane]:
+        """Find out why partitions were refused; return them ready to be tried again."""
+        again: list[Lane] = []
+        for lane, row in zip(lanes, rows, strict=True):
+            if not row.is_appended:
+                await self._again(lane, row)
+                again.append(lane)
+        return again
+
+    def _appended(self, lane: Lane, row: Outcome) -> None:
+        offset = row.head
+        for append in lane.appends:
+            append.base_offset = offset
+            offset += len(append) - len(append.repeats or ())
+        base = row.head
+        for built in lane.segments:
+            self._cache.put(lane.partition.id, base, row.created_at, built.columns)
+            base += built.size
+        self._dedup.appended(lane.partition, lane.appends, row.head, row.unseen)
+        self._answer(lane)
+
+    def _answer(self, lane: Lane) -> None:
+        for append in lane.appends:
+            append.answer()
+            append.request = None
+
+    async def _again(self, lane: Lane, row: Outcome) -> None:
+        partition = lane.partition
+        if row.outcome == _MISSING:
+            self._catalog.forget_queue(partition.queue.name)
+            await self._catalog.resolve([(partition.queue.name, partition.name)])
+            found = self._catalog.cached(partition.queue.name, partition.name)
+            if found is None:
+                raise Unavailable("a queue was deleted while it was written")
+            lane.partition = found
+            for append in lane.appends:
+                append.lane = found
+            await self._screen([lane])
+        elif partition.queue.options.dedup == "forever":
+            lane.known = await self._dedup.verify_indexed(lane.appends)
+        elif row.created_at is not None:
+            self._dedup.met_unseen(partition, row.head, row.unseen)
+            await self._screen([lane])

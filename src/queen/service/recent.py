@@ -1,0 +1,162 @@
+"""Recently seen transaction ids, as hashes, in little memory.
+
+The question on every push is "have I seen any of these hashes lately?", and the answer is
+nearly always no. So a bit filter answers first; only what it lets through is looked up in
+sorted runs of eight bytes a hash:
+
+    add ──▶ tail (unsorted) ──sort──▶ run, run, run …   newest last; whole runs are dropped
+      └───▶ filter, two generations, the older one dropped with the runs it covers
+
+Hashes of all partitions share the structure: a hash is mixed with its partition first.
+Memory has a bound. When it is reached the oldest run goes, and `held_since` tells how far
+back the answers are still complete.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Keys = NDArray[np.uint64]
+
+_TAIL = 1 << 14
+_RUN = 1 << 19
+_BITS_PER_KEY = 16
+_PROBE_SHIFTS = (np.uint64(6), np.uint64(12), np.uint64(18))
+_LOW_6 = np.uint64(63)
+_ONE = np.uint64(1)
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def keys_of(partition_id: int, hashes: bytes | memoryview) -> Keys:
+    """Return stored hashes as keys: the same id in two partitions is two keys."""
+    salt = np.uint64(partition_id * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+    return np.frombuffer(hashes, dtype=np.uint64) ^ salt
+
+
+class _Filter:
+    """One generation of the bit filter: one 64-bit word a key, so one memory access a key."""
+
+    def __init__(self, capacity: int) -> None:
+        bits = (capacity * _BITS_PER_KEY // 64 - 1).bit_length()
+        self._words = np.zeros(1 << bits, dtype=np.uint64)
+        self._shift = np.uint64(64 - bits)
+        self.added = 0
+
+    def _place(self, keys: Keys) -> tuple[NDArray[np.intp], Keys]:
+        mixed = keys * _MIX
+        mask = _ONE << (mixed & _LOW_6)
+        for shift in _PROBE_SHIFTS:
+            mask |= _ONE << (mixed >> shift & _LOW_6)
+        return (mixed >> self._shift).astype(np.intp), mask
+
+    def add(self, keys: Keys) -> None:
+        word, mask = self._place(keys)
+        np.bitwise_or.at(self._words, word, mask)
+        self.added += len(keys)
+
+    def may_hold(self, keys: Keys) -> NDArray[np.bool_]:
+        word, mask = self._place(keys)
+        held: NDArray[np.bool_] = self._words.take(word, mode="clip") & mask == mask
+        return held
+
+
+class _Run:
+    """Sorted keys that were seen between two instants."""
+
+    __slots__ = ("first", "keys", "last")
+
+    def __init__(self, keys: Keys, first: float, last: float) -> None:
+        self.keys = keys
+        self.first = first
+        self.last = last
+
+    def holds(self, keys: Keys) -> NDArray[np.bool_]:
+        at = np.searchsorted(self.keys, keys)
+        at[at == len(self.keys)] = 0
+        held: NDArray[np.bool_] = self.keys[at] == keys
+        return held
+
+
+class RecentKeys:
+    def __init__(self, capacity: int, window_s: float, clock: Callable[[], float]) -> None:
+        self._capacity = capacity
+        self._window_s = window_s
+        self._clock = clock
+        self._started = clock()
+        self._dropped_until = float("-inf")
+        self._tail = np.empty(_TAIL, dtype=np.uint64)
+        self._tail_size = 0
+        self._tail_first = self._started
+        self._runs: deque[_Run] = deque()
+        self._size = 0
+        self._new = _Filter(capacity)
+        self._old: _Filter | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def widen(self, window_s: float) -> None:
+        """Keep hashes at least this long, memory permitting."""
+        self._window_s = max(self._window_s, window_s)
+
+    def held_seconds(self) -> float:
+        """Return how far back everything that was added is still here."""
+        return self._clock() - max(self._started, self._dropped_until)
+
+    def seen(self, keys: Keys) -> NDArray[np.bool_]:
+        """Return which keys were added before and have not been dropped yet."""
+        held = self._new.may_hold(keys)
+        if self._old is not None:
+            held |= self._old.may_hold(keys)
+        suspects = np.flatnonzero(held)
+        if len(suspects):
+            held[suspects] = self._look_up(keys[suspects])
+        return held
+
+    def _look_up(self, keys: Keys) -> NDArray[np.bool_]:
+        # Suspects are few: comparing each with the whole tail is quicker than sorting it.
+        tail = self._tail[: self._tail_size]
+        found = np.fromiter((bool((tail == key).any()) for key in keys), bool, len(keys))
+        for run in self._runs:
+            found |= run.holds(keys)
+        return found
+
+    def add(self, keys: Keys) -> None:
+        while len(keys):
+            if not self._tail_size:
+                self._tail_first = self._clock()
+            part, keys = np.split(keys, [_TAIL - self._tail_size])
+            self._new.add(part)
+            self._tail[self._tail_size : self._tail_size + len(part)] = part
+            self._tail_size += len(part)
+            self._size += len(part)
+            if self._tail_size == _TAIL:
+                self._sort_tail()
+                self._drop_old()
+
+    def _sort_tail(self) -> None:
+        run = _Run(np.sort(self._tail), self._tail_first, self._clock())
+        self._tail_size = 0
+        # Equal-sized neighbours merge, so that there are few runs to look through. The limit
+        # keeps a merge short and lets old hashes go in steps.
+        while self._runs and len(self._runs[-1].keys) <= len(run.keys) <= _RUN // 2:
+            older = self._runs.pop()
+            # "stable" is a merge sort: it joins two sorted halves without sorting them again.
+            keys = np.sort(np.concatenate((older.keys, run.keys)), kind="stable")
+            run = _Run(keys, older.first, run.last)
+        self._runs.append(run)
+
+    def _drop_old(self) -> None:
+        cutoff = self._clock() - self._window_s
+        while self._runs and (self._runs[0].last < cutoff or self._size > self._capacity):
+            run = self._runs.popleft()
+            self._size -= len(run.keys)
+            self._dropped_until = run.last
+        if self._new.added >= self._capacity:
+            # What the older generation covered alone has been dropped by now: a generation
+            # starts when the one before it is full.
+            self._old, self._new = self._new, _Filter(self._capacity)

@@ -1,0 +1,102 @@
+"""Segments that were written or read a moment ago.
+
+Consumers that keep up read what was just written, so most pops find their messages here and
+the database only moves the cursor. Segments never change; the cache can only be incomplete.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from datetime import datetime
+
+from queen.core.frame import Segment
+
+
+class Stored:
+    """A segment and where it stands."""
+
+    __slots__ = ("base_offset", "created_at", "end_offset", "segment")
+
+    def __init__(self, base_offset: int, created_at: datetime, segment: Segment) -> None:
+        self.base_offset = base_offset
+        self.end_offset = base_offset + segment.count
+        self.created_at = created_at
+        self.segment = segment
+
+
+class _Lane:
+    """The cached segments of one partition, oldest first; dropped ones leave at the front."""
+
+    __slots__ = ("first", "items")
+
+    def __init__(self) -> None:
+        self.items: list[Stored | None] = []
+        self.first = 0
+
+    def drop_first(self) -> None:
+        self.items[self.first] = None
+        self.first += 1
+        if self.first > 64 and self.first * 2 > len(self.items):
+            del self.items[: self.first]
+            self.first = 0
+
+
+class SegmentCache:
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._lanes: dict[int, _Lane] = {}
+        self._order: deque[tuple[int, int]] = deque()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    def put(
+        self, partition_id: int, base_offset: int, created_at: datetime, segment: Segment
+    ) -> None:
+        """Remember a segment that was just written: it is the newest of its partition."""
+        if segment.size_bytes > self._max_bytes // 8:
+            return
+        lane = self._lanes.get(partition_id)
+        if lane is None:
+            lane = self._lanes[partition_id] = _Lane()
+        lane.items.append(Stored(base_offset, created_at, segment))
+        self._order.append((partition_id, segment.size_bytes))
+        self._bytes += segment.size_bytes
+        while self._bytes > self._max_bytes:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        partition_id, size = self._order.popleft()
+        self._bytes -= size
+        lane = self._lanes[partition_id]
+        lane.drop_first()
+        if lane.first == len(lane.items):
+            del self._lanes[partition_id]
+
+    def span(self, partition_id: int, start: int, stop: int) -> list[Stored] | None:
+        """Return the segments that cover [start, stop), or None unless all of it is here."""
+        lane = self._lanes.get(partition_id)
+        if lane is None:
+            return None
+        at = bisect_right(lane.items, start, lo=lane.first, key=_base_offset) - 1
+        if at < lane.first:
+            return None
+        found: list[Stored] = []
+        position = start
+        while position < stop and at < len(lane.items):
+            stored = lane.items[at]
+            # Another server may have written in between.
+            if stored is None or not stored.base_offset <= position < stored.end_offset:
+                return None
+            found.append(stored)
+            position = stored.end_offset
+            at += 1
+        return found if position >= stop else None
+
+
+def _base_offset(stored: Stored | None) -> int:
+    assert stored is not None
+    return stored.base_offset

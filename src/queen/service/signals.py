@@ -1,0 +1,140 @@
+"""How servers on one database wake each other.
+
+Commits of this process wake its own waiters directly. Other processes are told by NOTIFY,
+on a connection of its own and after the commit: inside the append it would serialise all
+commits of the database. Messages are gathered for a few milliseconds, so a busy server
+sends a hundred a second at most. A lost one costs latency, not a message: every server also
+looks by itself once a second.
+
+    payload   <sender> <what> ...      what: w<queue>:<partition>=<head>,…   written
+                                             l<queue>                        look for yourself
+                                             r<partition>:<group>            lease released
+                                             c                               options changed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+
+import asyncpg
+
+from queen.errors import QueenError
+from queen.service.catalog import Catalog, Partition
+from queen.service.pop import Popper
+from queen.storage.database import Database
+
+_log = logging.getLogger(__name__)
+
+_CHANNEL = "queen_log"
+_GATHER_S = 0.01
+# PostgreSQL takes payloads of up to 8000 bytes.
+_MAX_NAMED = 200
+
+
+class Signals:
+    def __init__(self, database: Database, catalog: Catalog, popper: Popper) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._popper = popper
+        self._id = uuid.uuid4().hex[:12]
+        self._written: dict[int, dict[int, int]] = {}
+        self._released: set[tuple[int, int]] = set()
+        self._changed = False
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- sending ----
+
+    def written(self, partitions: list[Partition]) -> None:
+        for partition in partitions:
+            self._written.setdefault(partition.queue.id, {})[partition.id] = partition.head
+        self._wake.set()
+
+    def released(self, partition: Partition, group_id: int) -> None:
+        self._released.add((partition.id, group_id))
+        self._wake.set()
+
+    def options_changed(self) -> None:
+        self._changed = True
+        self._wake.set()
+
+    def _payload(self) -> str:
+        words = [self._id]
+        for queue_id, heads in self._written.items():
+            if len(heads) > _MAX_NAMED or len(self._written) > 5:
+                words.append(f"l{queue_id}")
+            else:
+                named = ",".join(f"{partition}={head}" for partition, head in heads.items())
+                words.append(f"w{queue_id}:{named}")
+        words += [f"r{partition}:{group}" for partition, group in list(self._released)[:_MAX_NAMED]]
+        if self._changed:
+            words.append("c")
+        self._written, self._released, self._changed = {}, set(), False
+        return " ".join(words)[:7900]
+
+    async def run_sender(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._database.fetch("notify", self._payload())
+            except QueenError as error:
+                _log.debug("notify: %s", error)
+            await asyncio.sleep(_GATHER_S)
+
+    # ---- receiving ----
+
+    async def run_listener(self, connect: Callable[[], object]) -> None:
+        """Listen for ever; reconnect when the connection breaks."""
+        while True:
+            try:
+                connection: asyncpg.Connection = await connect()  # type: ignore[misc]
+                await self._listen(connection)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                _log.debug("listen: %s", error)
+            await asyncio.sleep(0.2)
+
+    async def _listen(self, connection: asyncpg.Connection) -> None:
+        closed = asyncio.Event()
+        connection.add_termination_listener(lambda _: closed.set())
+        try:
+            await connection.add_listener(_CHANNEL, self._heard)
+            await closed.wait()
+        finally:
+            connection.terminate()
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        sender, *words = str(payload).split(" ")
+        if sender == self._id:
+            return
+        task = asyncio.create_task(self._act(words))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _act(self, words: list[str]) -> None:
+        try:
+            for word in words:
+                await self._act_on(word)
+        except (QueenError, ValueError) as error:
+            _log.debug("notification not understood or not followed: %s", error)
+
+    async def _act_on(self, word: str) -> None:
+        kind, rest = word[0], word[1:]
+        if kind == "w":
+            heads = dict(pair.split("=") for pair in rest.split(":", 1)[1].split(","))
+            partitions = await self._catalog.partitions(map(int, heads))
+            for partition in partitions.values():
+                partition.saw_head(int(heads[str(partition.id)]))
+            self._popper.committed(partitions.values())
+        elif kind == "l":
+            self._popper.look_at(int(rest))
+        elif kind == "r":
+            partition_id, group_id = map(int, rest.split(":"))
+            found = await self._catalog.partitions([partition_id])
+            for partition in found.values():
+                self._popper.released_elsewhere(partition, group_id)
+        elif kind == "c":
+            self._catalog.expire_options()

@@ -1,0 +1,70 @@
+"""Transactions: acks and pushes that happen together or not at all.
+
+Everything runs in one PostgreSQL transaction: appends first, because partitions are locked
+before cursors, then the acks. One acknowledgment whose lease is gone refuses all of it.
+
+A transaction that is sent again because its answer was lost succeeds: its acks find their
+receipts and its pushes are duplicates.
+"""
+
+from __future__ import annotations
+
+from queen.core.cursor import Verdict
+from queen.errors import LeaseLost, Unavailable
+from queen.service.ack import Acker, Settlement
+from queen.service.append import Append
+from queen.service.push import MAX_ROUNDS, Lane, Outcome, Pusher, append_columns, outcomes
+from queen.storage.database import Database, Transaction
+
+
+class _Refused(Exception):
+    """Leaves the transaction, so that it is rolled back, with what the append said."""
+
+    def __init__(self, rows: list[Outcome]) -> None:
+        self.rows = rows
+
+
+class Transactor:
+    def __init__(self, database: Database, pusher: Pusher, acker: Acker) -> None:
+        self._database = database
+        self._pusher = pusher
+        self._acker = acker
+
+    async def run(self, appends: list[Append], settlements: list[Settlement]) -> None:
+        """Commit all of it, or raise and change nothing."""
+        lanes = await self._pusher.plan(appends)
+        await self._acker.find_spans(settlements)
+        for _ in range(MAX_ROUNDS):
+            lanes = self._pusher.build(lanes)
+            try:
+                async with self._database.transaction() as transaction:
+                    rows = await self._append(transaction, lanes)
+                    await self._settle(transaction, settlements)
+            except _Refused as refused:
+                await self._pusher.refused(lanes, refused.rows)
+                continue
+            self._pusher.appended(lanes, rows)
+            for one in settlements:
+                self._acker.finish(one)
+            return
+        raise Unavailable("too many servers write the same transaction ids at once")
+
+    async def _append(self, transaction: Transaction, lanes: list[Lane]) -> list[Outcome]:
+        if not lanes:
+            return []
+        rows = outcomes(await transaction.fetch("append", *append_columns(lanes)))
+        if not all(row.is_appended for row in rows):
+            raise _Refused(rows)
+        return rows
+
+    async def _settle(self, transaction: Transaction, settlements: list[Settlement]) -> None:
+        if not settlements:
+            return
+        await self._acker.settle_in(transaction, settlements)
+        for one in settlements:
+            for transaction_id, verdict in one.verdicts.items():
+                if verdict is Verdict.LOST:
+                    raise LeaseLost(
+                        f"message {transaction_id!r} is not, or no longer, leased to the caller; "
+                        "nothing of the transaction was done"
+                    )

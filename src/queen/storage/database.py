@@ -1,0 +1,197 @@
+"""Connections to PostgreSQL and what their failures mean.
+
+An error that PostgreSQL itself sent, with its SQLSTATE, says that the statement was rolled
+back. Anything else (a reset, a timeout, a confused driver) leaves the outcome open, and the
+connection is thrown away: it may still carry the answer to somebody else's question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import asyncpg
+from asyncpg import Record
+from asyncpg.pool import PoolConnectionProxy
+
+from queen.errors import OutcomeUnknown, QueenError, Unavailable, WeakDurability
+from queen.storage.statements import statements
+
+# Deadlock, serialization failure, lock not available: nothing happened, try again.
+_TRANSIENT = {"40P01", "40001", "55P03"}
+# Connection, resources, operator intervention, system errors: the database is not itself.
+_OUTAGE_CLASSES = {"08", "53", "57", "58", "XX"}
+_READ_ONLY = "25006"
+_TRIES = 3
+_COMMAND_TIMEOUT_S = 30
+_CONNECT_TIMEOUT_S = 5
+
+__all__ = ["Database", "Record", "Transaction", "session_settings", "translated"]
+
+_Pooled: TypeAlias = "PoolConnectionProxy[Record]"
+
+_SESSION = {
+    "application_name": "queen",
+    "search_path": "queen",
+    "synchronous_commit": "on",
+    "default_transaction_isolation": "read committed",
+    "idle_in_transaction_session_timeout": "5s",
+    "lock_timeout": "10s",
+    "statement_timeout": "25s",
+    "jit": "off",
+    # The plans of the hot functions do not depend on their arguments.
+    "plan_cache_mode": "force_generic_plan",
+    "timezone": "UTC",
+}
+
+
+def session_settings() -> dict[str, str]:
+    return dict(_SESSION)
+
+
+class _Connection(asyncpg.Connection):
+    """A connection that keeps its session: we use no state that a reset would have to undo."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class Database:
+    """A pool of connections that speaks in named statements and in our errors."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._sql = {name: statement.sql for name, statement in statements().items()}
+
+    @classmethod
+    async def connect(cls, dsn: str, *, size: int = 8) -> Database:
+        try:
+            pool = await asyncpg.create_pool(
+                dsn,
+                min_size=1,
+                max_size=size,
+                command_timeout=_COMMAND_TIMEOUT_S,
+                timeout=_CONNECT_TIMEOUT_S,
+                max_inactive_connection_lifetime=0,
+                connection_class=_Connection,
+                server_settings=_SESSION,
+            )
+        except (OSError, asyncpg.PostgresError, TimeoutError) as error:
+            raise Unavailable(f"cannot connect to PostgreSQL: {error}") from error
+        return cls(pool)
+
+    async def close(self) -> None:
+        try:
+            await asyncio.wait_for(self._pool.close(), timeout=5)
+        except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            self._pool.terminate()
+
+    async def fetch(self, name: str, *args: Any) -> list[Record]:
+        """Run one named statement in a transaction of its own; repeat it after a deadlock."""
+        for attempt in range(1, _TRIES + 1):
+            try:
+                async with self._acquire() as connection:
+                    rows: list[Record] = await connection.fetch(self._sql[name], *args)
+                    return rows
+            except asyncpg.PostgresError as error:
+                if error.sqlstate not in _TRANSIENT or attempt == _TRIES:
+                    raise translated(error) from error
+                await asyncio.sleep(0.005 * attempt)
+        raise AssertionError("unreachable")
+
+    async def fetchval(self, name: str, *args: Any) -> Any:
+        rows = await self.fetch(name, *args)
+        return rows[0][0] if rows else None
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """Open one transaction; leaving the block commits it, an exception rolls it back."""
+        try:
+            async with self._acquire() as connection, connection.transaction():
+                yield Transaction(connection, self._sql)
+        except asyncpg.PostgresError as error:
+            raise translated(error) from error
+
+    @asynccontextmanager
+    async def _acquire(self) -> AsyncIterator[_Pooled]:
+        connection = await self._connected()
+        try:
+            yield connection
+        except (asyncpg.PostgresError, QueenError):
+            await self._give_back(connection)
+            raise
+        except (
+            OSError,
+            TimeoutError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+        ) as error:
+            connection.terminate()
+            await self._give_back(connection)
+            raise OutcomeUnknown from error
+        except BaseException:
+            # A cancelled call may leave its answer on the wire for the next user.
+            connection.terminate()
+            await self._give_back(connection)
+            raise
+        else:
+            await self._give_back(connection)
+
+    async def _connected(self) -> _Pooled:
+        try:
+            connection: _Pooled = await self._pool.acquire(timeout=_CONNECT_TIMEOUT_S)
+        except (
+            OSError,
+            TimeoutError,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+        ) as error:
+            raise Unavailable from error
+        return connection
+
+    async def _give_back(self, connection: _Pooled) -> None:
+        try:
+            await self._pool.release(connection)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            connection.terminate()
+
+    async def check_durability(self) -> None:
+        """Raise `WeakDurability` when a confirmed commit may be lost in a crash."""
+        rows = await self.fetch("durability")
+        weak = [f"{row['name']}={row['setting']}" for row in rows if row["setting"] == "off"]
+        if weak:
+            raise WeakDurability(
+                f"PostgreSQL runs with {', '.join(weak)}: a confirmed message could be lost in a "
+                "crash. Turn it on, or start with --allow-weak-durability."
+            )
+
+
+class Transaction:
+    """Named statements inside one open transaction."""
+
+    __slots__ = ("_connection", "_sql")
+
+    def __init__(self, connection: _Pooled, sql: dict[str, str]) -> None:
+        self._connection = connection
+        self._sql = sql
+
+    async def fetch(self, name: str, *args: Any) -> list[Record]:
+        rows: list[Record] = await self._connection.fetch(self._sql[name], *args)
+        return rows
+
+    async def execute(self, name: str, *args: Any) -> None:
+        await self._connection.execute(self._sql[name], *args)
+
+
+def translated(error: asyncpg.PostgresError) -> QueenError:
+    """Return what an error of PostgreSQL means to a user of Queen, without SQL or data in it."""
+    state = error.sqlstate or ""
+    if isinstance(error, asyncpg.ConnectionDoesNotExistError):
+        # The driver's own word for a connection that broke under a running statement.
+        return OutcomeUnknown()
+    if state in _TRANSIENT or state == _READ_ONLY or state[:2] in _OUTAGE_CLASSES:
+        return Unavailable(f"PostgreSQL cannot serve now (SQLSTATE {state})")
+    return QueenError(f"PostgreSQL refused the statement (SQLSTATE {state})")

@@ -1,0 +1,28 @@
+-- Removes a queue with everything in it; false when there is none.
+--
+-- The seal is taken exclusively first, so that no append is half-way through.
+create or replace function queen.delete_queue(p_name text) returns boolean
+language plpgsql
+set search_path = queen, pg_temp
+as $$
+declare
+    v_queue integer;
+begin
+    select id into v_queue from queues where name = p_name;
+    if v_queue is null then
+        return false;
+    end if;
+    perform pg_advisory_xact_lock(7001, v_queue);
+    delete from segments where queue_id = v_queue;
+    delete from cursors c using partitions p
+     where p.queue_id = v_queue and c.partition_id = p.id;
+    delete from dead_letters d using partitions p
+     where p.queue_id = v_queue and d.partition_id = p.id;
+    delete from dedup_index d using partitions p
+     where p.queue_id = v_queue and d.partition_id = p.id;
+    delete from partitions where queue_id = v_queue;
+    delete from groups where queue_id = v_queue;
+    delete from queues where id = v_queue;
+    return true;
+end
+$$;

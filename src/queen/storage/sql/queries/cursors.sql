@@ -1,0 +1,66 @@
+-- name: claim :many
+-- Lease spans to many pops at once.
+select * from queen.claim($1, $2, $3, $4, $5, $6, $7)
+
+-- name: ack_spans :many
+-- Commit whole leased spans.
+select * from queen.ack_spans($1, $2, $3, $4)
+
+-- name: lock_cursors :many
+-- The cursors that an ack is about, locked in order.
+select c.partition_id, c.group_id, c.committed, c.batch_end, c.lease_id, c.epoch, c.attempts,
+       c.acked, c.failed, c.receipts, coalesce(c.lease_until > clock_timestamp(), false) as live
+from queen.cursors c
+join unnest($1::bigint[], $2::integer[]) w (partition_id, group_id)
+  on c.partition_id = w.partition_id and c.group_id = w.group_id
+order by c.partition_id, c.group_id
+for no key update of c
+
+-- name: store_cursors :exec
+-- Write cursors back that `lock_cursors` has locked in the same transaction.
+update queen.cursors c
+set committed = w.committed, batch_end = w.batch_end, lease_id = w.lease_id,
+    lease_until = case when w.lease_id is null then null else c.lease_until end,
+    attempts = w.attempts, acked = w.acked, failed = w.failed, receipts = w.receipts
+from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::uuid[], $6::integer[],
+            $7::bytea[], $8::bytea[], $9::bytea[])
+     w (partition_id, group_id, committed, batch_end, lease_id, attempts, acked, failed, receipts)
+where c.partition_id = w.partition_id and c.group_id = w.group_id
+
+-- name: cursor_spans :many
+-- What a lease covers, for a server that did not grant it.
+select c.partition_id, c.group_id, c.committed, c.batch_end, c.lease_id
+from queen.cursors c
+join unnest($1::bigint[], $2::integer[]) w (partition_id, group_id)
+  on c.partition_id = w.partition_id and c.group_id = w.group_id
+
+-- name: cursors_of_lease :many
+-- The cursors a lease holds. A scan: only for a lease that another server granted, once.
+select partition_id, group_id from queen.cursors where lease_id = $1
+
+-- name: extend_lease :many
+-- Prolong a live lease; it never gets shorter.
+update queen.cursors c
+set lease_until = greatest(c.lease_until, clock_timestamp() + $4::bigint * interval '1 millisecond')
+from unnest($1::bigint[], $2::integer[]) w (partition_id, group_id)
+where c.partition_id = w.partition_id and c.group_id = w.group_id
+  and c.lease_id = $3 and c.lease_until > clock_timestamp()
+returning c.partition_id, c.group_id, c.lease_until
+
+-- name: release_lease :many
+-- Give a lease back unused: it does not count as an attempt.
+update queen.cursors c
+set lease_id = null, lease_until = null, batch_end = null, failed = null,
+    attempts = greatest(c.attempts - 1, 0)
+from unnest($1::bigint[], $2::integer[]) w (partition_id, group_id)
+where c.partition_id = w.partition_id and c.group_id = w.group_id and c.lease_id = $3
+returning c.partition_id
+
+-- name: bury :exec
+-- Set messages aside for good. A repeated ack finds them there already.
+insert into queen.dead_letters
+    (partition_id, group_id, message_offset, transaction_id, trace_id, payload, error, attempts,
+     created_at)
+select * from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::text[], $5::text[],
+                     $6::bytea[], $7::text[], $8::integer[], $9::timestamptz[])
+on conflict (partition_id, group_id, message_offset) do nothing

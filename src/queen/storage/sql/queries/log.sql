@@ -1,0 +1,95 @@
+-- name: append :many
+-- Append segments; one row per partition.
+select * from queen.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+
+-- name: read_spans :many
+-- The segments that overlap spans of offsets, oldest first in each partition.
+select s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body
+from unnest($1::bigint[], $2::bigint[], $3::bigint[]) w (partition_id, start, stop)
+cross join lateral (
+    select * from queen.segments g
+    where g.partition_id = w.partition_id
+      and g.base_offset >= coalesce((
+            select f.base_offset from queen.segments f
+            where f.partition_id = w.partition_id and f.base_offset <= w.start
+            order by f.base_offset desc limit 1), 0)
+      and g.base_offset < w.stop and g.end_offset > w.start
+    order by g.base_offset
+) s
+
+-- name: recent_hashes :many
+-- What was written to partitions within their dedup windows, and how far that reaches.
+select p.id, p.head, h.hashes
+from unnest($1::bigint[], $2::integer[]) w (id, window_seconds)
+join queen.partitions p on p.id = w.id
+cross join lateral (
+    select string_agg(s.hashes, '' order by s.base_offset) as hashes
+    from queen.segments s
+    where s.partition_id = p.id and s.base_offset < p.head
+      and p.head_at > clock_timestamp() - w.window_seconds * interval '1 second'
+      and s.base_offset >= queen.offset_at(
+            p.id, clock_timestamp() - w.window_seconds * interval '1 second')
+) h
+
+-- name: hashes_before :many
+-- A page of stored hashes, newest segment first, no older than the window.
+select base_offset, hashes from queen.segments
+where partition_id = $1 and base_offset < $2
+  and created_at >= clock_timestamp() - $3::integer * interval '1 second'
+order by base_offset desc
+limit 256
+
+-- name: indexed_offsets :many
+-- Where hashes stand in the index of a partition that keeps one.
+select message_offset, hash from queen.dedup_index
+where partition_id = $1 and hash = any ($2::bytea[])
+order by message_offset
+
+-- name: partition_head :one
+select head from queen.partitions where id = $1
+
+-- name: written_since :many
+-- How far the partitions of a queue that were written to since an instant reach.
+select s.partition_id, max(s.end_offset) as head
+from queen.segments s
+where s.queue_id = $1 and s.created_at > $2
+group by s.partition_id
+
+-- name: sweep_page :many
+-- The next thousand partitions of a queue: what each group member may read and who holds it.
+select p.id, p.name, p.head, coalesce(c.committed, 0) as committed, c.lease_id,
+       coalesce(c.lease_until > clock_timestamp(), false) as live
+from (
+    select id, name, head from queen.partitions
+    where queue_id = $1 and id > $3 order by id limit 1000
+) p
+left join queen.cursors c on c.partition_id = p.id and c.group_id = $2
+order by p.id
+
+-- name: fetch_partition :many
+-- Stored segments of one partition from an offset on, in order.
+select s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body
+from queen.segments s
+where s.partition_id = $1 and s.base_offset >= $2 and s.base_offset < $3
+  and s.created_at < $4
+order by s.base_offset
+limit $5
+
+-- name: fetch_queue :many
+-- Stored segments of a queue in order of time; ($2, $3, $4) is where the last page ended.
+select s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body
+from queen.segments s
+where s.queue_id = $1 and s.created_at >= $2
+  and (s.created_at, s.partition_id, s.base_offset) > ($2, $3, $4)
+  and s.created_at < $5
+order by s.created_at, s.partition_id, s.base_offset
+limit $6
+
+-- name: segment_start :one
+-- Where the segment that holds an offset begins.
+select base_offset from queen.segments
+where partition_id = $1 and base_offset <= $2
+order by base_offset desc limit 1
+
+-- name: offset_at :one
+select queen.offset_at($1, $2)

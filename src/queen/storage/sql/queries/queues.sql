@@ -1,0 +1,48 @@
+-- name: configure_queue :one
+-- Create a queue or overwrite its configuration.
+insert into queen.queues (name, namespace, task, options)
+values ($1, $2, $3, $4)
+on conflict (name) do update
+set namespace = excluded.namespace, task = excluded.task, options = excluded.options
+returning id
+
+-- name: ensure_queues :exec
+-- Create the queues that a push names and nobody has configured.
+insert into queen.queues (name, namespace, task)
+select * from unnest($1::text[], $2::text[], $3::text[])
+on conflict (name) do nothing
+
+-- name: queues_by_name :many
+select id, name, namespace, task, options from queen.queues where name = any ($1::text[])
+
+-- name: queues_by_label :many
+-- Queues that a pop by namespace and task may read; an empty filter matches all.
+select id, name, namespace, task, options from queen.queues
+where ($1 = '' or namespace = $1) and ($2 = '' or task = $2)
+order by id
+
+-- name: ensure_partitions :exec
+insert into queen.partitions (queue_id, name)
+select * from unnest($1::integer[], $2::text[])
+on conflict (queue_id, name) do nothing
+
+-- name: partitions_by_name :many
+select p.id, p.queue_id, p.name, p.head
+from queen.partitions p
+join unnest($1::integer[], $2::text[]) w (queue_id, name)
+  on p.queue_id = w.queue_id and p.name = w.name
+
+-- name: partitions_by_id :many
+select p.id, p.queue_id, p.name, p.head, q.name as queue
+from queen.partitions p join queen.queues q on q.id = p.queue_id
+where p.id = any ($1::bigint[])
+
+-- name: ensure_group :one
+-- Register a group with its queue; its first subscription stays.
+insert into queen.groups (queue_id, name, subscription_mode, starts_at)
+values ($1, $2, $3, case when $3 = 'new' then clock_timestamp() else $4::timestamptz end)
+on conflict (queue_id, name) do update set name = excluded.name
+returning id
+
+-- name: delete_queue :one
+select queen.delete_queue($1)
