@@ -59,6 +59,7 @@ _BODY_HEADER = struct.Struct("<IIII")
 
 Extras = Mapping[str, Sequence[Any]]
 
+_one_more = (1).__add__
 _compressor = zstandard.ZstdCompressor(level=1, write_checksum=False)
 _decompressor = zstandard.ZstdDecompressor()
 _extras_decoder = msgspec.json.Decoder(dict[str, list[Any]])
@@ -122,12 +123,8 @@ def segment_of(
         id_offsets = array("i", accumulate(map(len, encoded), initial=0))
         ids = b"".join(encoded)
     data = b"\n".join(payloads) + b"\n" if payloads else b""
-    ends = accumulate(map(len, payloads), _next_offset, initial=0)
+    ends = accumulate(map(_one_more, map(len, payloads)), initial=0)
     return Segment(len(payloads), id_offsets, array("i", ends), ids, data, extras or {})
-
-
-def _next_offset(offset: int, length: int) -> int:
-    return offset + length + 1
 
 
 def encode_body(segment: Segment) -> bytes:

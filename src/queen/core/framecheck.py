@@ -1,15 +1,16 @@
 """Whether the columns of a segment that a stranger sent are what they claim to be.
 
-All payloads are parsed by one call. That is sound because of three facts checked together:
-the parser finds exactly one value per message, each value is exactly as long as its slice,
-and each slice ends with a newline that is not part of a value. A value can neither begin
-nor end with a newline, so no shifted reading of the same bytes passes all three.
+All payloads are parsed by one call: the payload column is newline-delimited JSON. Joining
+the values that the parser found must give the column back, and their lengths must be those
+that the offsets say; then every slice is exactly one JSON value and its newline.
 """
 
 from __future__ import annotations
 
+from array import array
+from operator import sub
+
 import msgspec
-import numpy as np
 
 from queen.core.frame import Segment
 from queen.core.names import MAX_TRANSACTION_ID_BYTES
@@ -22,7 +23,7 @@ from queen.core.payload import (
 from queen.errors import InvalidFrame
 
 _lines = msgspec.json.Decoder(msgspec.Raw)
-_NEWLINE = 10
+_one_more = (1).__add__
 
 
 def check_segment(segment: Segment) -> None:
@@ -32,17 +33,16 @@ def check_segment(segment: Segment) -> None:
     _check_extras(segment)
 
 
-def _lengths(offsets: np.ndarray, total: int, column: str) -> np.ndarray:
-    lengths = np.diff(offsets)
-    if offsets[0] != 0 or offsets[-1] != total or (lengths <= 0).any():
+def _lengths(offsets: array[int], total: int, column: str) -> list[int]:
+    lengths = list(map(sub, offsets[1:], offsets))
+    if offsets[0] != 0 or offsets[-1] != total or min(lengths) <= 0:
         raise InvalidFrame(f"{column} offsets do not rise from 0 to {total}")
     return lengths
 
 
 def _check_ids(segment: Segment) -> None:
-    offsets = np.frombuffer(segment.id_offsets, dtype=np.int32)
-    lengths = _lengths(offsets, len(segment.ids), "transaction id")
-    if lengths.max() > MAX_TRANSACTION_ID_BYTES:
+    lengths = _lengths(segment.id_offsets, len(segment.ids), "transaction id")
+    if max(lengths) > MAX_TRANSACTION_ID_BYTES:
         raise InvalidFrame(f"a transaction id is longer than {MAX_TRANSACTION_ID_BYTES} bytes")
     if b"\0" in segment.ids:
         raise InvalidFrame("a transaction id has a NUL character")
@@ -54,24 +54,23 @@ def _check_ids(segment: Segment) -> None:
 
 
 def _check_payloads(segment: Segment) -> None:
-    offsets = np.frombuffer(segment.payload_offsets, dtype=np.int32)
-    lengths = _lengths(offsets, len(segment.data), "payload")
-    ends = np.frombuffer(segment.data, dtype=np.uint8)[offsets[1:] - 1]
-    if (ends != _NEWLINE).any() or segment.data.count(b"\n") != segment.count:
-        raise InvalidFrame("a payload does not end with exactly one newline")
+    data = segment.data
+    lengths = _lengths(segment.payload_offsets, len(data), "payload")
     try:
-        values = _lines.decode_lines(segment.data)
+        values = _lines.decode_lines(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidFrame(f"a payload is not valid JSON: {error}") from None
-    found = np.fromiter(map(len, values), dtype=np.int32, count=len(values))
-    if len(found) != segment.count or (found != lengths - 1).any():
-        raise InvalidFrame("payload offsets do not match the payloads")
-    longest = int(lengths.max())
     if (
-        longest > MAX_PAYLOAD_BYTES
-        or not longest_is_shallow((longest,))
-        or not is_plain(segment.data)
+        len(values) != segment.count
+        or data.count(b"\n") != segment.count
+        or b"\n".join(values) + b"\n" != data
     ):
+        raise InvalidFrame("the payloads are not one JSON value a line")
+    if list(map(_one_more, map(len, values))) != lengths:
+        raise InvalidFrame("payload offsets do not match the payloads")
+    longest = max(lengths)
+    small = longest <= MAX_PAYLOAD_BYTES and longest_is_shallow(longest)
+    if not (small and is_plain(data)):
         _check_one_by_one(segment)
 
 

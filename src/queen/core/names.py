@@ -8,6 +8,7 @@ data everywhere and never part of an SQL text, a channel name or a file path.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 DEFAULT_PARTITION = "Default"
 QUEUE_MODE_GROUP = "__QUEUE_MODE__"
@@ -17,6 +18,8 @@ MAX_TRANSACTION_ID_BYTES = 255
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
+# The same few names come with every request.
+@lru_cache(maxsize=65536)
 def reason_against_name(kind: str, name: str) -> str | None:
     """Return why `name` cannot name a `kind`, or None.
 

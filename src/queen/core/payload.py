@@ -11,7 +11,6 @@ rules out nearly everything, and only what is left is looked at one by one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 MAX_DEPTH = 128
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
@@ -37,12 +36,13 @@ def is_plain(text: bytes) -> bool:
             text.decode()
         except UnicodeDecodeError:
             return False
-    return b"\\u" not in text or _SUSPECT_ESCAPE.search(text) is None
+    # One byte is found much faster than two, and most requests have no backslash at all.
+    return b"\\" not in text or _SUSPECT_ESCAPE.search(text) is None
 
 
-def longest_is_shallow(lengths: Iterable[int]) -> bool:
-    """Return whether all payloads are too short to be nested too deeply."""
-    return max(lengths, default=0) < _SHORTEST_TOO_DEEP
+def longest_is_shallow(longest_bytes: int) -> bool:
+    """Return whether payloads up to this long are too short to be nested too deeply."""
+    return longest_bytes < _SHORTEST_TOO_DEEP
 
 
 def reason_against_payload(payload: bytes) -> str | None:

@@ -20,9 +20,10 @@ from queen.service.broker import Broker
 
 _log = logging.getLogger(__name__)
 
-_METHOD_NOT_ALLOWED = Response(
-    405, msgspec.json.encode({"error": "Method not allowed", "code": "method", "retryable": False})
-)
+
+async def _method_not_allowed(_request: Request) -> Response:
+    body = {"error": "Method not allowed", "code": "method_not_allowed", "retryable": False}
+    return Response(405, msgspec.json.encode(body))
 
 
 class Router:
@@ -43,17 +44,21 @@ class Router:
                 return
         self._shaped.append((shape, {method: handler}))
 
-    def find(self, path: str) -> tuple[dict[str, Handler], tuple[str, ...]] | None:
-        """Return the handlers of a path by method, and its parameters."""
-        exact = self._exact.get(path)
-        if exact is not None:
-            return exact, ()
+    def find(self, method: str, path: str) -> tuple[Handler, tuple[str, ...]]:
+        """Return the handler of a request and the parameters in its path."""
+        methods = self._exact.get(path)
+        params: tuple[str, ...] = ()
+        if methods is None:
+            methods, params = self._find_shaped(path)
+        return methods.get(method, _method_not_allowed), params
+
+    def _find_shaped(self, path: str) -> tuple[dict[str, Handler], tuple[str, ...]]:
         parts = path_parts(path)
         for shape, methods in self._shaped:
             params = _match(shape, parts)
             if params is not None:
                 return methods, params
-        return None
+        raise NotFound("no such route")
 
 
 def _match(shape: list[str], parts: list[str]) -> tuple[str, ...] | None:
@@ -98,7 +103,8 @@ class App:
 
     async def __rsgi__(self, scope: Scope, proto: Proto) -> None:
         try:
-            response = await self._handle(scope, proto)
+            handler, params = self._router.find(scope.method, scope.path)
+            response = await handler(Request(scope, proto, params))
         except QueenError as error:
             response = failure(error)
         except Exception:
@@ -110,13 +116,3 @@ class App:
             proto.response_bytes(response.status, response.headers, response.body)
         else:
             proto.response_empty(response.status, [])
-
-    async def _handle(self, scope: Scope, proto: Proto) -> Response | None:
-        found = self._router.find(scope.path)
-        if found is None:
-            raise NotFound("no such route")
-        handlers, params = found
-        handler = handlers.get(scope.method)
-        if handler is None:
-            return _METHOD_NOT_ALLOWED
-        return await handler(Request(scope, proto, params))

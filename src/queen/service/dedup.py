@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from queen.core.frame import decode_body, decompress
 from queen.core.hashing import HASH_BYTES
 from queen.core.options import DEFAULT_DEDUP_WINDOW_SECONDS
 from queen.service.append import Append
 from queen.service.catalog import Partition
-from queen.service.recent import RecentKeys, keys_of
+from queen.service.lane import Lane
+from queen.service.recent import RecentKeys, keys_of, salt_of
 from queen.storage.database import Database
 
 _END = 2**62
@@ -34,45 +35,52 @@ class Dedup:
         self._database = database
         self.recent = RecentKeys(capacity, DEFAULT_DEDUP_WINDOW_SECONDS, time.monotonic)
 
-    async def screen(self, lanes: dict[int, list[Append]]) -> None:
+    async def screen(self, lanes: list[Lane]) -> None:
         """Mark every message that is stored already or stands twice in the same flush."""
-        for appends in lanes.values():
-            if _policy(appends) != "off":
-                _mark_repeats_inside(appends)
-        windowed = {key: appends for key, appends in lanes.items() if _policy(appends) == "window"}
+        windowed = []
+        for lane in lanes:
+            if lane.dedup != "off":
+                _mark_repeats_inside(lane)
+            if lane.dedup == "forever":
+                # Nothing is compared yet: the append looks through the whole index.
+                lane.known = 0
+            elif lane.dedup == "window":
+                windowed.append(lane)
         if windowed:
-            await self._load_cold(appends[0].lane for appends in windowed.values())
+            await self._load_cold(windowed)
             await self._mark_suspects(windowed)
+            for lane in windowed:
+                lane.known = lane.partition.known
 
-    async def _load_cold(self, lanes: Iterable[Partition | None]) -> None:
-        cold = {lane.id: lane for lane in lanes if lane is not None and lane.known is None}
+    async def _load_cold(self, lanes: list[Lane]) -> None:
+        cold = {lane.partition.id: lane.partition for lane in lanes if lane.partition.known is None}
         if not cold:
             return
-        windows = [lane.queue.options.dedup_window_seconds for lane in cold.values()]
+        windows = [partition.queue.options.dedup_window_seconds for partition in cold.values()]
         self.recent.widen(max(windows))
         for row in await self._database.fetch("recent_hashes", list(cold), windows):
             if row["hashes"]:
                 self.recent.add(keys_of(row["id"], row["hashes"]))
             cold[row["id"]].known = row["head"]
 
-    async def _mark_suspects(self, lanes: dict[int, list[Append]]) -> None:
-        appends = [append for group in lanes.values() for append in group]
-        keys = [keys_of(_lane(one).id, memoryview(one.hash())) for one in appends]
-        hits = np.flatnonzero(self.recent.seen(np.concatenate(keys)))
+    async def _mark_suspects(self, lanes: list[Lane]) -> None:
+        """Look all ids of the flush up at once."""
+        keys = _set_keys(lanes)
+        hits = np.flatnonzero(self.recent.seen(keys))
         if not len(hits):
             return
-        ends = np.cumsum([len(one) for one in appends])
-        suspects: dict[int, list[tuple[Append, int]]] = defaultdict(list)
+        appends = [(lane, append) for lane in lanes for append in lane.appends]
+        ends = np.cumsum([len(append) for _, append in appends])
+        suspects: dict[Lane, list[tuple[Append, int]]] = defaultdict(list)
         for hit in hits.tolist():
             at = int(np.searchsorted(ends, hit, side="right"))
-            append = appends[at]
-            suspects[_lane(append).id].append((append, hit - int(ends[at]) + len(append)))
-        for group in suspects.values():
-            await self._verify_recent(group)
+            lane, append = appends[at]
+            suspects[lane].append((append, hit - int(ends[at]) + len(append)))
+        for lane, group in suspects.items():
+            await self._verify_recent(lane.partition, group)
 
-    async def _verify_recent(self, suspects: list[tuple[Append, int]]) -> None:
+    async def _verify_recent(self, lane: Partition, suspects: list[tuple[Append, int]]) -> None:
         """Look for suspects in the stored hashes, newest first: a repeat is usually recent."""
-        lane = _lane(suspects[0][0])
         window = lane.queue.options.dedup_window_seconds
         open_suspects = suspects
         before = _END
@@ -96,16 +104,16 @@ class Dedup:
                 if index not in (append.repeats or {})
             ]
 
-    async def verify_indexed(self, appends: list[Append]) -> int:
-        """Compare with the whole index; return the offset up to which that is complete."""
-        lane = _lane(appends[0])
-        head: int = await self._database.fetchval("partition_head", lane.id) or 0
-        suspects = [(append, index) for append in appends for index in append.fresh()]
+    async def verify_indexed(self, lane: Lane) -> None:
+        """Compare with the whole index of a partition that keeps one."""
+        partition = lane.partition
+        head: int = await self._database.fetchval("partition_head", partition.id) or 0
+        suspects = [(append, index) for append in lane.appends for index in append.fresh()]
         hashes = [append.hash()[index].to_bytes(HASH_BYTES, "little") for append, index in suspects]
-        rows = await self._database.fetch("indexed_offsets", lane.id, list(set(hashes)))
+        rows = await self._database.fetch("indexed_offsets", partition.id, list(set(hashes)))
         places = [(row["message_offset"], int.from_bytes(row["hash"], "little")) for row in rows]
-        await self._compare_ids(lane, suspects, places)
-        return head
+        await self._compare_ids(partition, suspects, places)
+        lane.known = head
 
     async def _compare_ids(
         self, lane: Partition, suspects: list[tuple[Append, int]], places: list[tuple[int, int]]
@@ -137,33 +145,35 @@ class Dedup:
                     found[at] = transaction_id
         return found
 
-    def appended(
-        self, lane: Partition, appends: list[Append], head: int, unseen: bytes | None
-    ) -> None:
-        """Remember what was just committed, and what others had committed before it."""
-        added = sum(len(append) - len(append.repeats or ()) for append in appends)
-        if lane.queue.options.dedup == "window":
+    def appended(self, lane: Lane, head: int, unseen: bytes | None) -> None:
+        """A lane was committed; others had written `unseen` in front of it."""
+        if lane.dedup == "window":
             if unseen:
-                self.recent.add(keys_of(lane.id, unseen))
-            for append in appends:
-                self.recent.add(keys_of(lane.id, memoryview(append.hash())))
-            lane.known = head + added
-        lane.saw_head(head + added)
+                self.recent.add(keys_of(lane.partition.id, unseen))
+            lane.partition.known = head
 
-    def met_unseen(self, lane: Partition, head: int, unseen: bytes | None) -> None:
-        """Remember what others wrote; the append was refused because of it."""
+    def remember(self, lanes: list[Lane]) -> None:
+        """Keep the hashes of lanes that were committed, all at once."""
+        self.recent.add(np.concatenate([lane.keys for lane in lanes]))
+
+    def met_unseen(self, lane: Lane, head: int, unseen: bytes | None) -> None:
+        """Keep what others wrote; the append was refused because of it."""
         if unseen:
-            self.recent.add(keys_of(lane.id, unseen))
-        lane.known = head
+            self.recent.add(keys_of(lane.partition.id, unseen))
+        lane.partition.known = head
 
 
-def _lane(append: Append) -> Partition:
-    assert append.lane is not None
-    return append.lane
-
-
-def _policy(appends: list[Append]) -> str:
-    return _lane(appends[0]).queue.options.dedup
+def _set_keys(lanes: list[Lane]) -> NDArray[np.uint64]:
+    """Give each lane its keys; return those of all lanes."""
+    hashes = b"".join([append.hash() for lane in lanes for append in lane.appends])
+    counts = [sum(map(len, lane.appends)) for lane in lanes]
+    salts = np.array([salt_of(lane.partition.id) for lane in lanes], dtype=np.uint64)
+    keys: NDArray[np.uint64] = np.frombuffer(hashes, dtype=np.uint64) ^ np.repeat(salts, counts)
+    start = 0
+    for lane, count in zip(lanes, counts, strict=True):
+        lane.keys = keys[start : start + count]
+        start += count
+    return keys
 
 
 def _mark(append: Append, index: int, place: int | tuple[Append, int]) -> None:
@@ -172,13 +182,12 @@ def _mark(append: Append, index: int, place: int | tuple[Append, int]) -> None:
     append.repeats[index] = place
 
 
-def _mark_repeats_inside(appends: list[Append]) -> None:
-    total = sum(map(len, appends))
-    distinct = set(appends[0].ids) if len(appends) == 1 else set().union(*(a.ids for a in appends))
-    if len(distinct) == total:
+def _mark_repeats_inside(lane: Lane) -> None:
+    ids = lane.ids
+    if len(set(ids)) == len(ids):
         return
     first: dict[str, tuple[Append, int]] = {}
-    for append in appends:
+    for append in lane.appends:
         for index, transaction_id in enumerate(append.ids):
             place = first.setdefault(transaction_id, (append, index))
             if place != (append, index):

@@ -7,130 +7,25 @@ same partition that are small are merged into one segment, in the order they arr
 from __future__ import annotations
 
 import logging
-from array import array
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from queen.core.frame import MAX_MESSAGES, Segment, compress, encode_body, segment_of
 from queen.errors import OutcomeUnknown, QueenError, Unavailable
 from queen.service.append import OWN_SEGMENT_MESSAGES, Append, Request
 from queen.service.batcher import Batcher
 from queen.service.catalog import Catalog, Partition
 from queen.service.dedup import Dedup
+from queen.service.lane import Lane
 from queen.service.segments import SegmentCache
 from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
 
 _APPENDED, _SUSPECT, _MISSING = 0, 1, 2
-_MAX_MERGED_BYTES = 1024 * 1024
 # A partition that many servers write can raise suspicions again and again; each round makes
 # progress for somebody, so this is never reached by honest traffic.
 MAX_ROUNDS = 50
-
-
-class Built(NamedTuple):
-    """A segment ready to be stored."""
-
-    size: int
-    codec: int
-    body: bytes
-    hashes: bytes | None
-    columns: Segment
-
-
-class Lane:
-    """One partition's share of a flush."""
-
-    __slots__ = ("appends", "known", "partition", "segments")
-
-    def __init__(self, partition: Partition, appends: list[Append]) -> None:
-        self.partition = partition
-        self.appends = appends
-        self.known: int | None = None
-        self.segments: list[Built] = []
-
-    def compared_up_to(self) -> None:
-        """Take over how far this server has compared transaction ids."""
-        policy = self.partition.queue.options.dedup
-        if policy == "window":
-            self.known = self.partition.known
-        else:
-            # `forever` starts with nothing compared: the database looks through the index.
-            self.known = 0 if policy == "forever" else None
-
-    def build(self) -> None:
-        """Turn the appends into segments, in order."""
-        self.segments = []
-        small: list[Append] = []
-        size = 0
-        for append in self.appends:
-            if append.encoded is not None and not append.repeats:
-                self._merge(small)
-                small, size = [], 0
-                self._own(append)
-                continue
-            if small and (
-                size + append.weight > _MAX_MERGED_BYTES
-                or sum(map(len, small)) + len(append) > MAX_MESSAGES
-            ):
-                self._merge(small)
-                small, size = [], 0
-            small.append(append)
-            size += append.weight
-        self._merge(small)
-
-    def _own(self, append: Append) -> None:
-        assert append.encoded is not None and append.segment is not None
-        codec, body = append.encoded
-        hashes = append.hash().tobytes() if self._hashed else None
-        self.segments.append(Built(len(append), codec, body, hashes, append.segment))
-
-    def _merge(self, appends: list[Append]) -> None:
-        ids: list[str] = []
-        payloads: list[bytes] = []
-        hashes = array("Q")
-        for append in appends:
-            if append.repeats is None and append.payloads is not None:
-                ids += append.ids
-                payloads += append.payloads
-                if self._hashed:
-                    hashes += append.hash()
-                continue
-            for index in append.fresh():
-                ids.append(append.ids[index])
-                payloads.append(append.body_of(index))
-                if self._hashed:
-                    hashes.append(append.hash()[index])
-        if not ids:
-            return
-        segment = segment_of(ids, payloads, _merged_extras(appends))
-        codec, body = compress(encode_body(segment))
-        stored = hashes.tobytes() if self._hashed else None
-        self.segments.append(Built(len(ids), codec, body, stored, segment))
-
-    @property
-    def _hashed(self) -> bool:
-        return self.partition.queue.options.dedup != "off"
-
-    @property
-    def total(self) -> int:
-        return sum(built.size for built in self.segments)
-
-
-def _merged_extras(appends: list[Append]) -> dict[str, list[object]] | None:
-    names = {name for append in appends for name in append.extras or ()}
-    if not names:
-        return None
-    merged: dict[str, list[object]] = {}
-    for name in names:
-        column: list[object] = []
-        for append in appends:
-            values = (append.extras or {}).get(name)
-            column += [values[index] if values else None for index in append.fresh()]
-        merged[name] = column
-    return merged
 
 
 class Outcome(NamedTuple):
@@ -165,7 +60,7 @@ def append_columns(lanes: list[Lane]) -> tuple[list[Any], ...]:
         [lane.partition.id for lane in lanes],
         [lane.total for lane in lanes],
         [lane.known for lane in lanes],
-        [lane.partition.queue.options.dedup == "forever" for lane in lanes],
+        [lane.dedup == "forever" for lane in lanes],
         part,
         before,
         counts,
@@ -255,13 +150,8 @@ class Pusher:
     async def plan(self, appends: list[Append]) -> list[Lane]:
         """Group appends by partition and mark what is stored already."""
         lanes = await self._lanes(appends)
-        await self._screen(lanes)
+        await self._dedup.screen(lanes)
         return lanes
-
-    async def _screen(self, lanes: list[Lane]) -> None:
-        await self._dedup.screen({lane.partition.id: lane.appends for lane in lanes})
-        for lane in lanes:
-            lane.compared_up_to()
 
     async def _lanes(self, appends: list[Append]) -> list[Lane]:
         unknown = [(one.queue, one.partition) for one in appends if one.lane is None]
@@ -307,13 +197,16 @@ class Pusher:
 
     def appended(self, lanes: list[Lane], rows: list[Outcome]) -> None:
         """Answer what was committed, and tell those who wait for it."""
-        written: list[Partition] = []
+        written: list[Lane] = []
         for lane, row in zip(lanes, rows, strict=True):
             if row.is_appended:
                 self._appended(lane, row)
-                written.append(lane.partition)
+                written.append(lane)
         if written:
-            self._committed(written)
+            self._dedup.remember(written)
+            self._committed([lane.partition for lane in written])
+            for lane in written:
+                self._answer(lane)
 
     async def refused(self, lanes: list[Lane], rows: list[Outcome]) -> list[Lane]:
         """Find out why partitions were refused; return them ready to be tried again."""
@@ -333,8 +226,8 @@ class Pusher:
         for built in lane.segments:
             self._cache.put(lane.partition.id, base, row.created_at, built.columns)
             base += built.size
-        self._dedup.appended(lane.partition, lane.appends, row.head, row.unseen)
-        self._answer(lane)
+        lane.partition.saw_head(base)
+        self._dedup.appended(lane, base, row.unseen)
 
     def _answer(self, lane: Lane) -> None:
         for append in lane.appends:
@@ -352,9 +245,9 @@ class Pusher:
             lane.partition = found
             for append in lane.appends:
                 append.lane = found
-            await self._screen([lane])
-        elif partition.queue.options.dedup == "forever":
-            lane.known = await self._dedup.verify_indexed(lane.appends)
+            await self._dedup.screen([lane])
+        elif lane.dedup == "forever":
+            await self._dedup.verify_indexed(lane)
         elif row.created_at is not None:
-            self._dedup.met_unseen(partition, row.head, row.unseen)
-            await self._screen([lane])
+            self._dedup.met_unseen(lane, row.head, row.unseen)
+            await self._dedup.screen([lane])

@@ -31,10 +31,13 @@ _ONE = np.uint64(1)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-def keys_of(partition_id: int, hashes: bytes | memoryview) -> Keys:
+def salt_of(partition_id: int) -> int:
+    return partition_id * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+
+
+def keys_of(partition_id: int, hashes: bytes) -> Keys:
     """Return stored hashes as keys: the same id in two partitions is two keys."""
-    salt = np.uint64(partition_id * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
-    return np.frombuffer(hashes, dtype=np.uint64) ^ salt
+    return np.frombuffer(hashes, dtype=np.uint64) ^ np.uint64(salt_of(partition_id))
 
 
 class _Filter:
@@ -55,8 +58,12 @@ class _Filter:
 
     def add(self, keys: Keys) -> None:
         word, mask = self._place(keys)
-        np.bitwise_or.at(self._words, word, mask)
         self.added += len(keys)
+        while len(word):
+            # Of keys that share a word only the last one is written; the others go again.
+            self._words[word] |= mask
+            left = np.flatnonzero(self._words.take(word) & mask != mask)
+            word, mask = word[left], mask[left]
 
     def may_hold(self, keys: Keys) -> NDArray[np.bool_]:
         word, mask = self._place(keys)
@@ -129,7 +136,8 @@ class RecentKeys:
         while len(keys):
             if not self._tail_size:
                 self._tail_first = self._clock()
-            part, keys = np.split(keys, [_TAIL - self._tail_size])
+            room = _TAIL - self._tail_size
+            part, keys = keys[:room], keys[room:]
             self._new.add(part)
             self._tail[self._tail_size : self._tail_size + len(part)] = part
             self._tail_size += len(part)

@@ -13,7 +13,8 @@ from queen.core.cursor import Verdict
 from queen.errors import LeaseLost, Unavailable
 from queen.service.ack import Acker, Settlement
 from queen.service.append import Append
-from queen.service.push import MAX_ROUNDS, Lane, Outcome, Pusher, append_columns, outcomes
+from queen.service.lane import Lane
+from queen.service.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
 from queen.storage.database import Database, Transaction
 
 

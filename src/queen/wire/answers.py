@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 encode = msgspec.json.encode
+
+MAX_ITEMS = 10_000
 
 
 def json_text(text: str) -> str:
@@ -21,9 +23,12 @@ def json_text(text: str) -> str:
     return encode(text).decode()
 
 
+_TO_ESCAPE = bytes([*range(32), *b'"\\', 127])
+
+
 def needs_no_escape(text: str) -> bool:
     """Return whether text can stand between quotes as it is."""
-    return text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
+    return text.isascii() and len(text.encode().translate(None, _TO_ESCAPE)) == len(text)
 
 
 def iso(at: datetime) -> str:
@@ -39,26 +44,54 @@ def iso(at: datetime) -> str:
 # ---- push ----
 
 
-def queued_items(
-    indexes: Sequence[int],
-    transaction_ids: Sequence[str],
-    first_offset: int,
-    prefix: str,
-    partition_uuid: str,
-    queue: str,
-) -> list[str]:
-    """Return the answers for messages that were all stored, one after the other."""
-    tail = f'","partition_id":"{partition_uuid}","trace_id":null,"queueName":{json_text(queue)}}}'
-    ids: Sequence[str] = transaction_ids
-    if not needs_no_escape("".join(transaction_ids)):
-        ids = [json_text(one)[1:-1] for one in transaction_ids]
-    return [
-        f'{{"index":{index},"transaction_id":"{one}","status":"queued",'
-        f'"message_id":"{prefix}{offset:012x}{tail}'
-        for index, one, offset in zip(
-            indexes, ids, range(first_offset, first_offset + len(ids)), strict=True
+_QUEUED_HEADS = [f',{{"index":{index},"transaction_id":"' for index in range(MAX_ITEMS)]
+_LOW_DIGITS = [f"{low:03x}" for low in range(4096)]
+_PARTS = 5
+
+
+class Stored(NamedTuple):
+    """Where messages of one request were stored: one after the other from `first_offset`."""
+
+    transaction_ids: Sequence[str]
+    first_offset: int
+    prefix: str
+    partition_uuid: str
+    queue: str
+
+
+def queued_body(stored: Stored) -> bytes:
+    """Return the whole answer for a request whose items were all stored together."""
+    heads = _QUEUED_HEADS[: len(stored.transaction_ids)]
+    return f"[{''.join(_queued_parts(heads, stored))[1:]}]".encode()
+
+
+def queued_items(indexes: Sequence[int], stored: Stored) -> list[str]:
+    """Return the answers for items at these places of a request, one text each."""
+    parts = _queued_parts([_QUEUED_HEADS[index] for index in indexes], stored)
+    starts = range(0, len(parts), _PARTS)
+    return ["".join(parts[start : start + _PARTS])[1:] for start in starts]
+
+
+def _queued_parts(heads: list[str], stored: Stored) -> list[str]:
+    ids, queue = stored.transaction_ids, json_text(stored.queue)
+    if not needs_no_escape("".join(ids)):
+        ids = [json_text(one)[1:-1] for one in ids]
+    # Consecutive offsets differ in their last three digits until a multiple of 4096 comes.
+    high, low = divmod(stored.first_offset, 4096)
+    count = min(len(ids), 4096 - low)
+    parts = [f'","partition_id":"{stored.partition_uuid}","trace_id":null,"queueName":{queue}}}']
+    parts *= _PARTS * count
+    parts[0::_PARTS] = heads[:count]
+    parts[1::_PARTS] = ids[:count]
+    parts[2::_PARTS] = [f'","status":"queued","message_id":"{stored.prefix}{high:09x}'] * count
+    parts[3::_PARTS] = _LOW_DIGITS[low : low + count]
+    if count < len(ids):
+        rest = stored._replace(
+            transaction_ids=stored.transaction_ids[count:],
+            first_offset=stored.first_offset + count,
         )
-    ]
+        parts += _queued_parts(heads[count:], rest)
+    return parts
 
 
 def push_item(

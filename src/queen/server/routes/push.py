@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
+from msgspec.structs import astuple
 
 from queen.core.frame import CONTENT_TYPE, Frame, unpack_frames
 from queen.core.framecheck import check_segment
@@ -30,13 +31,12 @@ from queen.server.http import Request, Response, read_body
 from queen.service.append import Append
 from queen.service.broker import Broker
 from queen.wire import answers
+from queen.wire.answers import MAX_ITEMS
 from queen.wire.requests import LoosePushRequest, PushItem, PushRequest
 
 _decoder = msgspec.json.Decoder(PushRequest)
 _loose_decoder = msgspec.json.Decoder(LoosePushRequest)
 _item_decoder = msgspec.json.Decoder(PushItem)
-
-MAX_ITEMS = 10_000
 
 
 class Planned(NamedTuple):
@@ -58,10 +58,9 @@ class PushRoute:
         planned, bad = plan(items, indexes, trusted=is_plain(body) and b"\n" not in body)
         refused += bad
         await self._broker.pusher.push([one.append for one in planned])
-        results = push_results(planned)
-        if not refused:
-            return Response(201, b"[" + ",".join(_in_order(results)).encode() + b"]")
-        return _partly_refused(refused, results)
+        if refused:
+            return _partly_refused(refused, planned)
+        return Response(201, push_body(planned))
 
     async def _push_frames(self, body: bytes) -> Response:
         appends = [
@@ -115,39 +114,69 @@ def plan(
     something else is unusual, no item is looked at by itself.
     """
     refused: list[InvalidItem] = []
-    if not (trusted and _all_ordinary(items)):
+    columns = Columns.of(items)
+    if not (trusted and columns.are_ordinary()):
         items, indexes, refused = _sift(items, indexes)
+        columns = Columns.of(items)
     if not items:
         return [], refused
-    first = items[0]
-    if all(item.queue == first.queue and item.partition == first.partition for item in items):
-        return [Planned(_append_of(items), indexes)], refused
+    if columns.are_one_lane():
+        return [Planned(columns.append(), indexes)], refused
     groups: dict[tuple[str, str], list[int]] = {}
     for at, item in enumerate(items):
         groups.setdefault((item.queue, item.partition or DEFAULT_PARTITION), []).append(at)
     return [
-        Planned(_append_of([items[at] for at in group]), [indexes[at] for at in group])
+        Planned(Columns.of([items[at] for at in group]).append(), [indexes[at] for at in group])
         for group in groups.values()
     ], refused
 
 
-def _all_ordinary(items: list[PushItem]) -> bool:
-    for name in {item.queue for item in items}:
-        if reason_against_name("queue", name):
+class Columns(NamedTuple):
+    """The fields of all items, field by field: checked together, not one by one."""
+
+    queues: tuple[str, ...]
+    payloads: tuple[bytes, ...]
+    partitions: tuple[str | None, ...]
+    ids: tuple[str | None, ...]
+    traces: tuple[str | None, ...]
+
+    @classmethod
+    def of(cls, items: list[PushItem]) -> Columns:
+        return cls(*(zip(*map(astuple, items), strict=True) if items else ((),) * 5))
+
+    def are_one_lane(self) -> bool:
+        count, queues, partitions = len(self.ids), self.queues, self.partitions
+        return queues.count(queues[0]) == count and partitions.count(partitions[0]) == count
+
+    def are_ordinary(self) -> bool:
+        """Return whether nothing calls for a closer look at single items."""
+        count = len(self.ids)
+        if not count or self.ids.count(None) or self.traces.count(None) != count:
             return False
-    for partition in {item.partition for item in items}:
-        if partition is not None and reason_against_name("partition", partition):
-            return False
-    ids = [item.transactionId for item in items if item.transactionId is not None]
-    text = "".join(ids)
-    return (
-        text.isascii()
-        and "\0" not in text
-        and max(map(len, ids), default=1) <= MAX_TRANSACTION_ID_BYTES
-        and min(map(len, ids), default=1) > 0
-        and longest_is_shallow(len(item.payload) for item in items)
-        and not any(item.traceId for item in items)
-    )
+        ids = cast("tuple[str, ...]", self.ids)
+        text = "".join(ids)
+        return (
+            text.isascii()
+            and "\0" not in text
+            and "" not in ids
+            and len(max(ids, key=len)) <= MAX_TRANSACTION_ID_BYTES
+            and longest_is_shallow(len(max(self.payloads, key=len)))
+            and not any(reason_against_name("queue", name) for name in set(self.queues))
+            and not any(
+                name is not None and reason_against_name("partition", name)
+                for name in set(self.partitions)
+            )
+        )
+
+    def append(self) -> Append:
+        """Return the items as one append; all of them go to the same partition."""
+        ids = cast("Sequence[str]", self.ids)
+        if self.ids.count(None):
+            ids = [one if one is not None else str(uuid.uuid4()) for one in self.ids]
+        extras = {"traceId": self.traces} if self.traces.count(None) < len(ids) else None
+        weight = sum(map(len, self.payloads)) + 64 * len(ids)
+        partition = self.partitions[0] or DEFAULT_PARTITION
+        return Append(self.queues[0], partition, ids, self.payloads, weight, extras)
 
 
 def _sift(
@@ -176,19 +205,6 @@ def _reason_against(item: PushItem) -> str | None:
     return reason or reason_against_payload(bytes(item.payload))
 
 
-def _append_of(items: list[PushItem]) -> Append:
-    ids: list[str | None] = [item.transactionId for item in items]
-    if None in ids:
-        ids = [one if one is not None else str(uuid.uuid4()) for one in ids]
-    payloads = [item.payload for item in items]
-    traces = [item.traceId for item in items]
-    extras = {"traceId": traces} if any(traces) else None
-    weight = sum(map(len, payloads)) + 64 * len(items)
-    first = items[0]
-    partition = first.partition or DEFAULT_PARTITION
-    return Append(first.queue, partition, ids, payloads, weight, extras)  # type: ignore[arg-type]
-
-
 def _append_of_frame(frame: Frame, index: int) -> Append:
     partition = frame.partition or DEFAULT_PARTITION
     reason = reason_against_name("queue", frame.queue) or reason_against_name(
@@ -207,17 +223,37 @@ def _append_of_frame(frame: Frame, index: int) -> Append:
     return append
 
 
-def push_results(planned: list[Planned]) -> list[tuple[Sequence[int], list[str]]]:
-    return [(indexes, _results(append, indexes)) for append, indexes in planned]
+def push_body(planned: list[Planned]) -> bytes:
+    if len(planned) == 1 and _is_plain_success(planned[0].append):
+        return answers.queued_body(_stored(planned[0].append))
+    return b"[" + ",".join(_results_in_order(planned)).encode() + b"]"
+
+
+def _results_in_order(planned: list[Planned]) -> list[str]:
+    placed = [
+        pair
+        for append, indexes in planned
+        for pair in zip(indexes, _results(append, indexes), strict=True)
+    ]
+    placed.sort()
+    return [text for _, text in placed]
+
+
+def _is_plain_success(append: Append) -> bool:
+    return append.repeats is None and append.extras is None
+
+
+def _stored(append: Append) -> answers.Stored:
+    lane = append.lane
+    assert lane is not None
+    return answers.Stored(append.ids, append.base_offset, lane.prefix, lane.uuid, append.queue)
 
 
 def _results(append: Append, indexes: Sequence[int]) -> list[str]:
+    if _is_plain_success(append):
+        return answers.queued_items(indexes, _stored(append))
     lane = append.lane
     assert lane is not None
-    if append.repeats is None and append.extras is None:
-        return answers.queued_items(
-            indexes, append.ids, append.base_offset, lane.prefix, lane.uuid, append.queue
-        )
     traces = append.extras["traceId"] if append.extras else None
     return [
         answers.push_item(
@@ -233,20 +269,10 @@ def _results(append: Append, indexes: Sequence[int]) -> list[str]:
     ]
 
 
-def _in_order(results: list[tuple[Sequence[int], list[str]]]) -> list[str]:
-    if len(results) == 1:
-        return results[0][1]
-    placed = [pair for indexes, texts in results for pair in zip(indexes, texts, strict=True)]
-    placed.sort()
-    return [text for _, text in placed]
-
-
-def _partly_refused(
-    refused: list[InvalidItem], results: list[tuple[Sequence[int], list[str]]]
-) -> Response:
+def _partly_refused(refused: list[InvalidItem], planned: list[Planned]) -> Response:
     """Some items cannot be taken: say which and why, and what became of the others."""
     refused.sort(key=lambda error: error.index)
-    stored = [msgspec.Raw(text.encode()) for text in _in_order(results)]
+    stored = [msgspec.Raw(text.encode()) for text in _results_in_order(planned)]
     return failure(
         refused[0],
         items=[{"index": error.index, "reason": error.reason} for error in refused],

@@ -18,7 +18,8 @@ cross join lateral (
 ) s
 
 -- name: recent_hashes :many
--- What was written to partitions within their dedup windows, and how far that reaches.
+-- What was written to partitions within their dedup windows, and how far that reaches. The
+-- start is searched once for each partition; a volatile clock would search it for each row.
 select p.id, p.head, h.hashes
 from unnest($1::bigint[], $2::integer[]) w (id, window_seconds)
 join queen.partitions p on p.id = w.id
@@ -26,9 +27,9 @@ cross join lateral (
     select string_agg(s.hashes, '' order by s.base_offset) as hashes
     from queen.segments s
     where s.partition_id = p.id and s.base_offset < p.head
-      and p.head_at > clock_timestamp() - w.window_seconds * interval '1 second'
+      and p.head_at > statement_timestamp() - w.window_seconds * interval '1 second'
       and s.base_offset >= queen.offset_at(
-            p.id, clock_timestamp() - w.window_seconds * interval '1 second')
+            p.id, statement_timestamp() - w.window_seconds * interval '1 second')
 ) h
 
 -- name: hashes_before :many

@@ -1,0 +1,115 @@
+"""A lane: one partition's share of a flush, and the segments it becomes."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queen.core.frame import MAX_MESSAGES, Segment, compress, encode_body, segment_of
+from queen.service.append import Append
+from queen.service.catalog import Partition
+
+_MAX_MERGED_BYTES = 1024 * 1024
+_NO_KEYS: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
+
+
+class Built(NamedTuple):
+    """A segment ready to be stored."""
+
+    size: int
+    codec: int
+    body: bytes
+    hashes: bytes | None
+    columns: Segment
+
+
+class Lane:
+    __slots__ = ("appends", "keys", "known", "partition", "segments")
+
+    def __init__(self, partition: Partition, appends: list[Append]) -> None:
+        self.partition = partition
+        self.appends = appends
+        # Offset up to which transaction ids have been compared; None when nobody has to.
+        self.known: int | None = None
+        # The hashes of all ids, mixed with the partition, as the recent ones are kept.
+        self.keys = _NO_KEYS
+        self.segments: list[Built] = []
+
+    @property
+    def dedup(self) -> str:
+        return self.partition.queue.options.dedup
+
+    @property
+    def ids(self) -> list[str]:
+        return list(chain.from_iterable(append.ids for append in self.appends))
+
+    @property
+    def total(self) -> int:
+        return sum(built.size for built in self.segments)
+
+    def build(self) -> None:
+        """Turn what is new among the appends into segments, in order."""
+        self.segments = []
+        small: list[Append] = []
+        weight = messages = 0
+        for append in self.appends:
+            own = append.encoded is not None and not append.repeats
+            full = (
+                weight + append.weight > _MAX_MERGED_BYTES or messages + len(append) > MAX_MESSAGES
+            )
+            if small and (own or full):
+                self._merge(small)
+                small, weight, messages = [], 0, 0
+            if own:
+                self._own(append)
+            else:
+                small.append(append)
+                weight += append.weight
+                messages += len(append)
+        if small:
+            self._merge(small)
+
+    def _own(self, append: Append) -> None:
+        assert append.encoded is not None and append.segment is not None
+        hashes = append.hash().tobytes() if self.dedup != "off" else None
+        self.segments.append(Built(len(append), *append.encoded, hashes, append.segment))
+
+    def _merge(self, appends: list[Append]) -> None:
+        ids: list[str] = []
+        payloads: list[bytes] = []
+        hashes = array("Q")
+        hashed = self.dedup != "off"
+        for append in appends:
+            if append.repeats is None and append.payloads is not None:
+                ids += append.ids
+                payloads += append.payloads
+                if hashed:
+                    hashes += append.hash()
+                continue
+            for index in append.fresh():
+                ids.append(append.ids[index])
+                payloads.append(append.body_of(index))
+                if hashed:
+                    hashes.append(append.hash()[index])
+        if ids:
+            segment = segment_of(ids, payloads, _merged_extras(appends))
+            stored = hashes.tobytes() if hashed else None
+            self.segments.append(Built(len(ids), *compress(encode_body(segment)), stored, segment))
+
+
+def _merged_extras(appends: list[Append]) -> dict[str, list[object]] | None:
+    names = {name for append in appends if append.extras for name in append.extras}
+    if not names:
+        return None
+    merged: dict[str, list[object]] = {}
+    for name in names:
+        column: list[object] = []
+        for append in appends:
+            values = (append.extras or {}).get(name)
+            column += [values[index] if values else None for index in append.fresh()]
+        merged[name] = column
+    return merged
