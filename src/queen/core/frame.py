@@ -111,20 +111,14 @@ class Segment:
 
 
 def segment_of(
-    transaction_ids: Sequence[str], payloads: Sequence[bytes], extras: Extras | None = None
+    transaction_ids: Sequence[bytes], payloads: Sequence[bytes], extras: Extras | None = None
 ) -> Segment:
     """Return the columns of some messages. Payloads are trusted to be JSON on one line."""
-    text = "".join(transaction_ids)
-    if text.isascii():
-        id_offsets = array("i", accumulate(map(len, transaction_ids), initial=0))
-        ids = text.encode("ascii")
-    else:
-        encoded = [one.encode() for one in transaction_ids]
-        id_offsets = array("i", accumulate(map(len, encoded), initial=0))
-        ids = b"".join(encoded)
+    id_offsets = array("i", accumulate(map(len, transaction_ids), initial=0))
+    payload_offsets = array("i", accumulate(map(_one_more, map(len, payloads)), initial=0))
+    ids = b"".join(transaction_ids)
     data = b"\n".join(payloads) + b"\n" if payloads else b""
-    ends = accumulate(map(_one_more, map(len, payloads)), initial=0)
-    return Segment(len(payloads), id_offsets, array("i", ends), ids, data, extras or {})
+    return Segment(len(payloads), id_offsets, payload_offsets, ids, data, extras or {})
 
 
 def encode_body(segment: Segment) -> bytes:
@@ -248,7 +242,8 @@ def encode_frame(
     extras: Extras | None = None,
 ) -> bytes:
     """Return messages as one frame ready to be pushed."""
-    body = encode_body(segment_of(transaction_ids, [as_line(one) for one in payloads], extras))
+    ids = [one.encode() for one in transaction_ids]
+    body = encode_body(segment_of(ids, [as_line(one) for one in payloads], extras))
     codec, stored = compress(body)
     return pack_frame(Frame(queue, partition, len(payloads), codec, len(body), stored))
 

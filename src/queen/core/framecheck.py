@@ -8,6 +8,7 @@ that the offsets say; then every slice is exactly one JSON value and its newline
 from __future__ import annotations
 
 from array import array
+from itertools import accumulate
 from operator import sub
 
 import msgspec
@@ -33,15 +34,11 @@ def check_segment(segment: Segment) -> None:
     _check_extras(segment)
 
 
-def _lengths(offsets: array[int], total: int, column: str) -> list[int]:
+def _check_ids(segment: Segment) -> None:
+    offsets, total = segment.id_offsets, len(segment.ids)
     lengths = list(map(sub, offsets[1:], offsets))
     if offsets[0] != 0 or offsets[-1] != total or min(lengths) <= 0:
-        raise InvalidFrame(f"{column} offsets do not rise from 0 to {total}")
-    return lengths
-
-
-def _check_ids(segment: Segment) -> None:
-    lengths = _lengths(segment.id_offsets, len(segment.ids), "transaction id")
+        raise InvalidFrame(f"transaction id offsets do not rise from 0 to {total}")
     if max(lengths) > MAX_TRANSACTION_ID_BYTES:
         raise InvalidFrame(f"a transaction id is longer than {MAX_TRANSACTION_ID_BYTES} bytes")
     if b"\0" in segment.ids:
@@ -55,7 +52,6 @@ def _check_ids(segment: Segment) -> None:
 
 def _check_payloads(segment: Segment) -> None:
     data = segment.data
-    lengths = _lengths(segment.payload_offsets, len(data), "payload")
     try:
         values = _lines.decode_lines(data)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -66,7 +62,8 @@ def _check_payloads(segment: Segment) -> None:
         or b"\n".join(values) + b"\n" != data
     ):
         raise InvalidFrame("the payloads are not one JSON value a line")
-    if list(map(_one_more, map(len, values))) != lengths:
+    lengths = list(map(len, values))
+    if array("i", accumulate(map(_one_more, lengths), initial=0)) != segment.payload_offsets:
         raise InvalidFrame("payload offsets do not match the payloads")
     longest = max(lengths)
     small = longest <= MAX_PAYLOAD_BYTES and longest_is_shallow(longest)

@@ -14,5 +14,5 @@ from xxhash import xxh3_64_intdigest
 HASH_BYTES = 8
 
 
-def hash_ids(transaction_ids: Iterable[str]) -> array[int]:
-    return array("Q", map(xxh3_64_intdigest, map(str.encode, transaction_ids)))
+def hash_ids(transaction_ids: Iterable[bytes]) -> array[int]:
+    return array("Q", map(xxh3_64_intdigest, transaction_ids))

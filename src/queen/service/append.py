@@ -46,7 +46,7 @@ class Append:
         self,
         queue: str,
         partition: str,
-        ids: Sequence[str],
+        ids: Sequence[bytes],
         payloads: Sequence[bytes] | None,
         weight: int,
         extras: Extras | None = None,
@@ -54,6 +54,7 @@ class Append:
     ) -> None:
         self.queue = queue
         self.partition = partition
+        # Transaction ids as they are stored and compared.
         self.ids = ids
         self.payloads = payloads
         self.extras = extras

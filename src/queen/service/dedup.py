@@ -131,15 +131,15 @@ class Dedup:
                     _mark(append, index, offset)
                     break
 
-    async def _ids_at(self, lane: Partition, offsets: list[int]) -> dict[int, str]:
+    async def _ids_at(self, lane: Partition, offsets: list[int]) -> dict[int, bytes]:
         starts = sorted(set(offsets))
         rows = await self._database.fetch(
             "read_spans", [lane.id] * len(starts), starts, [offset + 1 for offset in starts]
         )
         wanted = set(starts)
-        found: dict[int, str] = {}
+        found: dict[int, bytes] = {}
         for row in rows:
-            ids = decode_body(decompress(row["codec"], row["body"])).transaction_ids()
+            ids = decode_body(decompress(row["codec"], row["body"])).id_bytes()
             for at, transaction_id in enumerate(ids, row["base_offset"]):
                 if at in wanted:
                     found[at] = transaction_id
@@ -186,7 +186,7 @@ def _mark_repeats_inside(lane: Lane) -> None:
     ids = lane.ids
     if len(set(ids)) == len(ids):
         return
-    first: dict[str, tuple[Append, int]] = {}
+    first: dict[bytes, tuple[Append, int]] = {}
     for append in lane.appends:
         for index, transaction_id in enumerate(append.ids):
             place = first.setdefault(transaction_id, (append, index))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -44,7 +45,9 @@ class Lane:
         return self.partition.queue.options.dedup
 
     @property
-    def ids(self) -> list[str]:
+    def ids(self) -> Sequence[bytes]:
+        if len(self.appends) == 1:
+            return self.appends[0].ids
         return list(chain.from_iterable(append.ids for append in self.appends))
 
     @property
@@ -79,7 +82,7 @@ class Lane:
         self.segments.append(Built(len(append), *append.encoded, hashes, append.segment))
 
     def _merge(self, appends: list[Append]) -> None:
-        ids: list[str] = []
+        ids: list[bytes] = []
         payloads: list[bytes] = []
         hashes = array("Q")
         hashed = self.dedup != "off"

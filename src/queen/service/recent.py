@@ -50,11 +50,12 @@ class _Filter:
         self.added = 0
 
     def _place(self, keys: Keys) -> tuple[NDArray[np.intp], Keys]:
+        """Return the word of each key, and its bits in it."""
         mixed = keys * _MIX
         mask = _ONE << (mixed & _LOW_6)
         for shift in _PROBE_SHIFTS:
             mask |= _ONE << (mixed >> shift & _LOW_6)
-        return (mixed >> self._shift).astype(np.intp), mask
+        return (mixed >> self._shift).view(np.intp), mask
 
     def add(self, keys: Keys) -> None:
         word, mask = self._place(keys)

@@ -40,10 +40,11 @@ _item_decoder = msgspec.json.Decoder(PushItem)
 
 
 class Planned(NamedTuple):
-    """An append and which items of the request it holds."""
+    """An append, which items of the request it holds, and their transaction ids."""
 
     append: Append
     indexes: Sequence[int]
+    ids: Sequence[str]
 
 
 class PushRoute:
@@ -121,12 +122,12 @@ def plan(
     if not items:
         return [], refused
     if columns.are_one_lane():
-        return [Planned(columns.append(), indexes)], refused
+        return [columns.planned(indexes)], refused
     groups: dict[tuple[str, str], list[int]] = {}
     for at, item in enumerate(items):
         groups.setdefault((item.queue, item.partition or DEFAULT_PARTITION), []).append(at)
     return [
-        Planned(Columns.of([items[at] for at in group]).append(), [indexes[at] for at in group])
+        Columns.of([items[at] for at in group]).planned([indexes[at] for at in group])
         for group in groups.values()
     ], refused
 
@@ -153,22 +154,26 @@ class Columns(NamedTuple):
         count = len(self.ids)
         if not count or self.ids.count(None) or self.traces.count(None) != count:
             return False
-        ids = cast("tuple[str, ...]", self.ids)
-        text = "".join(ids)
+        lengths = list(map(len, cast("tuple[str, ...]", self.ids)))
+        text = "".join(cast("tuple[str, ...]", self.ids))
         return (
             text.isascii()
             and "\0" not in text
-            and "" not in ids
-            and len(max(ids, key=len)) <= MAX_TRANSACTION_ID_BYTES
-            and longest_is_shallow(len(max(self.payloads, key=len)))
-            and not any(reason_against_name("queue", name) for name in set(self.queues))
-            and not any(
-                name is not None and reason_against_name("partition", name)
-                for name in set(self.partitions)
-            )
+            and min(lengths) > 0
+            and max(lengths) <= MAX_TRANSACTION_ID_BYTES
+            and longest_is_shallow(max(map(len, self.payloads)))
+            and self._names_are_good()
         )
 
-    def append(self) -> Append:
+    def _names_are_good(self) -> bool:
+        one_lane = self.are_one_lane()
+        queues = self.queues[:1] if one_lane else set(self.queues)
+        partitions = self.partitions[:1] if one_lane else set(self.partitions)
+        return not any(reason_against_name("queue", name) for name in queues) and not any(
+            name is not None and reason_against_name("partition", name) for name in partitions
+        )
+
+    def planned(self, indexes: Sequence[int]) -> Planned:
         """Return the items as one append; all of them go to the same partition."""
         ids = cast("Sequence[str]", self.ids)
         if self.ids.count(None):
@@ -176,7 +181,9 @@ class Columns(NamedTuple):
         extras = {"traceId": self.traces} if self.traces.count(None) < len(ids) else None
         weight = sum(map(len, self.payloads)) + 64 * len(ids)
         partition = self.partitions[0] or DEFAULT_PARTITION
-        return Append(self.queues[0], partition, ids, self.payloads, weight, extras)
+        encoded = list(map(str.encode, ids))
+        append = Append(self.queues[0], partition, encoded, self.payloads, weight, extras)
+        return Planned(append, indexes, ids)
 
 
 def _sift(
@@ -217,7 +224,7 @@ def _append_of_frame(frame: Frame, index: int) -> Append:
         check_segment(segment)
     except InvalidFrame as error:
         raise InvalidFrame(f"frame {index}: {error.message}") from None
-    ids = segment.transaction_ids()
+    ids = segment.id_bytes()
     append = Append(frame.queue, partition, ids, None, frame.raw_bytes, segment.extras, segment)
     append.encoded = (frame.codec, frame.body)
     return append
@@ -225,16 +232,12 @@ def _append_of_frame(frame: Frame, index: int) -> Append:
 
 def push_body(planned: list[Planned]) -> bytes:
     if len(planned) == 1 and _is_plain_success(planned[0].append):
-        return answers.queued_body(_stored(planned[0].append))
+        return answers.queued_body(_stored(planned[0]))
     return b"[" + ",".join(_results_in_order(planned)).encode() + b"]"
 
 
 def _results_in_order(planned: list[Planned]) -> list[str]:
-    placed = [
-        pair
-        for append, indexes in planned
-        for pair in zip(indexes, _results(append, indexes), strict=True)
-    ]
+    placed = [pair for one in planned for pair in zip(one.indexes, _results(one), strict=True)]
     placed.sort()
     return [text for _, text in placed]
 
@@ -243,29 +246,29 @@ def _is_plain_success(append: Append) -> bool:
     return append.repeats is None and append.extras is None
 
 
-def _stored(append: Append) -> answers.Stored:
-    lane = append.lane
+def _stored(planned: Planned) -> answers.Stored:
+    append, lane = planned.append, planned.append.lane
     assert lane is not None
-    return answers.Stored(append.ids, append.base_offset, lane.prefix, lane.uuid, append.queue)
+    return answers.Stored(planned.ids, append.base_offset, lane.prefix, lane.uuid, append.queue)
 
 
-def _results(append: Append, indexes: Sequence[int]) -> list[str]:
+def _results(planned: Planned) -> list[str]:
+    append, lane = planned.append, planned.append.lane
     if _is_plain_success(append):
-        return answers.queued_items(indexes, _stored(append))
-    lane = append.lane
+        return answers.queued_items(planned.indexes, _stored(planned))
     assert lane is not None
     traces = append.extras["traceId"] if append.extras else None
     return [
         answers.push_item(
             index,
-            append.ids[at],
+            planned.ids[at],
             "duplicate" if append.is_duplicate(at) else "queued",
             message_id(lane.id, append.offset_of(at)),
             lane.uuid,
             traces[at] if traces else None,
             append.queue,
         )
-        for at, index in enumerate(indexes)
+        for at, index in enumerate(planned.indexes)
     ]
 
 

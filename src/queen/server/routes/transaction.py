@@ -100,14 +100,14 @@ def _results(
     prepared: Prepared,
 ) -> list[dict[str, Any]]:
     by_operation: dict[int, list[dict[str, Any]]] = {}
-    for append, indexes in planned:
+    for append, indexes, ids in planned:
         lane = append.lane
         assert lane is not None
         for at, index in enumerate(indexes):
             duplicate = append.is_duplicate(at)
             by_operation.setdefault(places[index][0], []).append(
                 {
-                    "transactionId": append.ids[at],
+                    "transactionId": ids[at],
                     "messageId": message_id(lane.id, append.offset_of(at)),
                     "partitionId": lane.uuid,
                     "queueName": append.queue,
