@@ -4,7 +4,8 @@
     ├── BadRequest            the request can never succeed as it is
     │   ├── InvalidItem       one item of a request is wrong; names its index
     │   ├── InvalidFrame      a segment frame is damaged, truncated or lies
-    │   └── PayloadTooLarge   a body, frame or message is over its limit
+    │   ├── PayloadTooLarge   a body, frame or message is over its limit
+    │   └── HeadersTooLarge   the URL or the headers are over their limit
     ├── NotFound              the named thing does not exist
     ├── LeaseLost             the lease lapsed, was given away, or never was
     ├── Conflict              the request contradicts what is stored
@@ -70,6 +71,12 @@ class PayloadTooLarge(BadRequest):
     """The request is larger than the server accepts; send smaller batches."""
 
     code = "too_large"
+
+
+class HeadersTooLarge(BadRequest):
+    """The URL or the headers are larger than the server accepts."""
+
+    code = "headers_too_large"
 
 
 class NotFound(QueenError):

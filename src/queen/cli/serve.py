@@ -148,10 +148,11 @@ class _database:  # noqa: N801 (used as a context manager, reads as a function)
 
 
 def _run(dsn: str, host: str, port: int, workers: int, allow_weak: bool) -> None:
-    from queen.server.run import ServeOptions, check_port
+    from queen.server.run import ServeOptions, listen
 
-    check_port(host, port)
-    options = ServeOptions(dsn=dsn, host=host, port=port)
+    # A port that is taken is found out before anything else is done.
+    listen(ServeOptions(dsn=dsn, host=host, port=port)).close()
+    options = ServeOptions(dsn=dsn, host=host, port=port, shared=workers > 1)
     asyncio.run(_prepare(dsn, allow_weak))
     shown = f"[{host}]" if ":" in host else host
     ready = f"queen ready on http://{shown}:{port}"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 import msgspec
 
-from queen.errors import NotFound, QueenError
-from queen.server.failures import failure
-from queen.server.http import Handler, Proto, Request, Response, Scope, path_parts
+from queen.errors import NotFound
+from queen.server.http import Handler, Request, Response, path_parts
 from queen.server.routes.ack import AckRoutes
 from queen.server.routes.fetch import FetchRoutes
 from queen.server.routes.health import HealthRoutes
@@ -17,8 +14,6 @@ from queen.server.routes.push import PushRoute
 from queen.server.routes.queues import QueueRoutes
 from queen.server.routes.transaction import TransactionRoute
 from queen.service.broker import Broker
-
-_log = logging.getLogger(__name__)
 
 
 async def _method_not_allowed(_request: Request) -> Response:
@@ -96,23 +91,11 @@ def routes(broker: Broker) -> Router:
 
 
 class App:
-    """What Granian calls for each request."""
+    """From a request to its answer."""
 
     def __init__(self, broker: Broker) -> None:
         self._router = routes(broker)
 
-    async def __rsgi__(self, scope: Scope, proto: Proto) -> None:
-        try:
-            handler, params = self._router.find(scope.method, scope.path)
-            response = await handler(Request(scope, proto, params))
-        except QueenError as error:
-            response = failure(error)
-        except Exception:
-            _log.exception("%s %s failed", scope.method, scope.path)
-            response = failure(QueenError())
-        if response is None:
-            return
-        if response.body:
-            proto.response_bytes(response.status, response.headers, response.body)
-        else:
-            proto.response_empty(response.status, [])
+    async def handle(self, request: Request) -> Response | None:
+        handler, params = self._router.find(request.method, request.path)
+        return await handler(request._replace(params=params) if params else request)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from queen import errors
-from queen.server.http import Response
+from queen.server.http import JSON_HEADERS, Response
 
 STATUS: dict[type[errors.QueenError], int] = {
     errors.QueenError: 500,
@@ -15,6 +15,7 @@ STATUS: dict[type[errors.QueenError], int] = {
     errors.InvalidItem: 400,
     errors.InvalidFrame: 400,
     errors.PayloadTooLarge: 413,
+    errors.HeadersTooLarge: 431,
     errors.NotFound: 404,
     errors.LeaseLost: 409,
     errors.Conflict: 409,
@@ -30,9 +31,9 @@ STATUS: dict[type[errors.QueenError], int] = {
 def failure(error: errors.QueenError, **more: Any) -> Response:
     """Return the answer for an error; `more` are fields beside it."""
     body = {"error": error.message, "code": error.code, "retryable": error.retryable, **more}
-    headers = [("content-type", "application/json")]
+    headers = JSON_HEADERS
     if error.retryable:
-        headers.append(("retry-after", "1"))
+        headers = (*headers, ("retry-after", "1"))
     if isinstance(error, errors.OutcomeUnknown):
         body["outcome"] = "unknown"
     return Response(STATUS[type(error)], msgspec.json.encode(body), headers)

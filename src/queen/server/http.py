@@ -1,80 +1,52 @@
-"""Requests and answers, as thin as they can be.
-
-The hot routes are plain functions from bytes to bytes behind a dictionary look-up; this
-module is all that lies between them and Granian.
-"""
+"""Requests and answers, as thin as they can be."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote, unquote_plus
 
-from queen.errors import BadRequest, PayloadTooLarge
+from queen.errors import BadRequest
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
 _MAX_QUERY = 64
 
-_JSON = [("content-type", "application/json")]
+Headers = tuple[tuple[str, str], ...]
+
+JSON_HEADERS: Headers = (("content-type", "application/json"),)
 
 
-class Scope(Protocol):
-    """The parts of Granian's request scope that we use."""
+class Line(Protocol):
+    """The connection a request came on, for handlers that wait or stream."""
 
-    method: str
-    path: str
-    query_string: str
-
-    @property
-    def headers(self) -> Any: ...
-
-
-class Proto(Protocol):
-    """The parts of Granian's protocol object that we use."""
-
-    async def __call__(self) -> bytes: ...
-    def __aiter__(self) -> Any: ...
-    async def client_disconnect(self) -> None: ...
-    def response_empty(self, status: int, headers: list[tuple[str, str]]) -> None: ...
-    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None: ...
-    def response_stream(self, status: int, headers: list[tuple[str, str]]) -> Any: ...
+    async def gone(self) -> None: ...
+    def start_stream(self, request: Request, response: Response) -> None: ...
+    async def send(self, part: bytes) -> bool: ...
+    def end_stream(self) -> None: ...
+    def break_stream(self) -> None: ...
 
 
 class Request(NamedTuple):
-    scope: Scope
-    proto: Proto
-    params: tuple[str, ...]
+    method: str
+    path: str
+    query: str
+    # Names in lower case.
+    headers: dict[bytes, bytes]
+    body: bytes
+    line: Line
+    keep_alive: bool = True
+    params: tuple[str, ...] = ()
 
 
 class Response(NamedTuple):
     status: int
     body: bytes = b""
-    headers: list[tuple[str, str]] = _JSON
+    headers: Headers = JSON_HEADERS
 
 
 # A handler that has answered for itself, by streaming, returns None.
 Handler = Callable[[Request], Awaitable[Response | None]]
 
-EMPTY = Response(204)
-
-
-async def read_body(request: Request) -> bytes:
-    """Return the body, refusing one that is too large before it is all here."""
-    length = request.scope.headers.get("content-length")
-    if length is not None:
-        if not length.isdigit():
-            raise BadRequest("content-length is not a number")
-        if int(length) > MAX_BODY_BYTES:
-            raise PayloadTooLarge(f"the body has {length} bytes, over {MAX_BODY_BYTES}")
-        return await request.proto()
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.proto:
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise PayloadTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
-        chunks.append(chunk)
-    return b"".join(chunks)
+EMPTY = Response(204, headers=())
 
 
 class Query:
@@ -93,7 +65,7 @@ class Query:
         for part in parts:
             name, _, value = part.partition("=")
             if escaped:
-                name, value = unquote_plus(name), unquote_plus(value)
+                name, value = _decoded(unquote_plus, name), _decoded(unquote_plus, value)
             self._values[name] = value
 
     def text(self, name: str, default: str = "") -> str:
@@ -118,4 +90,11 @@ class Query:
 def path_parts(path: str) -> list[str]:
     """Return the decoded parts of a path; an encoded slash stays inside its part."""
     parts = path.split("/")[1:]
-    return [unquote(part) for part in parts] if "%" in path else parts
+    return [_decoded(unquote, part) for part in parts] if "%" in path else parts
+
+
+def _decoded(decode: Callable[..., str], text: str) -> str:
+    try:
+        return decode(text, errors="strict")
+    except UnicodeDecodeError:
+        raise BadRequest("the URL is not valid UTF-8") from None

@@ -1,4 +1,4 @@
-"""One server process: the broker, Granian in front of it, and an orderly end."""
+"""One server process: the broker, HTTP in front of it, and an orderly end."""
 
 from __future__ import annotations
 
@@ -10,63 +10,66 @@ import socket
 from collections.abc import Callable
 
 import msgspec
-from granian.constants import HTTPModes, Interfaces
-from granian.server.embed import Server
 
 from queen.errors import StartupError
 from queen.server.app import App
+from queen.server.connection import Hub
 from queen.service.broker import Broker, Limits
+
+_BACKLOG = 1024
+_GRACE_S = 25.0
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     dsn: str
     host: str = "127.0.0.1"
     port: int = 6632
+    # Several processes listen on one port; the kernel deals the connections out.
+    shared: bool = False
     limits: Limits = Limits()
 
 
-def check_port(host: str, port: int) -> None:
-    """Refuse a port that is taken. Granian shares ports between workers and would not notice."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise StartupError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+def listen(options: ServeOptions) -> socket.socket:
+    """Return the bound socket, or say plainly why it cannot be had."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if options.shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind((options.host, options.port))
+        bound.listen(_BACKLOG)
+    except OSError as error:
+        bound.close()
+        where = f"{options.host}:{options.port}"
+        raise StartupError(f"cannot listen on {where}: {error.strerror}") from error
+    bound.setblocking(False)
+    return bound
 
 
 async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT, then let requests that are under way finish."""
     _calm_collector()
-    broker = await Broker.start(options.dsn, options.limits)
-    stopping = asyncio.Event()
+    bound = listen(options)
     loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = Server(
-        App(broker),
-        address=options.host,
-        port=options.port,
-        interface=Interfaces.RSGI,
-        http=HTTPModes.http1,
-        websockets=False,
-        backlog=1024,
-        log_enabled=False,
-    )
-    serving = asyncio.create_task(server.serve())
+    broker = await Broker.start(options.dsn, options.limits)
+    hub = Hub(App(broker).handle)
+    watching = asyncio.create_task(hub.watch())
+    server = await loop.create_server(hub.protocol, sock=bound)
     try:
-        await _listening(options, serving)
         ready()
-        await asyncio.wait(
-            (serving, asyncio.create_task(stopping.wait())), return_when=asyncio.FIRST_COMPLETED
-        )
+        await stopping.wait()
     finally:
-        # Parked polls are answered first: Granian waits for every open request.
+        server.close()
+        # Parked polls are answered first: they would hold their connections to the end.
         await broker.popper.close()
-        server.stop()  # type: ignore[no-untyped-call]
+        await hub.stop(_GRACE_S)
+        watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await serving
+            await watching
         await broker.stop()
 
 
@@ -75,19 +78,3 @@ def _calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-
-
-async def _listening(options: ServeOptions, serving: asyncio.Task[None]) -> None:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104
-    for _ in range(200):
-        if serving.done():
-            serving.result()
-            raise StartupError("the HTTP server ended before it was ready")
-        try:
-            _, writer = await asyncio.open_connection(host, options.port)
-        except OSError:
-            await asyncio.sleep(0.02)
-            continue
-        writer.close()
-        return
-    raise StartupError(f"nothing answers on {host}:{options.port}")

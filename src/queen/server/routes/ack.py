@@ -13,7 +13,7 @@ from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.errors import BadRequest, InvalidItem, LeaseLost, NotFound, QueenError
 from queen.server.failures import bad_json
-from queen.server.http import Request, Response, read_body
+from queen.server.http import Request, Response
 from queen.service.ack import Settlement
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
@@ -102,7 +102,7 @@ class AckRoutes:
         self._broker = broker
 
     async def one(self, request: Request) -> Response:
-        ack = _decode(_one, await read_body(request))
+        ack = _decode(_one, request.body)
         prepared = await prepare(self._broker, [ack], None)
         await self._broker.acker.ack(list(prepared.settlements.values()))
         verdict = prepared.verdict(0)
@@ -126,7 +126,7 @@ class AckRoutes:
         )
 
     async def batch(self, request: Request) -> Response:
-        body = _decode(_batch, await read_body(request))
+        body = _decode(_batch, request.body)
         acks = body.acknowledgments
         if len(acks) > MAX_ACKS:
             raise BadRequest(f"more than {MAX_ACKS} acknowledgments in one request")
@@ -136,7 +136,7 @@ class AckRoutes:
         return Response(200, _batch_body(acks, prepared))
 
     async def extend(self, request: Request) -> Response:
-        raw = await read_body(request)
+        raw = request.body
         seconds = (_decode(_extend, raw).seconds if raw else None) or _DEFAULT_EXTEND_S
         if not 1 <= seconds <= _MAX_EXTEND_S:
             raise BadRequest(f"seconds must be between 1 and {_MAX_EXTEND_S}")

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 
 from queen.core.frame import CONTENT_TYPE
-from queen.errors import NotFound
-from queen.server.http import Query, Request
+from queen.errors import NotFound, QueenError
+from queen.server.http import Query, Request, Response
 from queen.server.routes.pop import parse_time
 from queen.service.broker import Broker
 
@@ -23,7 +23,7 @@ class FetchRoutes:
         self._broker = broker
 
     async def queue(self, request: Request) -> None:
-        query = Query(request.scope.query_string)
+        query = Query(request.query)
         queue = await self._broker.catalog.queue(request.params[0])
         if queue is None:
             raise NotFound(f"Queue {request.params[0]!r} not found")
@@ -31,7 +31,7 @@ class FetchRoutes:
         await _stream(request, self._broker.fetcher.queue(queue, from_time=first, to_time=last))
 
     async def partition(self, request: Request) -> None:
-        query = Query(request.scope.query_string)
+        query = Query(request.query)
         queue = await self._broker.catalog.queue(request.params[0])
         found = await self._broker.catalog.partition(queue, request.params[1]) if queue else None
         if found is None:
@@ -54,8 +54,12 @@ def _time(query: Query, name: str) -> datetime | None:
 async def _stream(request: Request, pages: AsyncIterator[bytes]) -> None:
     # The first page is read before the status is sent: its failure is still a real 503.
     page = await anext(pages, b"")
-    transport = request.proto.response_stream(200, [("content-type", CONTENT_TYPE)])
-    if page:
-        await transport.send_bytes(page)
-    async for page in pages:
-        await transport.send_bytes(page)
+    line = request.line
+    line.start_stream(request, Response(200, headers=(("content-type", CONTENT_TYPE),)))
+    try:
+        while page and await line.send(page):
+            page = await anext(pages, b"")
+    except QueenError:
+        line.break_stream()
+        raise
+    line.end_stream()

@@ -32,16 +32,16 @@ class PopRoutes:
         self._broker = broker
 
     async def from_queue(self, request: Request) -> Response:
-        query = Query(request.scope.query_string)
+        query = Query(request.query)
         return await self._pop_queue(request, query, request.params[0], None)
 
     async def from_partition(self, request: Request) -> Response:
-        query = Query(request.scope.query_string)
+        query = Query(request.query)
         return await self._pop_queue(request, query, *request.params)
 
     async def by_label(self, request: Request) -> Response:
         """Pop from any queue with a namespace and a task; either may be left out."""
-        query = Query(request.scope.query_string)
+        query = Query(request.query)
         label = (query.text("namespace"), query.text("task"))
         queues = await self._broker.catalog.queues_by_label(*label)
         return await self._answer(request, query, queues, None, label)
@@ -104,7 +104,7 @@ def _timeout_ms(query: Query) -> int:
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
     """Wait for work, but not longer than the client does."""
     working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(request.proto.client_disconnect())
+    gone = asyncio.ensure_future(request.line.gone())
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():

@@ -27,12 +27,14 @@ from queen.core.payload import (
 )
 from queen.errors import BadRequest, InvalidFrame, InvalidItem
 from queen.server.failures import bad_json, failure
-from queen.server.http import Request, Response, read_body
+from queen.server.http import Request, Response
 from queen.service.append import Append
 from queen.service.broker import Broker
 from queen.wire import answers
 from queen.wire.answers import MAX_ITEMS
 from queen.wire.requests import LoosePushRequest, PushItem, PushRequest
+
+_FRAMES = CONTENT_TYPE.encode()
 
 _decoder = msgspec.json.Decoder(PushRequest)
 _loose_decoder = msgspec.json.Decoder(LoosePushRequest)
@@ -52,8 +54,8 @@ class PushRoute:
         self._broker = broker
 
     async def __call__(self, request: Request) -> Response:
-        body = await read_body(request)
-        if request.scope.headers.get("content-type", "").startswith(CONTENT_TYPE):
+        body = request.body
+        if request.headers.get(b"content-type", b"").startswith(_FRAMES):
             return await self._push_frames(body)
         items, indexes, refused = decode_items(body)
         planned, bad = plan(items, indexes, trusted=is_plain(body) and b"\n" not in body)

@@ -8,7 +8,7 @@ from queen.core.names import reason_against_name
 from queen.core.options import QueueOptions, parse_options, reason_against_options
 from queen.errors import BadRequest
 from queen.server.failures import bad_json
-from queen.server.http import Request, Response, read_body
+from queen.server.http import Request, Response
 from queen.service.broker import Broker
 from queen.wire.requests import ConfigureRequest
 
@@ -21,7 +21,7 @@ class QueueRoutes:
 
     async def configure(self, request: Request) -> Response:
         """Create a queue or overwrite its configuration; an omitted option has its default."""
-        wanted = _decode(await read_body(request))
+        wanted = _decode(request.body)
         options = _options_of(wanted)
         namespace, task = wanted.namespace or "", wanted.task or ""
         queue_id, partition = await self._broker.configure(wanted.queue, namespace, task, options)

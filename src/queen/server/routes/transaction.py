@@ -12,7 +12,7 @@ from queen.core.cursor import Verdict
 from queen.core.ids import message_id, parse_lease
 from queen.errors import BadRequest, InvalidItem, LeaseLost, QueenError
 from queen.server.failures import bad_json
-from queen.server.http import Request, Response, read_body
+from queen.server.http import Request, Response
 from queen.server.routes.ack import Prepared, prepare
 from queen.server.routes.push import Planned, plan
 from queen.service.broker import Broker
@@ -28,7 +28,7 @@ class TransactionRoute:
         self._broker = broker
 
     async def __call__(self, request: Request) -> Response:
-        body = await read_body(request)
+        body = request.body
         if not body:
             raise BadRequest("Empty request body")
         try:

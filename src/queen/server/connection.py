@@ -1,0 +1,330 @@
+"""HTTP/1.1 on the event loop: one protocol object a connection, no thread, no copy more than
+needed.
+
+Parsing is done by httptools (llhttp). What is ours is what surrounds it: limits on
+everything a client can send, one request at a time and in order, an answer for every
+request, and an orderly end. See `docs/decisions/0003-http-server.md` for why.
+
+    reading ──complete──▶ queue ──▶ handling ──answer──▶ reading
+                            └── more than a few waiting: the socket is not read
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import cast
+
+import httptools
+
+from queen.errors import BadRequest, HeadersTooLarge, Overloaded, PayloadTooLarge, QueenError
+from queen.server.failures import failure
+from queen.server.http import Request, Response
+
+_log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_HEADER_BYTES = 16 * 1024
+MAX_HEADERS = 100
+MAX_URL_BYTES = 8 * 1024
+# What all connections together may hold of requests that are not complete yet.
+MAX_BUFFERED_BYTES = 256 * 1024 * 1024
+REQUEST_TIMEOUT_S = 30.0
+IDLE_TIMEOUT_S = 120.0
+_MAX_WAITING = 16
+_SMALL_BODY_BYTES = 1024 * 1024
+
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+_KEEP_ALIVE = b"\r\n"
+_CLOSE = b"connection: close\r\n\r\n"
+
+Handle = Callable[[Request], Awaitable[Response | None]]
+
+
+class Hub:
+    """What the connections of one server share."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self.connections: set[Connection] = set()
+        self.buffered_bytes = 0
+        self.stopping = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def protocol(self) -> Connection:
+        return Connection(self)
+
+    def joined(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        self._empty.clear()
+
+    def left(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._empty.set()
+
+    async def stop(self, grace_s: float) -> None:
+        """Close idle connections now, the others after their answer, all after the grace."""
+        self.stopping = True
+        for connection in list(self.connections):
+            connection.close_when_idle()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._empty.wait()
+        for connection in list(self.connections):
+            connection.abort()
+
+    async def watch(self) -> None:
+        """Close connections that send too slowly or not at all."""
+        while True:
+            await asyncio.sleep(1.0)
+            now = time.monotonic()
+            for connection in list(self.connections):
+                connection.check_time(now)
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "_body",
+        "_body_bytes",
+        "_closing",
+        "_drained",
+        "_gone",
+        "_header_bytes",
+        "_headers",
+        "_hub",
+        "_parser",
+        "_reading_since",
+        "_task",
+        "_transport",
+        "_url",
+        "_waiting",
+    )
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[Request] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+        self._drained: asyncio.Event | None = None
+        self._gone: asyncio.Event | None = None
+        self._reading_since: float | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._header_bytes = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    # ---- what asyncio calls ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._hub.joined(self)
+        self._reading_since = time.monotonic()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._hub.left(self)
+        self._hub.buffered_bytes -= self._body_bytes
+        self._body_bytes = 0
+        self._closing = True
+        self._waiting.clear()
+        if self._gone is not None:
+            self._gone.set()
+        if self._drained is not None:
+            self._drained.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(BadRequest("upgrade is not supported"))
+        except httptools.HttpParserError as error:
+            reason = error.__context__
+            self._refuse(reason if isinstance(reason, QueenError) else BadRequest("malformed HTTP"))
+
+    def pause_writing(self) -> None:
+        self._drained = asyncio.Event()
+
+    def resume_writing(self) -> None:
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
+
+    # ---- what the parser calls ----
+
+    def on_message_begin(self) -> None:
+        self._reading_since = time.monotonic()
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        if len(self._url) > MAX_URL_BYTES:
+            raise HeadersTooLarge(f"the URL is longer than {MAX_URL_BYTES} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > MAX_HEADER_BYTES or len(self._headers) >= MAX_HEADERS:
+            raise HeadersTooLarge
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        length = self._headers.get(b"content-length")
+        if length is not None:
+            self._check_room(int(length))
+        if self._headers.get(b"expect", b"").lower() == b"100-continue":
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, part: bytes) -> None:
+        self._body_bytes += len(part)
+        self._hub.buffered_bytes += len(part)
+        if self._body_bytes > _SMALL_BODY_BYTES:
+            self._check_room(self._body_bytes)
+        self._body.append(part)
+
+    def on_message_complete(self) -> None:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._hub.buffered_bytes -= self._body_bytes
+        path, _, query = self._url.decode("latin-1").partition("?")
+        method = self._parser.get_method().decode()
+        keep_alive = self._parser.should_keep_alive()
+        request = Request(method, path, query, self._headers, body, self, keep_alive)
+        self._reset()
+        self._reading_since = None
+        if self._task is None:
+            self._start(request)
+        else:
+            self._waiting.append(request)
+            if len(self._waiting) > _MAX_WAITING:
+                self._transport.pause_reading()
+
+    def _check_room(self, size: int) -> None:
+        if size > MAX_BODY_BYTES:
+            raise PayloadTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
+        if size > _SMALL_BODY_BYTES and self._hub.buffered_bytes > MAX_BUFFERED_BYTES:
+            raise Overloaded
+
+    # ---- handling ----
+
+    def _start(self, request: Request) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._handle(request))
+
+    async def _handle(self, request: Request) -> None:
+        try:
+            response = await self._hub.handle(request)
+        except QueenError as error:
+            response = failure(error)
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        except Exception:
+            _log.exception("%s %s failed", request.method, request.path)
+            response = failure(QueenError())
+        keep_alive = request.keep_alive and not self._hub.stopping
+        if response is not None:
+            self._answer(response, keep_alive)
+        self._next(keep_alive)
+
+    def _next(self, keep_alive: bool) -> None:
+        self._task = None
+        if self._closing:
+            return
+        if not keep_alive:
+            self._close()
+        elif self._waiting:
+            if len(self._waiting) == _MAX_WAITING:
+                self._transport.resume_reading()
+            self._start(self._waiting.popleft())
+        else:
+            self._reading_since = time.monotonic()
+
+    def _answer(self, response: Response, keep_alive: bool) -> None:
+        if self._closing:
+            return
+        head = _head(response, keep_alive, b"content-length: %d\r\n" % len(response.body))
+        self._transport.write(head + response.body)
+
+    def _refuse(self, error: QueenError) -> None:
+        """Answer a request that could not be read, and hang up: what follows is not HTTP."""
+        if self._task is None:
+            self._answer(failure(error), keep_alive=False)
+            self._close()
+        else:
+            # An earlier request is still being answered; its answer must come first.
+            self._waiting.clear()
+            self._task.add_done_callback(lambda _: self._close())
+
+    # ---- for handlers that take long or stream ----
+
+    async def gone(self) -> None:
+        """Return when the client has hung up."""
+        if self._closing:
+            return
+        if self._gone is None:
+            self._gone = asyncio.Event()
+        await self._gone.wait()
+
+    def start_stream(self, request: Request, response: Response) -> None:
+        """Send the head of an answer whose body follows in parts."""
+        if not self._closing:
+            keep_alive = request.keep_alive and not self._hub.stopping
+            self._transport.write(_head(response, keep_alive, b"transfer-encoding: chunked\r\n"))
+
+    async def send(self, part: bytes) -> bool:
+        """Send a part of a streamed body; waits for a slow client. False when it has gone."""
+        if not self._closing and part:
+            self._transport.write(b"%x\r\n" % len(part) + part + b"\r\n")
+        while self._drained is not None and not self._closing:
+            await self._drained.wait()
+        return not self._closing
+
+    def end_stream(self) -> None:
+        if not self._closing:
+            self._transport.write(b"0\r\n\r\n")
+
+    def break_stream(self) -> None:
+        """Hang up without the last chunk: the client must not take the part for the whole."""
+        self.abort()
+
+    # ---- the end ----
+
+    def check_time(self, now: float) -> None:
+        if self._task is not None or self._reading_since is None:
+            return
+        partial = bool(self._url)
+        limit = REQUEST_TIMEOUT_S if partial else IDLE_TIMEOUT_S
+        if now - self._reading_since > limit:
+            self._close()
+
+    def close_when_idle(self) -> None:
+        if self._task is None:
+            self._close()
+
+    def _close(self) -> None:
+        self._closing = True
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._closing = True
+        self._transport.abort()
+
+
+def _head(response: Response, keep_alive: bool, length: bytes) -> bytes:
+    lines = [_STATUS_LINES[response.status]]
+    lines += [f"{name}: {value}\r\n".encode() for name, value in response.headers]
+    if response.status != HTTPStatus.NO_CONTENT:
+        lines.append(length)
+    lines.append(_KEEP_ALIVE if keep_alive else _CLOSE)
+    return b"".join(lines)
