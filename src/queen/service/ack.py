@@ -55,6 +55,7 @@ class Settlement:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     committed: int = 0
     ended: bool = False
+    all_done: bool = False
     done: asyncio.Future[None] | None = None
 
     @property
@@ -71,13 +72,13 @@ class Settlement:
         return (
             span is not None
             and self.lease_id is not None
-            and len(self.wishes) >= len(span.ids)
-            and all(wish is Wish.DONE for wish in self.wishes.values())
-            and all(transaction_id in self.wishes for transaction_id in span.ids)
+            and set(self.wishes.values()) == {Wish.DONE}
+            and self.wishes.keys() >= set(span.ids)
         )
 
     def give(self, verdict: Verdict) -> None:
         self.verdicts = dict.fromkeys(self.wishes, verdict)
+        self.all_done = verdict is Verdict.DONE
 
 
 class Acker:

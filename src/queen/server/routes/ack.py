@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec.structs import astuple
 
 from queen.core.cursor import WISHES, Verdict, Wish
 from queen.core.ids import parse_lease, parse_partition
@@ -18,13 +19,13 @@ from queen.service.ack import Settlement
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
 from queen.wire import answers
+from queen.wire.answers import MAX_ACKS
 from queen.wire.requests import AckBatchRequest, AckOperation, AckRequest, ExtendRequest
 
 _one = msgspec.json.Decoder(AckRequest)
 _batch = msgspec.json.Decoder(AckBatchRequest)
 _extend = msgspec.json.Decoder(ExtendRequest)
 
-MAX_ACKS = 20_000
 _DEFAULT_EXTEND_S = 60
 _MAX_EXTEND_S = 24 * 3600
 
@@ -39,15 +40,22 @@ class Prepared:
 
     def __init__(self) -> None:
         self.settlements: dict[tuple[int, int, uuid.UUID | None], Settlement] = {}
-        # For each item: its settlement, or why there is none.
-        self.items: list[tuple[Settlement, str] | QueenError] = []
+        # For each item that cannot be looked up: why.
+        self.refused: dict[int, QueenError] = {}
+        # For each other item its settlement; None when all share the only one.
+        self.places: dict[int, Settlement] | None = None
 
-    def verdict(self, index: int) -> Verdict | QueenError:
-        item = self.items[index]
-        if isinstance(item, QueenError):
-            return item
-        settlement, transaction_id = item
-        return settlement.verdicts.get(transaction_id, Verdict.LOST)
+    def verdict(self, index: int, transaction_id: str) -> Verdict | QueenError:
+        if self.places is None:
+            (settlement,) = self.settlements.values()
+            return settlement.verdicts.get(transaction_id, Verdict.LOST)
+        if index in self.refused:
+            return self.refused[index]
+        return self.places[index].verdicts.get(transaction_id, Verdict.LOST)
+
+    def all_done(self) -> bool:
+        """Whether every item was acknowledged as completed, and now is."""
+        return self.places is None and all(one.all_done for one in self.settlements.values())
 
 
 async def prepare(
@@ -55,25 +63,53 @@ async def prepare(
 ) -> Prepared:
     """Find the partition, group and lease that each acknowledgment is about."""
     prepared = Prepared()
-    ids = {one.partitionId: parse_partition(one.partitionId) for one in acks}
-    partitions = await broker.catalog.partitions({one for one in ids.values() if one is not None})
-    for index, one in enumerate(acks):
-        partition_id = ids[one.partitionId]
-        partition = partitions.get(partition_id) if partition_id is not None else None
+    if not acks:
+        prepared.places = {}
+        return prepared
+    ids, partitions, statuses, errors, groups, leases = zip(*map(astuple, acks), strict=True)
+    count = len(ids)
+    known = {one: parse_partition(one) for one in set(partitions)}
+    found = await broker.catalog.partitions({one for one in known.values() if one is not None})
+    first = acks[0]
+    alike = (
+        partitions.count(first.partitionId) == count
+        and leases.count(first.leaseId) == count
+        and statuses.count(first.status) == count
+        and groups.count(first.consumerGroup) == count
+        and errors.count(None) == count
+    )
+    if alike and found:
         try:
-            prepared.items.append(await _place(broker, prepared, one, partition, default_group))
+            (partition,) = found.values()
+            settlement, wish = await _settlement(broker, prepared, first, partition, default_group)
+            settlement.wishes = dict.fromkeys(ids, wish)
+            return prepared
+        except QueenError:
+            prepared.settlements.clear()
+    prepared.places = {}
+    for index, one in enumerate(acks):
+        partition_id = known[one.partitionId]
+        maybe = found.get(partition_id) if partition_id is not None else None
+        try:
+            settlement, wish = await _settlement(broker, prepared, one, maybe, default_group)
         except QueenError as error:
-            prepared.items.append(InvalidItem(index, error.message))
+            prepared.refused[index] = InvalidItem(index, error.message)
+            continue
+        prepared.places[index] = settlement
+        settlement.wishes[one.transactionId] = wish
+        if one.error and wish is not Wish.DONE:
+            settlement.errors[one.transactionId] = one.error
     return prepared
 
 
-async def _place(
+async def _settlement(
     broker: Broker,
     prepared: Prepared,
     one: AckRequest | AckOperation,
     partition: Partition | None,
     default_group: str | None,
-) -> tuple[Settlement, str]:
+) -> tuple[Settlement, Wish]:
+    """Return the settlement an acknowledgment belongs to, and what it wishes."""
     wish = WISHES.get(one.status or "completed")
     if wish is None:
         raise BadRequest(f"status {one.status!r} is not known: {', '.join(WISHES)}")
@@ -91,10 +127,7 @@ async def _place(
     if settlement is None:
         settlement = Settlement(partition, group, group_id, lease_id, {})
         prepared.settlements[key] = settlement
-    settlement.wishes[one.transactionId] = wish
-    if one.error and wish is not Wish.DONE:
-        settlement.errors[one.transactionId] = one.error
-    return settlement, one.transactionId
+    return settlement, wish
 
 
 class AckRoutes:
@@ -105,7 +138,7 @@ class AckRoutes:
         ack = _decode(_one, request.body)
         prepared = await prepare(self._broker, [ack], None)
         await self._broker.acker.ack(list(prepared.settlements.values()))
-        verdict = prepared.verdict(0)
+        verdict = prepared.verdict(0, ack.transactionId)
         if isinstance(verdict, QueenError):
             raise _unwrapped(verdict)
         if verdict is Verdict.LOST:
@@ -162,19 +195,12 @@ class AckRoutes:
 
 
 def _batch_body(acks: list[AckRequest], prepared: Prepared) -> bytes:
+    if prepared.all_done():
+        return answers.all_completed([ack.transactionId for ack in acks])
     results = []
     for index, ack in enumerate(acks):
-        verdict = prepared.verdict(index)
-        transaction_id = ack.transactionId
-        quoted = (
-            f'"{transaction_id}"'
-            if answers.needs_no_escape(transaction_id)
-            else answers.json_text(transaction_id)
-        )
-        if verdict is Verdict.DONE:
-            outcome = '"status":"completed","success":true,"error":null,"dlq":false'
-        else:
-            outcome = _outcome(verdict)
+        quoted = answers.json_text(ack.transactionId)
+        outcome = _outcome(prepared.verdict(index, ack.transactionId))
         results.append(f'{{"index":{index},"transactionId":{quoted},{outcome}}}')
     return f'{{"processed":{len(acks)},"results":[{",".join(results)}]}}'.encode()
 

@@ -10,7 +10,7 @@ import msgspec
 
 from queen.core.cursor import Verdict
 from queen.core.ids import message_id, parse_lease
-from queen.errors import BadRequest, InvalidItem, LeaseLost, QueenError
+from queen.errors import BadRequest, InvalidItem, LeaseLost
 from queen.server.failures import bad_json
 from queen.server.http import Request, Response
 from queen.server.routes.ack import Prepared, prepare
@@ -55,9 +55,8 @@ class TransactionRoute:
     ) -> Prepared:
         acks = [one for one in operations if isinstance(one, AckOperation)]
         prepared = await prepare(self._broker, acks, None)
-        for item in prepared.items:
-            if isinstance(item, QueenError):
-                raise item
+        for error in prepared.refused.values():
+            raise error
         for lease_id in required:
             await self._check_lease(lease_id, prepared)
         return prepared
@@ -124,7 +123,7 @@ def _results(
             row = {"index": number, "type": "push", "success": True, "count": len(pushed)}
             results.append({**row, **single, "items": pushed})
         else:
-            verdict = prepared.verdict(acks)
+            verdict = prepared.verdict(acks, operation.transactionId)
             acks += 1
             results.append(
                 {
