@@ -36,6 +36,9 @@ declare
     v_now timestamptz;
     v_outcome smallint[] := array_fill(0::smallint, array[cardinality(p_ids)]);
     v_unseen bytea[] := array_fill(null::bytea, array[cardinality(p_ids)]);
+    v_new bytea;
+    v_others bytea;
+    v_suspect boolean;
     v_suspects boolean := false;
     i integer;
 begin
@@ -64,28 +67,21 @@ begin
     for i in select s.i from generate_subscripts(p_ids, 1) s (i)
               where v_head[s.i] > p_known[s.i] or p_forever[s.i]
     loop
+        select string_agg(w.hashes, '') into v_new
+          from unnest(p_part, p_hashes) w (part, hashes) where w.part = i;
         if p_forever[i] then
-            if exists (
-                select 1 from unnest(p_part, p_hashes) w (part, hashes),
-                     generate_series(0, length(w.hashes) / 8 - 1) g
-                  join dedup_index d on d.partition_id = p_ids[i]
-                       and d.hash = substring(w.hashes from g * 8 + 1 for 8)
-                       and d.message_offset >= p_known[i]
-                 where w.part = i
-            ) then
-                v_outcome[i] := 1;
-            end if;
+            v_suspect := queen.is_indexed(p_ids[i], v_new, p_known[i]);
         else
-            select string_agg(s.hashes, '' order by s.base_offset) into v_unseen[i]
+            select string_agg(s.hashes, '' order by s.base_offset) into v_others
               from segments s
              where s.partition_id = p_ids[i] and s.base_offset >= p_known[i];
-            if queen.share_a_hash(v_unseen[i],
-                   (select string_agg(w.hashes, '') from unnest(p_part, p_hashes) w (part, hashes)
-                     where w.part = i)) then
-                v_outcome[i] := 1;
-            end if;
+            v_unseen[i] := v_others;
+            v_suspect := queen.share_a_hash(v_others, v_new);
         end if;
-        v_suspects := v_suspects or v_outcome[i] = 1;
+        if v_suspect then
+            v_outcome[i] := 1;
+            v_suspects := true;
+        end if;
     end loop;
 
     v_now := clock_timestamp();
@@ -110,8 +106,8 @@ begin
         insert into dedup_index (partition_id, hash, message_offset)
         select p_ids[s.part], substring(s.hashes from g * 8 + 1 for 8),
                v_head[s.part] + s.before + g
-          from unnest(p_part, p_before, p_hashes) s (part, before, hashes),
-               generate_series(0, length(s.hashes) / 8 - 1) g
+          from unnest(p_part, p_before, p_hashes) s (part, before, hashes)
+         cross join lateral generate_series(0, length(s.hashes) / 8 - 1) g
          where p_forever[s.part] and v_outcome[s.part] = 0;
     end if;
 

@@ -1,0 +1,158 @@
+"""Real parts for every test: the embedded PostgreSQL and the server as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from queen.storage.database import Database, session_settings
+from queen.storage.embedded import EmbeddedPostgres
+from queen.storage.migrate import migrate
+from queen.storage.tuning import settings_for
+from tests.api import Api
+
+_READY = "queen ready on "
+_MEMORY_BYTES = 2 * 1024**3
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ServerProcess:
+    """`queen serve` in a process of its own."""
+
+    def __init__(self, *arguments: str, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        environment = {key: value for key, value in os.environ.items() if key != "PORT"}
+        command = [str(Path(sys.executable).parent / "queen"), "serve", "--port", str(self.port)]
+        self.process = subprocess.Popen(
+            [*command, *arguments], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(_READY):
+                return
+        raise AssertionError(f"the server ended with {self.process.wait()} before it was ready")
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def stop(self) -> int:
+        """Ask it to stop and return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=40)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """One PostgreSQL for all tests that do not break it."""
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("pg"), settings_for(_MEMORY_BYTES, 2))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+async def dsn(postgres: EmbeddedPostgres) -> str:
+    """A migrated database."""
+    connection = await asyncpg.connect(postgres.dsn)
+    await migrate(connection)
+    await connection.close()
+    return postgres.dsn
+
+
+@pytest.fixture
+async def database(dsn: str) -> AsyncIterator[Database]:
+    opened = await Database.connect(dsn, size=4)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def connection(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    opened = await asyncpg.connect(dsn, server_settings=session_settings())
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture(scope="session")
+def server(dsn: str) -> Iterator[ServerProcess]:
+    """One server on the shared PostgreSQL."""
+    running = ServerProcess("--database-url", dsn)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def second_server(dsn: str) -> Iterator[ServerProcess]:
+    """Another server on the same database."""
+    running = ServerProcess("--database-url", dsn)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., ServerProcess]]:
+    """Start servers that end with the test."""
+    started: list[ServerProcess] = []
+
+    def start(*arguments: str, port: int | None = None) -> ServerProcess:
+        running = ServerProcess(*arguments, port=port)
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        if running.process.poll() is None:
+            running.stop()
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Iterator[Api]:
+    opened = Api(server.url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def other_api(second_server: ServerProcess) -> Iterator[Api]:
+    """The same database through the other server."""
+    opened = Api(second_server.url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def queue() -> str:
+    """A queue name of the test's own."""
+    return f"q-{uuid.uuid4().hex[:12]}"
