@@ -48,7 +48,11 @@ class Broker:
         self.signals = Signals(database, self.catalog, self.popper)
         self.pusher = Pusher(database, self.catalog, self.dedup, self.cache, self._committed)
         self.acker = Acker(
-            database, self.catalog, self.leases, self.popper.lease_ended, self.signals.released
+            database,
+            self.catalog,
+            self.leases,
+            self.popper.dispatcher.lease_ended,
+            self.signals.released,
         )
         self.transactor = Transactor(database, self.pusher, self.acker)
         self.fetcher = Fetcher(database, self.catalog)
@@ -59,8 +63,9 @@ class Broker:
         limits = limits or Limits()
         broker = cls(dsn, await Database.connect(dsn, size=limits.connections), limits)
         broker._tasks = [
-            asyncio.create_task(broker.popper.run_timers()),
-            asyncio.create_task(broker.popper.run_net()),
+            asyncio.create_task(broker.popper.lookout.run_timers()),
+            asyncio.create_task(broker.popper.lookout.run_net()),
+            asyncio.create_task(broker.popper.run_labels()),
             asyncio.create_task(broker.signals.run_sender()),
             asyncio.create_task(broker.signals.run_listener(broker._listener)),
         ]
@@ -79,7 +84,7 @@ class Broker:
         await self.database.close()
 
     def _committed(self, partitions: list[Partition]) -> None:
-        self.popper.committed(partitions)
+        self.popper.written(partitions)
         self.signals.written(partitions)
 
     async def _listener(self) -> asyncpg.Connection:
@@ -114,7 +119,9 @@ class Broker:
             seconds * 1000,
         )
         for span in self.leases.spans(lease_id):
-            self.popper.lease_extended(span.partition, span.group, lease_id, seconds * 1000)
+            self.popper.dispatcher.lease_extended(
+                span.partition, span.group, lease_id, seconds * 1000
+            )
         return min((row["lease_until"] for row in rows), default=None)
 
     async def delete_queue(self, queue: str) -> bool:

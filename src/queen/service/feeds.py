@@ -200,6 +200,9 @@ class Feed:
             if not queue:
                 del self.named[pop.named]
 
+    def waiting(self) -> list[Pop]:
+        return [*self.waiters, *(pop for named in self.named.values() for pop in named)]
+
     @property
     def has_waiters(self) -> bool:
         return bool(self.waiters or self.named)

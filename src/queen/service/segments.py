@@ -24,6 +24,11 @@ class Stored:
         self.created_at = created_at
         self.segment = segment
 
+    def part(self, start: int, stop: int) -> tuple[int, int]:
+        """Return which messages of the segment lie in [start, stop), counted from its first."""
+        first = max(start, self.base_offset)
+        return first - self.base_offset, min(stop, self.end_offset) - self.base_offset
+
 
 class _Lane:
     """The cached segments of one partition, oldest first; dropped ones leave at the front."""

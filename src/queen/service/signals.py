@@ -128,13 +128,13 @@ class Signals:
             partitions = await self._catalog.partitions(map(int, heads))
             for partition in partitions.values():
                 partition.saw_head(int(heads[str(partition.id)]))
-            self._popper.committed(partitions.values())
+            self._popper.written(partitions.values())
         elif kind == "l":
             self._popper.look_at(int(rest))
         elif kind == "r":
             partition_id, group_id = map(int, rest.split(":"))
             found = await self._catalog.partitions([partition_id])
             for partition in found.values():
-                self._popper.released_elsewhere(partition, group_id)
+                self._popper.dispatcher.released_elsewhere(partition, group_id)
         elif kind == "c":
             self._catalog.expire_options()

@@ -87,7 +87,6 @@ class PopRoutes:
             waits=waits,
             named=partition,
         )
-        self._broker.popper.check_open()
         work = self._broker.popper.pop(
             queues, pop, _timeout_ms(query) / 1000, mode=mode, starts_at=starts_at, label=label
         )
@@ -177,8 +176,7 @@ def _messages_of(grant: Grant) -> list[bytes]:
     group = None if grant.group == QUEUE_MODE_GROUP else grant.group
     found: list[bytes] = []
     for stored in grant.stored:
-        low = max(grant.start, stored.base_offset) - stored.base_offset
-        high = min(grant.stop, stored.end_offset) - stored.base_offset
+        low, high = stored.part(grant.start, grant.stop)
         segment = stored.segment
         traces = segment.column("traceId")
         first = stored.base_offset + low

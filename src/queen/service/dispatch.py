@@ -1,0 +1,176 @@
+"""Pairing pops with partitions, in memory only.
+
+The dispatcher knows every feed of this server. Whoever learns that a partition may have
+something tells it; whoever wants messages parks a pop. When both are there, an attempt goes
+to the claim. Nothing here asks the database.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+
+from queen.service.catalog import Partition
+from queen.service.feeds import Feed, Pop
+from queen.service.leases import LeaseBook
+
+# The database decides when a lease has ended; its clock may be a little behind ours.
+_CLOCK_MARGIN_S = 0.02
+
+
+class Attempt:
+    """A pop and the partitions it tries to claim."""
+
+    __slots__ = ("feed", "partitions", "pop")
+
+    def __init__(self, pop: Pop, feed: Feed, partitions: list[int]) -> None:
+        self.pop = pop
+        self.feed = feed
+        self.partitions = partitions
+
+    @property
+    def weight(self) -> int:
+        return len(self.partitions)
+
+
+class Dispatcher:
+    def __init__(self, leases: LeaseBook) -> None:
+        self._leases = leases
+        self._feeds: dict[int, dict[str, Feed]] = {}
+        self._timers: list[tuple[float, int, Feed, Partition, uuid.UUID | None]] = []
+        self._timer_number = 0
+        # Set by the one who claims.
+        self.submit: Callable[[Attempt], None] = _nobody_claims
+
+    # ---- feeds ----
+
+    def feed(self, queue_id: int, group: str) -> Feed | None:
+        return self._feeds.get(queue_id, {}).get(group)
+
+    def add(self, feed: Feed) -> None:
+        self._feeds.setdefault(feed.queue.id, {})[feed.group] = feed
+
+    def feeds_of(self, queue_id: int) -> list[Feed]:
+        return list(self._feeds.get(queue_id, {}).values())
+
+    def feeds_by_queue(self) -> list[list[Feed]]:
+        return [list(feeds.values()) for feeds in self._feeds.values()]
+
+    def remove_queue(self, queue_id: int) -> Iterator[Pop]:
+        """Forget the feeds of a queue; yield the pops that were waiting there."""
+        for feed in self._feeds.pop(queue_id, {}).values():
+            yield from feed.waiting()
+
+    def waiting(self) -> Iterator[Pop]:
+        for feeds in self.feeds_by_queue():
+            for feed in feeds:
+                yield from feed.waiting()
+
+    # ---- what others tell ----
+
+    def written(self, partitions: Iterable[Partition]) -> None:
+        """Partitions were written to, up to the head they now have."""
+        touched: set[Feed] = set()
+        for partition in partitions:
+            for feed in self._feeds.get(partition.queue.id, {}).values():
+                feed.offer(partition, partition.head)
+                touched.add(feed)
+                self._wake_named(feed, partition)
+        for feed in touched:
+            self.pump(feed)
+
+    def lease_ended(
+        self, partition: Partition, group: str, lease_id: uuid.UUID | None, committed: int
+    ) -> None:
+        """A lease is over, acked or given back; its partition may have more."""
+        feed = self.feed(partition.queue.id, group)
+        if feed is not None and feed.lease_ended(partition, lease_id, committed):
+            self._wake(feed, partition)
+
+    def released_elsewhere(self, partition: Partition, group_id: int) -> None:
+        """Another server ended a lease that this one granted."""
+        for feed in self.feeds_of(partition.queue.id):
+            if feed.group_id == group_id:
+                feed.leased.pop(partition.id, None)
+                feed.offer_again(partition.id)
+                self._wake(feed, partition)
+
+    def lease_extended(
+        self, partition: Partition, group: str, lease_id: uuid.UUID, ms: int
+    ) -> None:
+        feed = self.feed(partition.queue.id, group)
+        if feed is not None:
+            self.set_timer(feed, partition, lease_id, ms)
+
+    # ---- pairing ----
+
+    def pump(self, feed: Feed) -> None:
+        """Give ready partitions to waiting pops while there are both."""
+        while feed.waiters and feed.has_ready:
+            pop = next(iter(feed.waiters))
+            partitions = feed.take(pop.partitions)
+            if not partitions:
+                return
+            self.attempt(pop, feed, partitions)
+
+    def attempt(self, pop: Pop, feed: Feed, partitions: list[int]) -> None:
+        pop.busy = True
+        for one in pop.feeds:
+            one.unpark(pop)
+        self.submit(Attempt(pop, feed, partitions))
+
+    def unserved(self, pop: Pop) -> None:
+        """A claim brought nothing: try the next candidates, wait on, or give up."""
+        pop.busy = False
+        if pop.done.done():
+            return
+        for feed in pop.feeds:
+            feed.park(pop, first=True)
+        if pop.named is None:
+            for feed in pop.feeds:
+                self.pump(feed)
+        if not pop.busy and not pop.waits:
+            pop.done.set_result([])
+
+    def _wake(self, feed: Feed, partition: Partition) -> None:
+        self._wake_named(feed, partition)
+        self.pump(feed)
+
+    def _wake_named(self, feed: Feed, partition: Partition) -> None:
+        waiting = feed.named.get(partition.name) if feed.named else None
+        if waiting and partition.id not in feed.claiming and partition.id not in feed.leased:
+            feed.claiming.add(partition.id)
+            self.attempt(next(iter(waiting)), feed, [partition.id])
+
+    # ---- leases that lapse ----
+
+    def set_timer(
+        self, feed: Feed, partition: Partition, lease_id: uuid.UUID | None, ms: int
+    ) -> None:
+        """Look at a partition again when a lease on it has ended, ours or (None) another's."""
+        at = time.monotonic() + ms / 1000 + _CLOCK_MARGIN_S
+        if lease_id is not None:
+            feed.lease_ends[partition.id] = at
+        self._timer_number += 1
+        heapq.heappush(self._timers, (at, self._timer_number, feed, partition, lease_id))
+
+    def ring(self) -> None:
+        """Offer the partitions whose leases have lapsed by now."""
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, _, feed, partition, lease_id = heapq.heappop(self._timers)
+            if lease_id is not None:
+                held = feed.leased.get(partition.id)
+                # Acked meanwhile, or extended: then a later timer stands for it.
+                if held != lease_id or feed.lease_ends.get(partition.id, now) > now:
+                    continue
+                del feed.leased[partition.id]
+                self._leases.close(lease_id, partition.id)
+            feed.offer_again(partition.id)
+            self._wake(feed, partition)
+
+
+def _nobody_claims(_attempt: Attempt) -> None:
+    raise AssertionError("no claim is connected")

@@ -1,0 +1,112 @@
+"""Looking for what nobody told.
+
+Commits of this server and notifications of others feed the ready sets at once. The lookout
+finds the rest: what other servers wrote when their notification was lost, what was there
+before this server started, what a dead server had leased. It can be slow, because it only
+ever bounds a delay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from datetime import datetime, timedelta
+
+from queen.errors import QueenError
+from queen.service.catalog import Catalog, Queue
+from queen.service.dispatch import Dispatcher
+from queen.service.feeds import Feed
+from queen.storage.database import Database
+
+_log = logging.getLogger(__name__)
+
+# A commit may become visible this much later than the time it carries.
+_LOOK_BACK = timedelta(seconds=2)
+_TIMER_INTERVAL_S = 0.02
+_NET_INTERVAL_S = 1.0
+_SWEEP_INTERVAL_S = 30.0
+_FEED_IDLE_S = 600.0
+_SWEEP_PAGE = 1000
+
+
+class Lookout:
+    def __init__(self, database: Database, catalog: Catalog, dispatcher: Dispatcher) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._dispatcher = dispatcher
+        self._looked: dict[int, datetime] = {}
+        self._looking: dict[int, asyncio.Task[None]] = {}
+
+    async def look(self, queue: Queue) -> None:
+        """Offer what was written to a queue lately. Callers that come together ask once."""
+        task = self._looking.get(queue.id)
+        if task is None:
+            task = asyncio.create_task(self._look(queue))
+            self._looking[queue.id] = task
+            task.add_done_callback(lambda _: self._looking.pop(queue.id, None))
+        await asyncio.shield(task)
+
+    async def _look(self, queue: Queue) -> None:
+        now: datetime = await self._database.fetchval("now")
+        since = self._looked.get(queue.id, now) - _LOOK_BACK
+        rows = await self._database.fetch("written_since", queue.id, since)
+        self._looked[queue.id] = now
+        partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
+        for row in rows:
+            if row["partition_id"] in partitions:
+                partitions[row["partition_id"]].saw_head(row["head"])
+        self._dispatcher.written(partitions.values())
+
+    async def fill(self, feed: Feed) -> None:
+        """Sweep on until something is ready or all partitions have been seen once."""
+        while not feed.has_ready and feed.sweep_after is not None:
+            await self.sweep(feed)
+
+    async def sweep(self, feed: Feed) -> None:
+        """Walk over the next partitions and offer those that have something."""
+        after = feed.sweep_after
+        if after is None:
+            return
+        rows = await self._database.fetch("sweep_page", feed.queue.id, feed.group_id, after)
+        if feed.sweep_after != after:
+            return
+        for row in rows:
+            if row["head"] <= row["committed"]:
+                continue
+            partition = self._catalog.remember_row(feed.queue, row["id"], row["name"], row["head"])
+            held = feed.leased.get(partition.id)
+            if held is not None and (not row["live"] or row["lease_id"] != held):
+                feed.leased.pop(partition.id, None)
+            feed.offer_again(partition.id)
+        feed.sweep_after = rows[-1]["id"] if len(rows) == _SWEEP_PAGE else None
+        feed.swept_at = time.monotonic()
+
+    async def run_timers(self) -> None:
+        """Wake what lapsed leases held back."""
+        while True:
+            self._dispatcher.ring()
+            await asyncio.sleep(_TIMER_INTERVAL_S)
+
+    async def run_net(self) -> None:
+        """Look slowly for what no commit and no notification told."""
+        while True:
+            await asyncio.sleep(_NET_INTERVAL_S)
+            try:
+                for feeds in self._dispatcher.feeds_by_queue():
+                    await self._cast(feeds)
+            except QueenError as error:
+                _log.warning("looking for messages: %s", error)
+
+    async def _cast(self, feeds: list[Feed]) -> None:
+        now = time.monotonic()
+        for feed in feeds:
+            if feed.has_waiters:
+                feed.used_at = now
+            if feed.sweep_after is None and now - feed.swept_at > _SWEEP_INTERVAL_S:
+                feed.sweep_after = 0
+            if feed.sweep_after is not None and now - feed.used_at < _FEED_IDLE_S:
+                await self.sweep(feed)
+                self._dispatcher.pump(feed)
+        if any(feed.has_waiters and not feed.has_ready for feed in feeds):
+            await self.look(feeds[0].queue)
