@@ -28,7 +28,7 @@ from queen.core.cursor import (
 from queen.core.frame import decode_body, decompress
 from queen.errors import QueenError
 from queen.service.batcher import Batcher
-from queen.service.catalog import Catalog, Partition
+from queen.service.catalog import Partition
 from queen.service.leases import LeaseBook, Span
 from queen.storage.database import Database, Record, Transaction
 
@@ -85,13 +85,11 @@ class Acker:
     def __init__(
         self,
         database: Database,
-        catalog: Catalog,
         leases: LeaseBook,
         lease_ended: LeaseEnded,
         tell_others: Callable[[Partition, int], None],
     ) -> None:
         self._database = database
-        self._catalog = catalog
         self._leases = leases
         self._lease_ended = lease_ended
         self._tell_others = tell_others

@@ -47,13 +47,8 @@ class Broker:
         self.popper = Popper(database, self.catalog, self.cache, self.leases)
         self.signals = Signals(database, self.catalog, self.popper)
         self.pusher = Pusher(database, self.catalog, self.dedup, self.cache, self._committed)
-        self.acker = Acker(
-            database,
-            self.catalog,
-            self.leases,
-            self.popper.dispatcher.lease_ended,
-            self.signals.released,
-        )
+        dispatcher = self.popper.dispatcher
+        self.acker = Acker(database, self.leases, dispatcher.lease_ended, self.signals.released)
         self.transactor = Transactor(database, self.pusher, self.acker)
         self.fetcher = Fetcher(database, self.catalog)
         self._tasks: list[asyncio.Task[None]] = []
@@ -119,9 +114,7 @@ class Broker:
             seconds * 1000,
         )
         for span in self.leases.spans(lease_id):
-            self.popper.dispatcher.lease_extended(
-                span.partition, span.group, lease_id, seconds * 1000
-            )
+            self.popper.dispatcher.lease_extended(span, lease_id, seconds * 1000)
         return min((row["lease_until"] for row in rows), default=None)
 
     async def delete_queue(self, queue: str) -> bool:

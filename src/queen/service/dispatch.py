@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from queen.service.catalog import Partition
 from queen.service.feeds import Feed, Pop
-from queen.service.leases import LeaseBook
+from queen.service.leases import LeaseBook, Span
 
 # The database decides when a lease has ended; its clock may be a little behind ours.
 _CLOCK_MARGIN_S = 0.02
@@ -97,12 +97,10 @@ class Dispatcher:
                 feed.offer_again(partition.id)
                 self._wake(feed, partition)
 
-    def lease_extended(
-        self, partition: Partition, group: str, lease_id: uuid.UUID, ms: int
-    ) -> None:
-        feed = self.feed(partition.queue.id, group)
+    def lease_extended(self, span: Span, lease_id: uuid.UUID, ms: int) -> None:
+        feed = self.feed(span.partition.queue.id, span.group)
         if feed is not None:
-            self.set_timer(feed, partition, lease_id, ms)
+            self.set_timer(feed, span.partition, lease_id, ms)
 
     # ---- pairing ----
 

@@ -64,7 +64,11 @@ from (
     select id, name, head from queen.partitions
     where queue_id = $1 and id > $3 order by id limit 1000
 ) p
-left join queen.cursors c on c.partition_id = p.id and c.group_id = $2
+-- The limit keeps the planner from joining with all cursors there are.
+left join lateral (
+    select committed, lease_id, lease_until from queen.cursors
+    where partition_id = p.id and group_id = $2 limit 1
+) c on true
 order by p.id
 
 -- name: fetch_partition :many

@@ -1,0 +1,164 @@
+"""Every named statement prepares, and the hot ones use the index they are meant to."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from queen.storage.database import session_settings
+from queen.storage.embedded import EmbeddedPostgres
+from queen.storage.migrate import migrate
+from queen.storage.statements import parse_statements, statements
+
+_PARTITIONS = 20_000
+_SEGMENTS_EACH = 5
+
+
+@pytest.mark.parametrize("name", sorted(statements()))
+async def test_every_statement_prepares(connection: asyncpg.Connection, name: str) -> None:
+    await connection.prepare(statements()[name].sql)
+
+
+def test_a_statement_file_says_name_and_arity() -> None:
+    (found,) = parse_statements("-- name: one :many\n-- Why.\nselect 1\n")
+    assert (found.name, found.returns, found.sql) == ("one", "many", "-- Why.\nselect 1")
+
+
+@pytest.fixture(scope="module")
+async def large(postgres: EmbeddedPostgres) -> AsyncIterator[asyncpg.Connection]:
+    """A database of its own with twenty thousand partitions and a hundred thousand segments."""
+    name = f"large_{uuid.uuid4().hex[:8]}"
+    admin = await asyncpg.connect(postgres.dsn)
+    await admin.execute(f"create database {name}")
+    opened = await asyncpg.connect(postgres.dsn, database=name, server_settings=session_settings())
+    await migrate(opened)
+    await opened.execute(
+        """
+        insert into queues (name) values ('big');
+        insert into groups (queue_id, name) values (1, 'g');
+        insert into partitions (queue_id, name, head)
+            select 1, 'p' || i, $PER$::bigint * 10 from generate_series(1, $N$) i;
+        insert into cursors (partition_id, group_id, committed)
+            select id, 1, 0 from partitions;
+        insert into segments
+            (partition_id, base_offset, end_offset, created_at, queue_id, codec, hashes, body)
+            select p.id, s * 10, s * 10 + 10, now() - interval '1 hour' + (p.id * s) * interval
+                   '1 millisecond', 1, 0, '', 'x'
+              from partitions p, generate_series(0, $PER$ - 1) s;
+        analyze
+        """.replace("$N$", str(_PARTITIONS)).replace("$PER$", str(_SEGMENTS_EACH))
+    )
+    yield opened
+    await opened.close()
+    await admin.execute(f"drop database {name}")
+    await admin.close()
+
+
+async def _plan(connection: asyncpg.Connection, name: str, *arguments: object) -> str:
+    rows = await connection.fetch(
+        f"explain (analyze, buffers) {statements()[name].sql}", *arguments
+    )
+    return "\n".join(row[0] for row in rows)
+
+
+def _rows_touched(plan: str) -> int:
+    """Return the most rows that any node of the plan produced or threw away."""
+    produced = [
+        float(rows) * int(loops)
+        for rows, loops in re.findall(r"actual time=\S+ rows=([\d.]+) loops=(\d+)", plan)
+    ]
+    removed = [int(count) for count in re.findall(r"Rows Removed by \w+: (\d+)", plan)]
+    return int(max([*produced, *removed]))
+
+
+async def test_reading_a_span_touches_only_its_segments(large: asyncpg.Connection) -> None:
+    plan = await _plan(large, "read_spans", [7, 8], [5, 15], [25, 25])
+    assert "segments_pkey" in plan and "Seq Scan" not in plan
+    assert _rows_touched(plan) <= 10
+
+
+async def test_what_was_written_lately_comes_from_the_time_index(
+    large: asyncpg.Connection,
+) -> None:
+    newest = await large.fetchval("select max(created_at) - interval '5 ms' from segments")
+    plan = await _plan(large, "written_since", 1, newest)
+    assert "segments_by_time" in plan and "Seq Scan" not in plan
+    assert _rows_touched(plan) <= 100
+
+
+async def test_a_sweep_page_is_a_page(large: asyncpg.Connection) -> None:
+    plan = await _plan(large, "sweep_page", 1, 1, _PARTITIONS // 2)
+    assert "Seq Scan" not in plan
+    assert _rows_touched(plan) <= 2000
+
+
+async def test_the_search_for_a_time_is_a_search(large: asyncpg.Connection) -> None:
+    before = await _segment_rows_read(large)
+    offset = await large.fetchval(statements()["offset_at"].sql, 77, await _time_of(large, 77, 20))
+    assert offset == 20
+    assert await _segment_rows_read(large) - before <= 20
+
+
+async def _time_of(connection: asyncpg.Connection, partition: int, offset: int) -> object:
+    return await connection.fetchval(
+        "select created_at from segments where partition_id = $1 and base_offset = $2",
+        partition,
+        offset,
+    )
+
+
+async def _segment_rows_read(connection: asyncpg.Connection) -> int:
+    await connection.execute("select pg_stat_force_next_flush()")
+    reads: int = await connection.fetchval(
+        "select idx_tup_fetch + seq_tup_read from pg_stat_user_tables where relname = 'segments'"
+    )
+    return reads
+
+
+async def _sequential_scans(connection: asyncpg.Connection) -> dict[str, int]:
+    await connection.execute("select pg_stat_force_next_flush()")
+    rows = await connection.fetch("select relname, seq_scan from pg_stat_user_tables")
+    return {row["relname"]: row["seq_scan"] for row in rows}
+
+
+async def test_append_claim_and_ack_never_scan_a_table(large: asyncpg.Connection) -> None:
+    sql = {name: statements()[name].sql for name in ("append", "claim", "ack_spans")}
+    before = await _sequential_scans(large)
+    lease = uuid.uuid4()
+    appended = await large.fetch(
+        sql["append"], [1], [5, 9], [2, 3], [50, 50], [False, False], [1, 2], [0, 0], [2, 3],
+        [0, 0], [b"a" * 16, b"b" * 24], [b"x", b"y"],
+    )  # fmt: skip
+    assert [(row["outcome"], row["head"]) for row in appended] == [(0, 50), (0, 50)]
+    (claimed,) = await large.fetch(sql["claim"], [5], [1], [lease], [60_000], [False], [1], [100])
+    assert (claimed["outcome"], claimed["committed"], claimed["batch_end"]) == (0, 0, 52)
+    (acked,) = await large.fetch(sql["ack_spans"], [5], [1], [lease], [52])
+    assert (acked["outcome"], acked["committed"]) == (0, 52)
+    after = await _sequential_scans(large)
+    for table in ("partitions", "segments", "cursors"):
+        assert after[table] == before[table], table
+
+
+async def test_cursors_and_partitions_are_updated_in_place(connection: asyncpg.Connection) -> None:
+    """HOT: no index covers a column that a push, a pop or an ack changes."""
+    rows = await connection.fetch(
+        """
+        select c.relname, a.attname
+          from pg_index i
+          join pg_class c on c.oid = i.indrelid
+          join pg_attribute a on a.attrelid = c.oid and a.attnum = any (i.indkey)
+         where c.relnamespace = 'queen'::regnamespace and c.relname in ('cursors', 'partitions')
+        """
+    )
+    indexed = {(row["relname"], row["attname"]) for row in rows}
+    assert indexed == {
+        ("cursors", "partition_id"),
+        ("cursors", "group_id"),
+        ("partitions", "id"),
+        ("partitions", "queue_id"),
+        ("partitions", "name"),
+    }
