@@ -150,14 +150,18 @@ class RecentKeys:
     def _sort_tail(self) -> None:
         run = _Run(np.sort(self._tail), self._tail_first, self._clock())
         self._tail_size = 0
-        # Equal-sized neighbours merge, so that there are few runs to look through. The limit
-        # keeps a merge short and lets old hashes go in steps.
-        while self._runs and len(self._runs[-1].keys) <= len(run.keys) <= _RUN // 2:
+        # Equal-sized neighbours merge, so that there are few runs to look through. The limits
+        # keep a merge short and let old hashes go in steps.
+        while self._runs and self._should_merge(self._runs[-1], run):
             older = self._runs.pop()
             # "stable" is a merge sort: it joins two sorted halves without sorting them again.
             keys = np.sort(np.concatenate((older.keys, run.keys)), kind="stable")
             run = _Run(keys, older.first, run.last)
         self._runs.append(run)
+
+    def _should_merge(self, older: _Run, newer: _Run) -> bool:
+        short_time = newer.last - older.first <= self._window_s / 8
+        return short_time and len(older.keys) <= len(newer.keys) <= _RUN // 2
 
     def _drop_old(self) -> None:
         cutoff = self._clock() - self._window_s

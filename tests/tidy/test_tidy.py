@@ -1,0 +1,57 @@
+"""House rules that a tool can check."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+_LONGEST_FUNCTION = 60
+_FORBIDDEN_NAMES = {"utils.py", "util.py", "helpers.py", "manager.py", "common.py", "misc.py"}
+# Written in pieces, so that this file does not break its own rule.
+_REGISTRY_HOSTS = re.compile("|".join(["pypi" + r"\.org", "python" + "hosted", "npm" + r"js\."]))
+_MACHINE_PATHS = re.compile(r"/(?:" + "work" + "|" + "farm" + r")/|/root/\.")
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
+    )
+    return [ROOT / name for name in listed.stdout.split("\0") if name]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_says_what_it_is_for_and_keeps_its_functions_short(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "no docstring"
+    assert path.name not in _FORBIDDEN_NAMES
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            length = node.end_lineno - node.lineno + 1
+            assert length <= _LONGEST_FUNCTION, f"{node.name} has {length} lines"
+
+
+def test_no_file_names_a_registry_or_a_machine() -> None:
+    for path in tracked():
+        if not path.exists() or path.suffix in {".png", ".ico"}:
+            continue
+        text = path.read_text(errors="replace")
+        assert not _REGISTRY_HOSTS.search(text), path
+        assert not _MACHINE_PATHS.search(text), path
+
+
+def test_no_tracked_file_is_large() -> None:
+    for path in tracked():
+        if path.exists():
+            assert path.stat().st_size < 400_000, path
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs/decisions").glob("[0-9]*.md"))
+    assert numbers == list(range(1, len(numbers) + 1))

@@ -1,0 +1,111 @@
+"""The rules of an ack, on plain values."""
+
+from __future__ import annotations
+
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queen.core.cursor import (
+    Cursor,
+    Verdict,
+    Wish,
+    bits_from_bytes,
+    bits_to_bytes,
+    has_receipt,
+    settle,
+)
+
+LEASE = uuid.UUID(int=7)
+OTHER = uuid.UUID(int=8)
+
+
+def leased(start: int = 10, end: int = 15) -> Cursor:
+    return Cursor(committed=start, batch_end=end, lease_id=LEASE, live=True, attempts=1)
+
+
+def test_acking_everything_moves_the_cursor_and_ends_the_lease() -> None:
+    after = settle(leased(), LEASE, dict.fromkeys(range(10, 15), Wish.DONE), 3)
+    assert after.cursor.committed == 15
+    assert after.cursor.lease_id is None
+    assert after.cursor.attempts == 0
+    assert has_receipt(after.cursor, LEASE)
+
+
+def test_acks_out_of_order_wait_for_the_gap() -> None:
+    after = settle(leased(), LEASE, {12: Wish.DONE, 13: Wish.DONE}, 3)
+    assert after.cursor.committed == 10
+    assert after.cursor.lease_id == LEASE
+    after = settle(after.cursor, LEASE, {10: Wish.DONE, 11: Wish.DONE}, 3)
+    assert after.cursor.committed == 14
+
+
+def test_a_lapsed_lease_is_refused() -> None:
+    cursor = leased()
+    cursor.live = False
+    after = settle(cursor, LEASE, {10: Wish.DONE}, 3)
+    assert after.verdicts == {10: Verdict.LOST}
+    assert after.cursor is cursor
+
+
+def test_another_holder_is_refused() -> None:
+    after = settle(leased(), OTHER, {10: Wish.DONE}, 3)
+    assert after.verdicts == {10: Verdict.LOST}
+
+
+def test_a_repeated_ack_is_told_that_it_succeeded() -> None:
+    first = settle(leased(), LEASE, dict.fromkeys(range(10, 15), Wish.DONE), 3)
+    again = settle(first.cursor, LEASE, {11: Wish.DONE}, 3)
+    assert again.verdicts == {11: Verdict.ALREADY}
+
+
+def test_a_message_outside_the_lease_is_refused() -> None:
+    after = settle(leased(), LEASE, {15: Wish.DONE}, 3)
+    assert after.verdicts == {15: Verdict.LOST}
+
+
+def test_a_failed_message_keeps_its_place_and_what_is_done_stays_done() -> None:
+    wishes = dict.fromkeys(range(10, 15), Wish.DONE) | {11: Wish.FAILED}
+    after = settle(leased(), LEASE, wishes, 3)
+    assert after.verdicts[11] is Verdict.RETRY
+    assert after.cursor.committed == 11
+    assert after.cursor.lease_id is None
+    assert after.cursor.acked == 0b1110
+    assert after.cursor.attempts == 1
+
+
+def test_a_message_that_fails_too_often_is_dead_and_counts_as_done() -> None:
+    cursor = leased(10, 11)
+    cursor.attempts = 3
+    after = settle(cursor, LEASE, {10: Wish.FAILED}, 2)
+    assert after.dead == [10]
+    assert after.cursor.committed == 11
+
+
+def test_retry_never_kills() -> None:
+    cursor = leased(10, 11)
+    cursor.attempts = 99
+    assert settle(cursor, LEASE, {10: Wish.RETRY}, 2).verdicts == {10: Verdict.RETRY}
+
+
+def test_an_ack_without_a_lease_id_means_the_current_lease() -> None:
+    assert settle(leased(), None, {10: Wish.DONE}, 3).verdicts == {10: Verdict.DONE}
+    free = Cursor(committed=10)
+    assert settle(free, None, {10: Wish.DONE}, 3).verdicts == {10: Verdict.LOST}
+
+
+@given(st.permutations(range(20)), st.integers(1, 7))
+def test_any_order_of_acks_ends_at_the_same_place(order: list[int], size: int) -> None:
+    cursor = leased(0, 20)
+    for start in range(0, 20, size):
+        wishes = dict.fromkeys(order[start : start + size], Wish.DONE)
+        after = settle(cursor, LEASE, wishes, 3)
+        assert set(after.verdicts.values()) == {Verdict.DONE}
+        cursor = after.cursor
+    assert (cursor.committed, cursor.acked, cursor.lease_id) == (20, 0, None)
+
+
+@given(st.integers(0, 2**200))
+def test_bits_survive_storage(bits: int) -> None:
+    assert bits_from_bytes(bits_to_bytes(bits)) == bits

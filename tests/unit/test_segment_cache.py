@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from queen.core.frame import Segment, segment_of
+from queen.service.segments import SegmentCache
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def segment(count: int, size: int = 1) -> Segment:
+    ids = [str(n).encode() for n in range(count)]
+    return segment_of(ids, [b"1" * size] * count)
+
+
+def test_a_span_over_several_segments_is_found() -> None:
+    cache = SegmentCache(1_000_000)
+    for base in (0, 10, 20):
+        cache.put(1, base, NOW, segment(10))
+    found = cache.span(1, 5, 25)
+    assert found is not None
+    assert [stored.base_offset for stored in found] == [0, 10, 20]
+    assert found[0].part(5, 25) == (5, 10)
+    assert found[2].part(5, 25) == (0, 5)
+
+
+def test_a_gap_means_not_found() -> None:
+    cache = SegmentCache(1_000_000)
+    cache.put(1, 0, NOW, segment(10))
+    cache.put(1, 20, NOW, segment(10))
+    assert cache.span(1, 5, 25) is None
+    assert cache.span(1, 12, 15) is None
+    assert cache.span(1, 0, 10) is not None
+    assert cache.span(2, 0, 10) is None
+
+
+def test_the_oldest_go_first_and_the_bound_holds() -> None:
+    cache = SegmentCache(100_000)
+    for base in range(0, 10_000, 10):
+        cache.put(base % 7, base, NOW, segment(10, 100))
+        assert cache.size_bytes <= 100_000
+    assert cache.span(0, 0, 10) is None
+    assert cache.span(9990 % 7, 9990, 10_000) is not None
