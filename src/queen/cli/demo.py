@@ -1,8 +1,188 @@
-"""`queen demo`: placeholder until the server answers."""
+"""`queen demo`: a broker from nothing, messages through it, and a count that must agree.
+
+Everything goes over HTTP, as any program would do it: a server of its own in a temporary
+folder, producers, and two consumer groups with four consumers each.
+"""
 
 from __future__ import annotations
 
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+_QUEUE = "demo.orders"
+_MESSAGES = 10_000
+_PARTITIONS = 100
+_BATCH = 100
+_GROUPS = ("billing", "analytics")
+_CONSUMERS = 4
+_GIVE_UP_S = 120
+
+
+class _Http:
+    """One keep-alive connection to the demo's server."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def call(self, method: str, path: str, body: object | None = None) -> Any:
+        data = None if body is None else json.dumps(body)
+        self._connection.request(method, path, data, {"content-type": "application/json"})
+        response = self._connection.getresponse()
+        raw = response.read()
+        if response.status >= 400:
+            raise typer.Exit(code=1)
+        return json.loads(raw) if raw else None
+
+
+class _Group:
+    """What one consumer group has seen."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen: Counter[str] = Counter()
+        self.by_consumer: Counter[str] = Counter()
+        self.out_of_order = 0
+        self.seconds = 0.0
+        self._last: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def took(self, consumer: str, messages: list[dict[str, Any]]) -> None:
+        with self._lock:
+            for message in messages:
+                self.seen[message["transactionId"]] += 1
+                partition, offset = message["partition"], message["offset"]
+                self.out_of_order += offset <= self._last.get(partition, -1)
+                self._last[partition] = offset
+            self.by_consumer[consumer] += len(messages)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.seen) >= _MESSAGES
+
 
 def demo() -> None:
-    """Show the broker at work."""
-    raise SystemExit(1)
+    """Serve, push 10,000 messages over 100 partitions, consume them with two groups."""
+    console = Console()
+    console.print("Starting a broker with its own PostgreSQL in a temporary folder ...")
+    with _server() as port:
+        console.print(f"queen ready on http://127.0.0.1:{port}")
+        sent, push_seconds = _produce(port)
+        console.print(f"Pushed {len(sent):,} messages over {_PARTITIONS} partitions.")
+        groups = [_Group(name) for name in _GROUPS]
+        with ThreadPoolExecutor(len(groups) * _CONSUMERS) as pool:
+            for group in groups:
+                for number in range(_CONSUMERS):
+                    pool.submit(_consume, port, group, f"{group.name}-{number + 1}")
+    console.print(_table(len(sent), push_seconds, groups))
+    wrong = [group.name for group in groups if not _agrees(sent, group)]
+    if wrong:
+        console.print(f"[red]The counts do not agree for {', '.join(wrong)}.")
+        raise typer.Exit(code=1)
+    console.print(
+        f"Every group got each of the {len(sent):,} messages once, in order within its partition."
+    )
+
+
+@contextmanager
+def _server() -> Iterator[int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="queen-demo-") as folder:
+        code = "from queen.cli.main import app; app()"
+        command = [sys.executable, "-c", code, "serve", "--port", str(port), "--data-dir", folder]
+        environment = {key: value for key, value in os.environ.items() if not _misleads(key)}
+        process = subprocess.Popen(  # noqa: S603 (our own program)
+            command, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        try:
+            assert process.stdout is not None
+            if not any(line.startswith("queen ready") for line in process.stdout):
+                raise typer.Exit(code=1)
+            yield port
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
+
+
+def _misleads(variable: str) -> bool:
+    """Whether a variable would send the demo to a server or database that is not its own."""
+    return variable in ("HOST", "PORT") or variable.startswith(("QUEEN_", "PG_"))
+
+
+def _produce(port: int) -> tuple[list[str], float]:
+    server = _Http(port)
+    server.call("POST", "/api/v1/configure", {"queue": _QUEUE, "options": {"leaseTime": 30}})
+    sent: list[str] = []
+    started = time.perf_counter()
+    for batch in range(_MESSAGES // _BATCH):
+        ids = [str(uuid.uuid4()) for _ in range(_BATCH)]
+        items = [
+            {
+                "queue": _QUEUE,
+                "partition": f"customer-{(batch + number) % _PARTITIONS}",
+                "transactionId": one,
+                "payload": {"order": batch * _BATCH + number, "total": number * 1.5},
+            }
+            for number, one in enumerate(ids)
+        ]
+        server.call("POST", "/api/v1/push", {"items": items})
+        sent += ids
+    return sent, time.perf_counter() - started
+
+
+def _consume(port: int, group: _Group, name: str) -> None:
+    server = _Http(port)
+    started = time.perf_counter()
+    query = f"batch={_BATCH}&wait=true&timeout=500&consumerGroup={group.name}"
+    while not group.complete and time.perf_counter() - started < _GIVE_UP_S:
+        answer = server.call("GET", f"/api/v1/pop/queue/{_QUEUE}?{query}")
+        if not answer:
+            continue
+        messages = answer["messages"]
+        group.took(name, messages)
+        keys = ("transactionId", "partitionId", "leaseId")
+        acks = [{key: message[key] for key in keys} for message in messages]
+        body = {"acknowledgments": acks, "consumerGroup": group.name}
+        server.call("POST", "/api/v1/ack/batch", body)
+        group.seconds = time.perf_counter() - started
+
+
+def _agrees(sent: list[str], group: _Group) -> bool:
+    return group.seen == Counter(sent) and not group.out_of_order
+
+
+def _table(sent: int, push_seconds: float, groups: list[_Group]) -> Table:
+    table = Table(title="What went in and what came out")
+    for column in ("who", "messages", "messages/s", "redelivered", "out of order"):
+        table.add_column(column, justify="left" if column == "who" else "right")
+    table.add_row("producer", f"{sent:,}", f"{sent / push_seconds:,.0f}", "", "", end_section=True)
+    for group in groups:
+        total = sum(group.by_consumer.values())
+        rate = total / group.seconds if group.seconds else 0
+        again = total - len(group.seen)
+        table.add_row(
+            f"group {group.name}", f"{total:,}", f"{rate:,.0f}", str(again), str(group.out_of_order)
+        )
+        for consumer, count in sorted(group.by_consumer.items()):
+            table.add_row(f"  {consumer}", f"{count:,}", "", "", "")
+        table.add_section()
+    return table
