@@ -24,7 +24,7 @@ from queen.core.frame import (
     segment_of,
     unpack_frames,
 )
-from queen.core.framecheck import check_segment
+from queen.core.framecheck import check_payloads, checked_ids
 from queen.errors import InvalidFrame, PayloadTooLarge
 
 _ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
@@ -38,7 +38,8 @@ _payloads = st.recursive(
 def checked(data: bytes) -> list[Segment]:
     segments = [frame.segment() for frame in unpack_frames(data)]
     for segment in segments:
-        check_segment(segment)
+        checked_ids(segment)
+        check_payloads(segment)
     return segments
 
 

@@ -114,10 +114,15 @@ def segment_of(
     transaction_ids: Sequence[bytes], payloads: Sequence[bytes], extras: Extras | None = None
 ) -> Segment:
     """Return the columns of some messages. Payloads are trusted to be JSON on one line."""
-    id_offsets = array("i", accumulate(map(len, transaction_ids), initial=0))
-    payload_offsets = array("i", accumulate(map(_one_more, map(len, payloads)), initial=0))
-    ids = b"".join(transaction_ids)
-    data = b"\n".join(payloads) + b"\n" if payloads else b""
+    if len(payloads) == 1:
+        # Lone messages are common and need no running sums.
+        ids, data = transaction_ids[0], bytes(payloads[0]) + b"\n"
+        id_offsets, payload_offsets = array("i", (0, len(ids))), array("i", (0, len(data)))
+    else:
+        id_offsets = array("i", accumulate(map(len, transaction_ids), initial=0))
+        payload_offsets = array("i", accumulate(map(_one_more, map(len, payloads)), initial=0))
+        ids = b"".join(transaction_ids)
+        data = b"\n".join(payloads) + b"\n" if payloads else b""
     return Segment(len(payloads), id_offsets, payload_offsets, ids, data, extras or {})
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from itertools import accumulate
-from operator import sub
 
 import msgspec
 
@@ -27,17 +26,13 @@ _lines = msgspec.json.Decoder(msgspec.Raw)
 _one_more = (1).__add__
 
 
-def check_segment(segment: Segment) -> None:
-    """Raise `InvalidFrame` unless every id and every payload can be stored as it is."""
-    _check_ids(segment)
-    _check_payloads(segment)
-    _check_extras(segment)
-
-
-def _check_ids(segment: Segment) -> None:
+def checked_ids(segment: Segment) -> list[bytes]:
+    """Return the transaction ids; raise `InvalidFrame` unless all of them can be stored."""
     offsets, total = segment.id_offsets, len(segment.ids)
-    lengths = list(map(sub, offsets[1:], offsets))
-    if offsets[0] != 0 or offsets[-1] != total or min(lengths) <= 0:
+    ids = segment.id_bytes()
+    lengths = list(map(len, ids))
+    # With no offset negative and no slice empty, each offset is larger than the one before.
+    if offsets[0] != 0 or offsets[-1] != total or min(offsets) < 0 or min(lengths) == 0:
         raise InvalidFrame(f"transaction id offsets do not rise from 0 to {total}")
     if max(lengths) > MAX_TRANSACTION_ID_BYTES:
         raise InvalidFrame(f"a transaction id is longer than {MAX_TRANSACTION_ID_BYTES} bytes")
@@ -48,9 +43,11 @@ def _check_ids(segment: Segment) -> None:
             segment.transaction_ids()
         except UnicodeDecodeError:
             raise InvalidFrame("a transaction id is not valid UTF-8") from None
+    return ids
 
 
-def _check_payloads(segment: Segment) -> None:
+def check_payloads(segment: Segment) -> None:
+    """Raise `InvalidFrame` unless every payload, and what goes with it, can be stored."""
     data = segment.data
     try:
         values = _lines.decode_lines(data)
@@ -63,12 +60,15 @@ def _check_payloads(segment: Segment) -> None:
     ):
         raise InvalidFrame("the payloads are not one JSON value a line")
     lengths = list(map(len, values))
-    if array("i", accumulate(map(_one_more, lengths), initial=0)) != segment.payload_offsets:
+    offsets = array("i", accumulate(map(_one_more, lengths), initial=0))
+    # Bytes compare at once, arrays element by element.
+    if offsets.tobytes() != segment.payload_offsets.tobytes():
         raise InvalidFrame("payload offsets do not match the payloads")
     longest = max(lengths)
     small = longest <= MAX_PAYLOAD_BYTES and longest_is_shallow(longest)
     if not (small and is_plain(data)):
         _check_one_by_one(segment)
+    _check_extras(segment)
 
 
 def _check_one_by_one(segment: Segment) -> None:

@@ -17,6 +17,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from http import HTTPStatus
 from typing import cast
 
@@ -24,7 +25,7 @@ import httptools
 
 from queen.errors import BadRequest, HeadersTooLarge, Overloaded, PayloadTooLarge, QueenError
 from queen.server.failures import failure
-from queen.server.http import Request, Response
+from queen.server.http import Headers, Request, Response
 
 _log = logging.getLogger(__name__)
 
@@ -322,9 +323,13 @@ class Connection(asyncio.Protocol):
 
 
 def _head(response: Response, keep_alive: bool, length: bytes) -> bytes:
-    lines = [_STATUS_LINES[response.status]]
-    lines += [f"{name}: {value}\r\n".encode() for name, value in response.headers]
-    if response.status != HTTPStatus.NO_CONTENT:
-        lines.append(length)
-    lines.append(_KEEP_ALIVE if keep_alive else _CLOSE)
-    return b"".join(lines)
+    if response.status == HTTPStatus.NO_CONTENT:
+        length = b""
+    start = _head_start(response.status, response.headers)
+    return b"".join((start, length, _KEEP_ALIVE if keep_alive else _CLOSE))
+
+
+@lru_cache(maxsize=256)
+def _head_start(status: int, headers: Headers) -> bytes:
+    lines = [f"{name}: {value}\r\n".encode() for name, value in headers]
+    return b"".join((_STATUS_LINES[status], *lines))

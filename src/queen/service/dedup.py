@@ -154,7 +154,12 @@ class Dedup:
 
     def remember(self, lanes: list[Lane]) -> None:
         """Keep the hashes of lanes that were committed, all at once."""
-        self.recent.add(np.concatenate([lane.keys for lane in lanes]))
+        keys = lanes[0].keys
+        count = sum(lane.keys_to - lane.keys_from for lane in lanes)
+        if count != len(keys) or any(lane.keys is not keys for lane in lanes):
+            keys = np.concatenate([lane.keys[lane.keys_from : lane.keys_to] for lane in lanes])
+        if count:
+            self.recent.add(keys)
 
     def met_unseen(self, lane: Lane, head: int, unseen: bytes | None) -> None:
         """Keep what others wrote; the append was refused because of it."""
@@ -171,7 +176,7 @@ def _set_keys(lanes: list[Lane]) -> NDArray[np.uint64]:
     keys: NDArray[np.uint64] = np.frombuffer(hashes, dtype=np.uint64) ^ np.repeat(salts, counts)
     start = 0
     for lane, count in zip(lanes, counts, strict=True):
-        lane.keys = keys[start : start + count]
+        lane.keys, lane.keys_from, lane.keys_to = keys, start, start + count
         start += count
     return keys
 
@@ -184,7 +189,7 @@ def _mark(append: Append, index: int, place: int | tuple[Append, int]) -> None:
 
 def _mark_repeats_inside(lane: Lane) -> None:
     ids = lane.ids
-    if len(set(ids)) == len(ids):
+    if len(ids) == 1 or len(set(ids)) == len(ids):
         return
     first: dict[bytes, tuple[Append, int]] = {}
     for append in lane.appends:

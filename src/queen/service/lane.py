@@ -29,15 +29,16 @@ class Built(NamedTuple):
 
 
 class Lane:
-    __slots__ = ("appends", "keys", "known", "partition", "segments")
+    __slots__ = ("appends", "keys", "keys_from", "keys_to", "known", "partition", "segments")
 
     def __init__(self, partition: Partition, appends: list[Append]) -> None:
         self.partition = partition
         self.appends = appends
         # Offset up to which transaction ids have been compared; None when nobody has to.
         self.known: int | None = None
-        # The hashes of all ids, mixed with the partition, as the recent ones are kept.
+        # The hashes of the whole flush, mixed with their partitions, and which are this lane's.
         self.keys = _NO_KEYS
+        self.keys_from = self.keys_to = 0
         self.segments: list[Built] = []
 
     @property
@@ -57,6 +58,12 @@ class Lane:
     def build(self) -> None:
         """Turn what is new among the appends into segments, in order."""
         self.segments = []
+        only = self.appends[0]
+        if len(self.appends) == 1 and not only.repeats:
+            if only.encoded is None:
+                only.encode()
+            self._own(only)
+            return
         small: list[Append] = []
         weight = messages = 0
         for append in self.appends:
