@@ -100,6 +100,11 @@ class Broker:
         assert partition is not None
         return queue_id, partition
 
+    async def now(self) -> datetime:
+        """Return the time that counts: the database's."""
+        at: datetime = await self.database.fetchval("now")
+        return at
+
     async def extend(self, lease_id: uuid.UUID, seconds: int) -> datetime | None:
         """Prolong a live lease; None when it is not, or no longer, one."""
         held = [(span.partition.id, span.group_id) for span in self.leases.spans(lease_id)]

@@ -13,12 +13,14 @@ import contextlib
 import time
 from collections.abc import Iterable
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
 from queen.core.ids import message_prefix, partition_uuid
 from queen.core.names import labels_of
 from queen.core.options import QueueOptions
+from queen.errors import NotFound
 from queen.storage.database import Database, Record
 
 _OPTIONS_TTL_S = 5.0
@@ -62,6 +64,16 @@ class Partition:
 
     def saw_head(self, head: int) -> None:
         self.head = max(self.head, head)
+
+
+class Subscription(NamedTuple):
+    """Where a group starts that has never been seen: `all`, `new`, or `timestamp`."""
+
+    mode: str = "all"
+    starts_at: datetime | None = None
+
+
+FROM_BEGINNING = Subscription()
 
 
 class Catalog:
@@ -112,6 +124,10 @@ class Catalog:
         pairs = [(self._queues[q], p) for q, p in wanted if p not in self._queues[q].partitions]
         if pairs:
             await self._resolve_partitions(pairs)
+        for queue, partition in pairs:
+            if partition not in queue.partitions:
+                # Deleted by another server a moment ago; the next try makes it anew.
+                self.forget_queue(queue.name)
 
     async def ensure_queue(self, name: str) -> None:
         """Create a queue with default options unless it exists."""
@@ -160,20 +176,26 @@ class Catalog:
         found.saw_head(head)
         return found
 
-    async def group(
-        self, queue: Queue, name: str, mode: str = "all", starts_at: datetime | None = None
-    ) -> int:
+    async def group(self, queue: Queue, name: str, subscription: Subscription) -> int:
         """Return the id of a group, registering it at first contact."""
-        key = (queue.id, name)
-        found = self._groups.get(key)
+        found = self._groups.get((queue.id, name))
         if found is None:
+            mode, starts_at = subscription
             found = await self._database.fetchval("ensure_group", queue.id, name, mode, starts_at)
-            assert found is not None
-            self._groups[key] = found
+            if found is None:
+                self.forget_queue(queue.name)
+                raise NotFound(f"queue {queue.name!r} was deleted")
+            self._groups[queue.id, name] = found
         return found
 
-    def known_group(self, queue: Queue, name: str) -> int | None:
-        return self._groups.get((queue.id, name))
+    async def find_group(self, queue: Queue, name: str) -> int | None:
+        """Return the id of a group that has been here before."""
+        found = self._groups.get((queue.id, name))
+        if found is None:
+            found = await self._database.fetchval("find_group", queue.id, name)
+            if found is not None:
+                self._groups[queue.id, name] = found
+        return found
 
     async def _load_queues(self, names: Iterable[str]) -> None:
         stale = time.monotonic() - _OPTIONS_TTL_S

@@ -153,7 +153,7 @@ class Claims:
             if pop.done.done():
                 self._unwanted(grants)
             else:
-                pop.done.set_result(grants)
+                pop.finish(grants)
         self._dispatcher.pump(attempt.feed)
 
     def _book(self, feed: Feed, grant: Grant) -> None:
@@ -168,25 +168,22 @@ class Claims:
 
     async def _read(self, grants: list[Grant]) -> None:
         """Fill in the messages, from the cache where it has them all."""
-        missing: dict[int, list[Grant]] = defaultdict(list)
+        missing: list[Grant] = []
         for grant in grants:
             found = self._cache.span(grant.partition.id, grant.start, grant.stop)
             if found is None:
-                missing[grant.partition.id].append(grant)
+                missing.append(grant)
             else:
                 grant.stored.extend(found)
         if not missing:
             return
-        wanted = [grant for group in missing.values() for grant in group]
         rows = await self._database.fetch(
             "read_spans",
-            [grant.partition.id for grant in wanted],
-            [grant.start for grant in wanted],
-            [grant.stop for grant in wanted],
+            [grant.partition.id for grant in missing],
+            [grant.start for grant in missing],
+            [grant.stop for grant in missing],
         )
         for row in rows:
             segment = decode_body(decompress(row["codec"], row["body"]))
             stored = Stored(row["base_offset"], row["created_at"], segment)
-            for grant in missing[row["partition_id"]]:
-                if stored.base_offset < grant.stop and stored.end_offset > grant.start:
-                    grant.stored.append(stored)
+            missing[row["span"] - 1].stored.append(stored)

@@ -114,6 +114,7 @@ class Dispatcher:
             self.attempt(pop, feed, partitions)
 
     def attempt(self, pop: Pop, feed: Feed, partitions: list[int]) -> None:
+        assert not pop.done.done(), "an answered pop must not claim"
         pop.busy = True
         for one in pop.feeds:
             one.unpark(pop)
@@ -130,7 +131,7 @@ class Dispatcher:
             for feed in pop.feeds:
                 self.pump(feed)
         if not pop.busy and not pop.waits:
-            pop.done.set_result([])
+            pop.finish([])
 
     def _wake(self, feed: Feed, partition: Partition) -> None:
         self._wake_named(feed, partition)

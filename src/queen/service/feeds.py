@@ -22,7 +22,7 @@ import uuid
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
-from queen.service.catalog import Partition, Queue
+from queen.service.catalog import FROM_BEGINNING, Partition, Queue, Subscription
 from queen.service.segments import Stored
 
 # What this server believes of a partition it has not read: nothing is done yet.
@@ -56,6 +56,7 @@ class Pop:
         "group",
         "named",
         "partitions",
+        "subscription",
         "waits",
     )
 
@@ -68,6 +69,7 @@ class Pop:
         auto_ack: bool = False,
         waits: bool = False,
         named: str | None = None,
+        subscription: Subscription = FROM_BEGINNING,
     ) -> None:
         self.group = group
         self.batch = batch
@@ -76,10 +78,18 @@ class Pop:
         self.waits = waits
         # The partition asked for, None for any.
         self.named = named
+        self.subscription = subscription
         self.feeds: list[Feed] = []
         # A claim for this pop is on its way.
         self.busy = False
         self.done: asyncio.Future[list[Grant]] = asyncio.get_running_loop().create_future()
+
+    def finish(self, grants: list[Grant]) -> None:
+        """Answer the pop, once. It leaves its feeds first: nothing may be claimed for it now."""
+        for feed in self.feeds:
+            feed.unpark(self)
+        if not self.done.done():
+            self.done.set_result(grants)
 
 
 class Feed:

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Iterable
-from datetime import datetime
 from typing import Any
 
 from queen.errors import QueenError, Unavailable
@@ -53,24 +52,26 @@ class Popper:
         queues: list[Queue],
         pop: Pop,
         timeout_s: float,
-        *,
-        mode: str = "all",
-        starts_at: datetime | None = None,
         label: tuple[str, str] | None = None,
     ) -> list[Grant]:
         """Return what could be claimed; empty when nothing came within the timeout."""
         if self._closed:
             raise Unavailable("the server is stopping")
-        pop.feeds = [await self._feed(queue, pop.group, mode, starts_at) for queue in queues]
+        pop.feeds = [await self._feed(queue, pop) for queue in queues]
         if pop.waits and label is not None:
             self._by_label[pop] = label
         try:
             for feed in pop.feeds:
                 feed.park(pop)
             await self._first_try(pop)
-            if not pop.busy and not pop.done.done() and (not pop.waits or self._closed):
-                pop.done.set_result([])
+            if not pop.busy and (not pop.waits or self._closed):
+                pop.finish([])
             return await self._served(pop, timeout_s)
+        except asyncio.CancelledError:
+            # The client has gone. Whatever a claim still brings goes back unused.
+            _answer_empty(pop)
+            self._spawn(self._give_back_result(pop))
+            raise
         finally:
             self._by_label.pop(pop, None)
             for feed in pop.feeds:
@@ -104,23 +105,17 @@ class Popper:
             limit = timeout_s if pop.waits else None
             return await asyncio.wait_for(asyncio.shield(pop.done), limit)
         except TimeoutError:
-            pop.waits = False
+            _answer_empty(pop)
             # If a claim is under way, what it brings must not fall between two chairs.
-            return await pop.done if pop.busy else []
-        except asyncio.CancelledError:
-            # The client has gone. Whatever the claim still brings goes back unused.
-            pop.waits = False
-            if pop.busy or pop.done.done():
-                self._spawn(self._give_back_result(pop))
-            raise
+            return await pop.done
 
-    async def _feed(self, queue: Queue, group: str, mode: str, starts_at: datetime | None) -> Feed:
-        feed = self.dispatcher.feed(queue.id, group)
+    async def _feed(self, queue: Queue, pop: Pop) -> Feed:
+        feed = self.dispatcher.feed(queue.id, pop.group)
         if feed is None or feed.queue is not queue:
-            group_id = await self._catalog.group(queue, group, mode, starts_at)
-            feed = self.dispatcher.feed(queue.id, group)
+            group_id = await self._catalog.group(queue, pop.group, pop.subscription)
+            feed = self.dispatcher.feed(queue.id, pop.group)
             if feed is None or feed.queue is not queue:
-                feed = Feed(queue, group, group_id)
+                feed = Feed(queue, pop.group, group_id)
                 self.dispatcher.add(feed)
         feed.used_at = time.monotonic()
         return feed
@@ -167,7 +162,7 @@ class Popper:
                 self._spawn(self._join(pop, queue))
 
     async def _join(self, pop: Pop, queue: Queue) -> None:
-        feed = await self._feed(queue, pop.group, "all", None)
+        feed = await self._feed(queue, pop)
         await self.lookout.fill(feed)
         if pop in self._by_label and feed not in pop.feeds:
             pop.feeds.append(feed)
@@ -186,7 +181,13 @@ class Popper:
     async def _give_back(self, grants: list[Grant]) -> None:
         for grant in grants:
             feed = self.dispatcher.feed(grant.partition.queue.id, grant.group)
-            if grant.lease_id is None or feed is None:
+            if grant.lease_id is None:
+                # autoAck delivers at most once: committed, and the client did not wait for it.
+                _log.warning(
+                    "%d messages were committed for a client that hung up", grant.stop - grant.start
+                )
+                continue
+            if feed is None:
                 continue
             await self._database.fetch(
                 "release_lease", [grant.partition.id], [feed.group_id], grant.lease_id
@@ -218,5 +219,5 @@ class Popper:
 
 def _answer_empty(pop: Pop) -> None:
     pop.waits = False
-    if not pop.busy and not pop.done.done():
-        pop.done.set_result([])
+    if not pop.busy:
+        pop.finish([])

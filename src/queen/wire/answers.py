@@ -151,7 +151,8 @@ def messages(
 
     `common` holds what they share. Ids must be ready to stand between quotes.
     """
-    tail = b"," + encode(common)[1:]
+    # It becomes part of a format: a percent sign in a name must stay one.
+    tail = b"," + encode(common)[1:].replace(b"%", b"%%")
     head = f'{{"id":"{prefix}'.encode()
     if traces is None and not skip:
         form = head + b'%012x","transactionId":"%b","data":%b,"offset":%d,"traceId":null' + tail

@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 from queen.core.cursor import WISHES, Verdict, Wish
 from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP
-from queen.errors import BadRequest, InvalidItem, LeaseLost, NotFound, QueenError
+from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
 from queen.server.failures import bad_json
 from queen.server.http import Request, Response
 from queen.service.ack import Settlement
@@ -93,7 +93,7 @@ async def prepare(
         try:
             settlement, wish = await _settlement(broker, prepared, one, maybe, default_group)
         except QueenError as error:
-            prepared.refused[index] = InvalidItem(index, error.message)
+            prepared.refused[index] = error
             continue
         prepared.places[index] = settlement
         settlement.wishes[one.transactionId] = wish
@@ -119,9 +119,9 @@ async def _settlement(
     if one.leaseId and lease_id is None:
         raise LeaseLost(_STALE)
     group = one.consumerGroup or default_group or QUEUE_MODE_GROUP
-    group_id = broker.catalog.known_group(partition.queue, group)
+    group_id = await broker.catalog.find_group(partition.queue, group)
     if group_id is None:
-        group_id = await broker.catalog.group(partition.queue, group)
+        raise LeaseLost(_STALE)
     key = (partition.id, group_id, lease_id)
     settlement = prepared.settlements.get(key)
     if settlement is None:
@@ -140,7 +140,7 @@ class AckRoutes:
         await self._broker.acker.ack(list(prepared.settlements.values()))
         verdict = prepared.verdict(0, ack.transactionId)
         if isinstance(verdict, QueenError):
-            raise _unwrapped(verdict)
+            raise verdict
         if verdict is Verdict.LOST:
             raise LeaseLost(f"Failed to acknowledge message: {_STALE}")
         group = ack.consumerGroup
@@ -207,7 +207,7 @@ def _batch_body(acks: list[AckRequest], prepared: Prepared) -> bytes:
 
 def _outcome(verdict: Verdict | QueenError) -> str:
     if isinstance(verdict, QueenError):
-        status, error, success, dead = "error", _unwrapped(verdict).message, False, False
+        status, error, success, dead = "error", verdict.message, False, False
     else:
         status = _WORDS.get(verdict, verdict.value)
         success = verdict in _SUCCESSES
@@ -215,11 +215,6 @@ def _outcome(verdict: Verdict | QueenError) -> str:
         dead = verdict is Verdict.DEAD
     fields = {"status": status, "success": success, "error": error, "dlq": dead}
     return msgspec.json.encode(fields).decode()[1:-1]
-
-
-def _unwrapped(error: QueenError) -> QueenError:
-    """Return the reason without the item's number: a single ack has none."""
-    return BadRequest(error.reason) if isinstance(error, InvalidItem) else error
 
 
 def _decode(decoder: msgspec.json.Decoder, body: bytes):  # type: ignore[no-untyped-def, type-arg]

@@ -14,7 +14,7 @@ from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest
 from queen.server.http import EMPTY, Query, Request, Response
 from queen.service.broker import Broker
-from queen.service.catalog import Queue
+from queen.service.catalog import FROM_BEGINNING, Queue, Subscription
 from queen.service.feeds import Grant, Pop
 from queen.wire import answers
 
@@ -44,7 +44,8 @@ class PopRoutes:
         query = Query(request.query)
         label = (query.text("namespace"), query.text("task"))
         queues = await self._broker.catalog.queues_by_label(*label)
-        return await self._answer(request, query, queues, None, label)
+        since = await self._broker.now() if query.flag("wait") else None
+        return await self._answer(request, query, queues, None, label, since)
 
     async def _pop_queue(
         self, request: Request, query: Query, name: str, partition: str | None
@@ -55,15 +56,17 @@ class PopRoutes:
         if reason:
             raise BadRequest(reason)
         queue = await self._broker.catalog.queue(name)
+        if queue is not None:
+            return await self._answer(request, query, [queue], partition)
+        if not query.flag("wait"):
+            return EMPTY
+        # A consumer may come before its producer; what is new is new since it came.
+        since = await self._broker.now()
+        waiting = self._broker.catalog.appearance(name, _timeout_ms(query) / 1000)
+        queue = await _unless_gone(request, waiting)
         if queue is None:
-            if not query.flag("wait"):
-                return EMPTY
-            # A consumer may come before its producer.
-            waiting = self._broker.catalog.appearance(name, _timeout_ms(query) / 1000)
-            queue = await _unless_gone(request, waiting)
-            if queue is None:
-                return EMPTY
-        return await self._answer(request, query, [queue], partition, None)
+            return EMPTY
+        return await self._answer(request, query, [queue], partition, since=since)
 
     async def _answer(
         self,
@@ -71,13 +74,13 @@ class PopRoutes:
         query: Query,
         queues: list[Queue],
         partition: str | None,
-        label: tuple[str, str] | None,
+        label: tuple[str, str] | None = None,
+        since: datetime | None = None,
     ) -> Response:
         group = query.text("consumerGroup") or QUEUE_MODE_GROUP
         reason = reason_against_name("consumer group", group)
         if reason:
             raise BadRequest(reason)
-        mode, starts_at = _subscription(query, group)
         waits = query.flag("wait")
         pop = Pop(
             group,
@@ -86,10 +89,9 @@ class PopRoutes:
             auto_ack=query.flag("autoAck"),
             waits=waits,
             named=partition,
+            subscription=_subscription(query, group, since),
         )
-        work = self._broker.popper.pop(
-            queues, pop, _timeout_ms(query) / 1000, mode=mode, starts_at=starts_at, label=label
-        )
+        work = self._broker.popper.pop(queues, pop, _timeout_ms(query) / 1000, label)
         grants = await (_unless_gone(request, work) if waits else work)
         if not grants:
             return EMPTY
@@ -114,27 +116,27 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | No
         gone.cancel()
 
 
-def _subscription(query: Query, group: str) -> tuple[str, datetime | None]:
-    """Return where a group that comes for the first time starts."""
+def _subscription(query: Query, group: str, since: datetime | None) -> Subscription:
+    """Return where a group that comes for the first time starts; `since` is when it came."""
     mode, start = query.text("subscriptionMode"), query.text("subscriptionFrom")
     if group == QUEUE_MODE_GROUP:
-        return "all", None
+        return FROM_BEGINNING
     if mode in ("new", "new-only") or start == "now":
-        return "new", None
+        return Subscription("new", since)
     if start and start not in _FROM_BEGINNING:
-        return "timestamp", parse_time("subscriptionFrom", start)
+        return Subscription("timestamp", parse_time("subscriptionFrom", start))
     if mode not in _FROM_BEGINNING and mode != "timestamp":
         raise BadRequest(f"subscriptionMode {mode!r} is not known: all, new or timestamp")
-    return "all", None
+    return FROM_BEGINNING
 
 
 def parse_time(name: str, text: str) -> datetime:
     """Return an instant from ISO-8601 text; without a zone it is UTC."""
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
+        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         raise BadRequest(f"{name} is not an ISO-8601 time: {text!r}") from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def pop_body(grants: list[Grant], group: str) -> bytes:

@@ -3,9 +3,10 @@
 select * from queen.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: read_spans :many
--- The segments that overlap spans of offsets, oldest first in each partition.
-select s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body
-from unnest($1::bigint[], $2::bigint[], $3::bigint[]) w (partition_id, start, stop)
+-- The segments that overlap spans of offsets, oldest first; `span` counts the spans from 1.
+select w.span, s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body
+from unnest($1::bigint[], $2::bigint[], $3::bigint[])
+     with ordinality w (partition_id, start, stop, span)
 cross join lateral (
     select * from queen.segments g
     where g.partition_id = w.partition_id

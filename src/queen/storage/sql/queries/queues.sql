@@ -1,10 +1,6 @@
 -- name: configure_queue :one
 -- Create a queue or overwrite its configuration.
-insert into queen.queues (name, namespace, task, options)
-values ($1, $2, $3, $4)
-on conflict (name) do update
-set namespace = excluded.namespace, task = excluded.task, options = excluded.options
-returning id
+select queen.configure_queue($1, $2, $3, $4)
 
 -- name: ensure_queues :exec
 -- Create the queues that a push names and nobody has configured.
@@ -22,8 +18,11 @@ where ($1 = '' or namespace = $1) and ($2 = '' or task = $2)
 order by id
 
 -- name: ensure_partitions :exec
+-- Create partitions of queues that still exist.
 insert into queen.partitions (queue_id, name)
-select * from unnest($1::integer[], $2::text[])
+select q.id, w.name
+from unnest($1::integer[], $2::text[]) w (queue_id, name)
+join queen.queues q on q.id = w.queue_id
 on conflict (queue_id, name) do nothing
 
 -- name: partitions_by_name :many
@@ -38,11 +37,16 @@ from queen.partitions p join queen.queues q on q.id = p.queue_id
 where p.id = any ($1::bigint[])
 
 -- name: ensure_group :one
--- Register a group with its queue; its first subscription stays.
+-- Register a group with a queue that still exists; its first subscription stays.
 insert into queen.groups (queue_id, name, subscription_mode, starts_at)
-values ($1, $2, $3, case when $3 = 'new' then clock_timestamp() else $4::timestamptz end)
+select q.id, $2, $3,
+       coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end)
+from queen.queues q where q.id = $1
 on conflict (queue_id, name) do update set name = excluded.name
 returning id
+
+-- name: find_group :one
+select id from queen.groups where queue_id = $1 and name = $2
 
 -- name: delete_queue :one
 select queen.delete_queue($1)
