@@ -137,7 +137,7 @@ async def test_append_claim_and_ack_never_scan_a_table(large: asyncpg.Connection
     (claimed,) = await large.fetch(sql["claim"], [5], [1], [lease], [60_000], [False], [1], [100])
     assert (claimed["outcome"], claimed["committed"], claimed["batch_end"]) == (0, 0, 52)
     (acked,) = await large.fetch(sql["ack_spans"], [5], [1], [lease], [52])
-    assert (acked["outcome"], acked["committed"]) == (0, 52)
+    assert (acked["done"], acked["committed"]) == (True, 52)
     after = await _sequential_scans(large)
     for table in ("partitions", "segments", "cursors"):
         assert after[table] == before[table], table

@@ -11,9 +11,9 @@ from queen.core.cursor import (
     Cursor,
     Verdict,
     Wish,
+    acked_up_to,
     bits_from_bytes,
     bits_to_bytes,
-    has_receipt,
     settle,
 )
 
@@ -30,7 +30,7 @@ def test_acking_everything_moves_the_cursor_and_ends_the_lease() -> None:
     assert after.cursor.committed == 15
     assert after.cursor.lease_id is None
     assert after.cursor.attempts == 0
-    assert has_receipt(after.cursor, LEASE)
+    assert acked_up_to(after.cursor.receipts, LEASE) == 15
 
 
 def test_acks_out_of_order_wait_for_the_gap() -> None:
@@ -79,7 +79,7 @@ def test_a_message_that_fails_too_often_is_dead_and_counts_as_done() -> None:
     cursor = leased(10, 11)
     cursor.attempts = 3
     after = settle(cursor, LEASE, {10: Wish.FAILED}, 2)
-    assert after.dead == [10]
+    assert after.dead == {10: 3}
     assert after.cursor.committed == 11
 
 

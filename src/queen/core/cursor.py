@@ -5,8 +5,8 @@ messages may be finished in any order: a bit in `acked` remembers each that is d
 its turn, a bit in `failed` each that was given back. When every message of the lease is one
 or the other, the lease is over; what failed is delivered again, what is done never is.
 
-A message that fails more often than the queue allows is dead: it counts as done, and the
-caller keeps a copy in the dead letters.
+Each message has its own count of failures. One that fails more often than the queue allows
+is dead: it counts as done, and the caller keeps a copy in the dead letters.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-RECEIPT_BYTES = 8
+RECEIPT_BYTES = 16
 MAX_RECEIPTS = 16
+_TAG_BYTES = 8
 
 
 class Verdict(Enum):
@@ -53,12 +54,15 @@ WISHES = {
 @dataclass(slots=True)
 class Cursor:
     committed: int
+    batch_start: int | None = None
     batch_end: int | None = None
     lease_id: uuid.UUID | None = None
     live: bool = False
     attempts: int = 0
     acked: int = 0
     failed: int = 0
+    # How often each message that is not done yet was given back.
+    failures: dict[int, int] = field(default_factory=dict)
     receipts: bytes = b""
 
 
@@ -68,22 +72,17 @@ class Settled:
 
     cursor: Cursor
     verdicts: dict[int, Verdict] = field(default_factory=dict)
-
-    @property
-    def dead(self) -> list[int]:
-        return [offset for offset, verdict in self.verdicts.items() if verdict is Verdict.DEAD]
+    # The messages that died, and how often each was tried.
+    dead: dict[int, int] = field(default_factory=dict)
 
 
-def receipt_of(lease_id: uuid.UUID) -> bytes:
-    return lease_id.bytes[:RECEIPT_BYTES]
-
-
-def has_receipt(cursor: Cursor, lease_id: uuid.UUID) -> bool:
-    tag = receipt_of(lease_id)
-    receipts = cursor.receipts
-    return any(
-        receipts[at : at + RECEIPT_BYTES] == tag for at in range(0, len(receipts), RECEIPT_BYTES)
-    )
+def acked_up_to(receipts: bytes, lease_id: uuid.UUID) -> int | None:
+    """Return the offset up to which an earlier lease acked; None when it is not remembered."""
+    tag = lease_id.bytes[:_TAG_BYTES]
+    for at in range(0, len(receipts), RECEIPT_BYTES):
+        if receipts[at : at + _TAG_BYTES] == tag:
+            return int.from_bytes(receipts[at + _TAG_BYTES : at + RECEIPT_BYTES])
+    return None
 
 
 def settle(
@@ -97,18 +96,18 @@ def settle(
     owned = cursor.live and lease_id in (None, cursor.lease_id)
     if not owned:
         return _refused(cursor, lease_id, wishes)
-    after = Settled(replace(cursor))
+    after = Settled(replace(cursor, failures=dict(cursor.failures)))
     for offset, wish in wishes.items():
-        after.verdicts[offset] = _mark(after.cursor, offset, wish, retry_limit)
+        after.verdicts[offset] = _mark(after, offset, wish, retry_limit)
     _advance(after.cursor)
     return after
 
 
 def _refused(cursor: Cursor, lease_id: uuid.UUID | None, wishes: Mapping[int, Wish]) -> Settled:
     """A retry of an ack whose answer was lost is told so; any other stranger is refused."""
-    known = lease_id is not None and has_receipt(cursor, lease_id)
+    upto = acked_up_to(cursor.receipts, lease_id) if lease_id is not None else None
     verdicts = {
-        offset: Verdict.ALREADY if known and _is_done(cursor, offset) else Verdict.LOST
+        offset: Verdict.ALREADY if upto is not None and offset < upto else Verdict.LOST
         for offset in wishes
     }
     return Settled(cursor, verdicts)
@@ -118,24 +117,44 @@ def _is_done(cursor: Cursor, offset: int) -> bool:
     return offset < cursor.committed or bool(cursor.acked >> (offset - cursor.committed) & 1)
 
 
-def _mark(cursor: Cursor, offset: int, wish: Wish, retry_limit: int) -> Verdict:
+def _mark(after: Settled, offset: int, wish: Wish, retry_limit: int) -> Verdict:
+    cursor = after.cursor
     if _is_done(cursor, offset):
         return Verdict.ALREADY
     if cursor.batch_end is None or offset >= cursor.batch_end:
         return Verdict.LOST
     bit = 1 << (offset - cursor.committed)
-    exhausted = wish is Wish.FAILED and cursor.attempts > retry_limit
-    if wish is Wish.DONE or wish is Wish.DEAD or exhausted:
+    if wish in (Wish.FAILED, Wish.RETRY) and not cursor.failed & bit:
+        cursor.failed |= bit
+        _count_failure(cursor, offset, wish)
+    tries = _tries(cursor, offset)
+    if wish is Wish.DONE or wish is Wish.DEAD or (wish is Wish.FAILED and tries > retry_limit):
         cursor.acked |= bit
         cursor.failed &= ~bit
+        if wish is not Wish.DONE:
+            after.dead[offset] = tries
         return Verdict.DONE if wish is Wish.DONE else Verdict.DEAD
-    cursor.failed |= bit
     return Verdict.RETRY
+
+
+def _count_failure(cursor: Cursor, offset: int, wish: Wish) -> None:
+    if wish is Wish.FAILED:
+        cursor.failures[offset] = cursor.failures.get(offset, 0) + 1
+    elif offset == cursor.committed:
+        # Given back without fault: this delivery does not count.
+        cursor.attempts = max(cursor.attempts - 1, 0)
+
+
+def _tries(cursor: Cursor, offset: int) -> int:
+    """Return how often a message was tried: each has its own count of failures, and the first
+    one of a batch also answers for the consumers that died without a word."""
+    failures = cursor.failures.get(offset, 0)
+    return max(failures, cursor.attempts) if offset == cursor.committed else failures
 
 
 def _advance(cursor: Cursor) -> None:
     """Move over the contiguous prefix of done messages; end the lease when all is decided."""
-    assert cursor.batch_end is not None
+    assert cursor.batch_end is not None and cursor.lease_id is not None
     steps = (~cursor.acked & (cursor.acked + 1)).bit_length() - 1
     decided = cursor.acked | cursor.failed
     span = (1 << (cursor.batch_end - cursor.committed)) - 1
@@ -143,22 +162,30 @@ def _advance(cursor: Cursor) -> None:
     cursor.committed += steps
     cursor.acked >>= steps
     cursor.failed >>= steps
+    if cursor.failures:
+        cursor.failures = {o: n for o, n in cursor.failures.items() if not _is_done(cursor, o)}
     if cursor.committed >= cursor.batch_end:
         cursor.attempts = 0
     elif steps:
         # What is left was delivered in this lease, so it has used one attempt.
         cursor.attempts = 1
+    if steps:
+        _leave_receipt(cursor, cursor.lease_id)
     if ended:
         _end_lease(cursor)
 
 
+def _leave_receipt(cursor: Cursor, lease_id: uuid.UUID) -> None:
+    tag = lease_id.bytes[:_TAG_BYTES]
+    others = cursor.receipts
+    if others.startswith(tag):
+        others = others[RECEIPT_BYTES:]
+    receipt = tag + cursor.committed.to_bytes(RECEIPT_BYTES - _TAG_BYTES)
+    cursor.receipts = (receipt + others)[: RECEIPT_BYTES * MAX_RECEIPTS]
+
+
 def _end_lease(cursor: Cursor) -> None:
-    assert cursor.lease_id is not None
-    cursor.receipts = (receipt_of(cursor.lease_id) + cursor.receipts)[
-        : RECEIPT_BYTES * MAX_RECEIPTS
-    ]
-    cursor.lease_id = None
-    cursor.batch_end = None
+    cursor.lease_id = cursor.batch_start = cursor.batch_end = None
     cursor.failed = 0
     cursor.live = False
 

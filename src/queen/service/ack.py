@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from queen.core.cursor import (
     Cursor,
+    Settled,
     Verdict,
     Wish,
+    acked_up_to,
     bits_from_bytes,
     bits_to_bytes,
-    has_receipt,
     settle,
 )
 from queen.core.frame import decode_body, decompress
@@ -34,7 +37,10 @@ from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)
 
-_DONE, _ALREADY, _STALE, _OTHER = range(4)
+_failures = msgspec.json.Decoder(dict[int, int])
+
+# How far back an ended lease is looked through for the messages of a repeated ack.
+_LOOK_BACK = 10_000
 
 LeaseEnded = Callable[[Partition, str, uuid.UUID | None, int], None]
 
@@ -73,7 +79,7 @@ class Settlement:
             span is not None
             and self.lease_id is not None
             and set(self.wishes.values()) == {Wish.DONE}
-            and self.wishes.keys() >= set(span.ids)
+            and self.wishes.keys() == set(span.ids)
         )
 
     def give(self, verdict: Verdict) -> None:
@@ -104,9 +110,11 @@ class Acker:
         for one in settlements:
             one.done = loop.create_future()
             self._batcher.submit(one)
-        for one in settlements:
-            assert one.done is not None
-            await one.done
+        waiting = [one.done for one in settlements if one.done is not None]
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
 
     async def drained(self) -> None:
         await self._batcher.drained()
@@ -167,14 +175,10 @@ class Acker:
             [one.span.stop if one.span else 0 for one in whole],
         )
         for one, row in zip(whole, rows, strict=True):
-            one.committed = row["committed"]
-            if row["outcome"] == _DONE:
+            if row["done"]:
+                one.committed = row["committed"]
                 one.give(Verdict.DONE)
                 one.ended = True
-            elif row["outcome"] == _ALREADY:
-                one.give(Verdict.ALREADY)
-            elif row["outcome"] == _STALE:
-                one.give(Verdict.LOST)
             else:
                 rest.append(one)
         return rest
@@ -185,20 +189,20 @@ class Acker:
             await self.settle_in(transaction, settlements)
 
     async def find_spans(self, settlements: list[Settlement]) -> None:
-        """Read what leases cover that this server did not grant."""
+        """Read what leases cover that this server has not granted, or that are over."""
         unknown = [one for one in settlements if one.span is None]
         if not unknown:
             return
-        for one in unknown:
-            one.own = False
         rows = await self._database.fetch(
             "cursor_spans", [one.partition.id for one in unknown], [one.group_id for one in unknown]
         )
         held = {(row["partition_id"], row["group_id"]): row for row in rows}
         for one in unknown:
+            one.own = False
             row = held.get(one.key)
-            if row is not None and row["batch_end"] is not None:
-                one.span = await self._read_span(one, row["committed"], row["batch_end"])
+            limits = _limits(one, row) if row is not None else None
+            if limits is not None:
+                one.span = await self._read_span(one, *limits)
 
     async def _read_span(self, one: Settlement, start: int, stop: int) -> Span:
         rows = await self._database.fetch("read_spans", [one.partition.id], [start], [stop])
@@ -208,7 +212,8 @@ class Acker:
             low = max(start, row["base_offset"]) - row["base_offset"]
             high = min(stop, row["end_offset"]) - row["base_offset"]
             ids += segment.transaction_ids(low, high)
-        return Span(one.partition, one.group, one.group_id, start, start + len(ids), ids)
+        # What retention has removed is missing at the front.
+        return Span(one.partition, one.group, one.group_id, stop - len(ids), stop, ids)
 
     async def settle_in(self, transaction: Transaction, settlements: list[Settlement]) -> None:
         """Apply acknowledgments inside a transaction that may do more."""
@@ -224,10 +229,10 @@ class Acker:
             if cursor is None:
                 one.give(Verdict.LOST)
                 continue
-            after, buried = _apply(one, cursor)
-            dead += [(one, offset, cursor.attempts) for offset in buried]
-            if after is not cursor:
-                cursors[one.key] = after
+            after = _apply(one, cursor)
+            dead += [(one, offset, tries) for offset, tries in after.dead.items()]
+            if after.cursor is not cursor:
+                cursors[one.key] = after.cursor
                 changed.add(one.key)
         if dead:
             await self._bury(transaction, dead)
@@ -262,31 +267,39 @@ class Acker:
         await transaction.execute("bury", *columns)
 
 
-def _apply(one: Settlement, cursor: Cursor) -> tuple[Cursor, list[int]]:
-    """Apply one settlement to a cursor; return the new cursor and what died."""
-    if one.span is None or (not one.own and one.lease_id not in (None, cursor.lease_id)):
-        repeated = one.lease_id is not None and has_receipt(cursor, one.lease_id)
-        one.give(Verdict.ALREADY if repeated else Verdict.LOST)
-        return cursor, []
-    offsets: dict[int, str] = {}
-    for transaction_id in one.wishes:
-        offset = one.span.offset_of(transaction_id)
-        if offset is None:
-            one.verdicts[transaction_id] = Verdict.LOST
-        else:
-            offsets[offset] = transaction_id
-    wishes = {offset: one.wishes[transaction_id] for offset, transaction_id in offsets.items()}
+def _limits(one: Settlement, row: Record) -> tuple[int, int] | None:
+    """Return the offsets among which the messages of an acknowledgment can be."""
+    lease_id = one.lease_id
+    if row["lease_id"] is not None and (lease_id is None or row["lease_id"] == lease_id):
+        return row["batch_start"], row["batch_end"]
+    upto = acked_up_to(row["receipts"], lease_id) if lease_id is not None else None
+    return (max(upto - _LOOK_BACK, 0), upto) if upto is not None else None
+
+
+def _apply(one: Settlement, cursor: Cursor) -> Settled:
+    """Apply one settlement to a cursor and give it its verdicts."""
+    if one.span is None:
+        one.give(Verdict.LOST)
+        return Settled(cursor)
+    wishes: dict[int, Wish] = {}
+    ids: dict[int, str] = {}
+    for transaction_id, wish in one.wishes.items():
+        one.verdicts[transaction_id] = Verdict.LOST
+        for offset in one.span.offsets_of(transaction_id):
+            wishes[offset] = wish
+            ids[offset] = transaction_id
     after = settle(cursor, one.lease_id, wishes, one.partition.queue.options.retry_limit)
     for offset, verdict in after.verdicts.items():
-        one.verdicts[offsets[offset]] = verdict
+        one.verdicts[ids[offset]] = verdict
     one.committed = after.cursor.committed
     one.ended = cursor.lease_id is not None and after.cursor.lease_id is None
-    return after.cursor, after.dead
+    return after
 
 
 def _cursor(row: Record) -> Cursor:
     return Cursor(
         committed=row["committed"],
+        batch_start=row["batch_start"],
         batch_end=row["batch_end"],
         # asyncpg has its own UUID class; ours compares equal to it, but not the other way.
         lease_id=uuid.UUID(bytes=row["lease_id"].bytes) if row["lease_id"] else None,
@@ -294,6 +307,7 @@ def _cursor(row: Record) -> Cursor:
         attempts=row["attempts"],
         acked=bits_from_bytes(row["acked"]),
         failed=bits_from_bytes(row["failed"]),
+        failures=_failures.decode(row["failures"]) if row["failures"] else {},
         receipts=row["receipts"],
     )
 
@@ -306,11 +320,13 @@ def _columns(
         [key[0] for key in keys],
         [key[1] for key in keys],
         [row.committed for row in rows],
+        [row.batch_start for row in rows],
         [row.batch_end for row in rows],
         [row.lease_id for row in rows],
         [row.attempts for row in rows],
         [bits_to_bytes(row.acked) for row in rows],
         [bits_to_bytes(row.failed) for row in rows],
+        [msgspec.json.encode(row.failures) if row.failures else None for row in rows],
         [row.receipts for row in rows],
     ]
 

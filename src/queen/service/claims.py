@@ -68,6 +68,7 @@ class Claims:
             attempt.pop.busy = False
             if not attempt.pop.done.done():
                 attempt.pop.done.set_exception(error)
+            attempt.pop.end_turn()
 
     async def _claim(self, attempts: list[Attempt]) -> dict[int, list[Grant]]:
         """Claim for all attempts; return the grants by the number of the attempt."""

@@ -121,7 +121,7 @@ class Dispatcher:
         self.submit(Attempt(pop, feed, partitions))
 
     def unserved(self, pop: Pop) -> None:
-        """A claim brought nothing: try the next candidates, wait on, or give up."""
+        """A claim brought nothing: try the next candidates, look for more, wait, or give up."""
         pop.busy = False
         if pop.done.done():
             return
@@ -130,7 +130,11 @@ class Dispatcher:
         if pop.named is None:
             for feed in pop.feeds:
                 self.pump(feed)
-        if not pop.busy and not pop.waits:
+        if pop.busy:
+            return
+        if pop.turn is not None:
+            pop.end_turn()
+        elif not pop.waits:
             pop.finish([])
 
     def _wake(self, feed: Feed, partition: Partition) -> None:

@@ -57,6 +57,7 @@ class Pop:
         "named",
         "partitions",
         "subscription",
+        "turn",
         "waits",
     )
 
@@ -82,6 +83,8 @@ class Pop:
         self.feeds: list[Feed] = []
         # A claim for this pop is on its way.
         self.busy = False
+        # Whoever looks for candidates wants to know when there is none left to try.
+        self.turn: asyncio.Future[None] | None = None
         self.done: asyncio.Future[list[Grant]] = asyncio.get_running_loop().create_future()
 
     def finish(self, grants: list[Grant]) -> None:
@@ -90,6 +93,11 @@ class Pop:
             feed.unpark(self)
         if not self.done.done():
             self.done.set_result(grants)
+        self.end_turn()
+
+    def end_turn(self) -> None:
+        if self.turn is not None and not self.turn.done():
+            self.turn.set_result(None)
 
 
 class Feed:

@@ -8,7 +8,7 @@ was pushed out) is read from the log.
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 
 from queen.service.catalog import Partition
 
@@ -18,7 +18,7 @@ _MAX_MESSAGES = 400_000
 class Span:
     """One partition's part of a lease."""
 
-    __slots__ = ("group", "group_id", "ids", "offsets", "partition", "start", "stop")
+    __slots__ = ("_offsets", "group", "group_id", "ids", "partition", "start", "stop")
 
     def __init__(
         self, partition: Partition, group: str, group_id: int, start: int, stop: int, ids: list[str]
@@ -30,15 +30,16 @@ class Span:
         self.stop = stop
         # Transaction ids of [start, stop); those done before are in it too.
         self.ids = ids
-        self.offsets: dict[str, int] | None = None
+        self._offsets: dict[str, list[int]] | None = None
 
-    def offset_of(self, transaction_id: str) -> int | None:
-        if self.offsets is None:
-            # Of two messages with one id the first one counts; both are acked by it once the
-            # cursor passes.
-            pairs = zip(reversed(self.ids), range(self.stop - 1, self.start - 1, -1), strict=True)
-            self.offsets = dict(pairs)
-        return self.offsets.get(transaction_id)
+    def offsets_of(self, transaction_id: str) -> list[int]:
+        """Return where an id stands: usually once, without dedup perhaps more often. Equal ids
+        cannot be told apart on the wire, so what is said of one holds for all of them."""
+        if self._offsets is None:
+            self._offsets = defaultdict(list)
+            for offset, one in enumerate(self.ids, self.start):
+                self._offsets[one].append(offset)
+        return self._offsets.get(transaction_id, [])
 
 
 class LeaseBook:

@@ -78,19 +78,28 @@ class Popper:
                 feed.unpark(pop)
 
     async def _first_try(self, pop: Pop) -> None:
+        """Try what is thought to be ready; before giving up, look for what nobody told."""
         if pop.named is not None:
             await self._try_named(pop, pop.feeds[0], pop.named)
             return
         for feed in pop.feeds:
             self.dispatcher.pump(feed)
-            if pop.busy:
-                return
+        if await self._is_served(pop):
+            return
         for feed in pop.feeds:
             await self.lookout.look(feed.queue)
             await self.lookout.fill(feed)
             self.dispatcher.pump(feed)
-            if pop.busy or pop.done.done():
+            if await self._is_served(pop):
                 return
+
+    async def _is_served(self, pop: Pop) -> bool:
+        """Wait while claims are on their way; return whether the pop has its answer."""
+        if pop.busy and not pop.done.done():
+            pop.turn = asyncio.get_running_loop().create_future()
+            await pop.turn
+            pop.turn = None
+        return pop.done.done()
 
     async def _try_named(self, pop: Pop, feed: Feed, name: str) -> None:
         """Claim one partition whether or not it is thought to be ready: the database knows."""

@@ -70,7 +70,9 @@ class Database:
         try:
             pool = await asyncpg.create_pool(
                 dsn,
-                min_size=1,
+                # Connections are opened when they are first needed; an outage is not a reason to
+                # knock at the door all the time.
+                min_size=0,
                 max_size=size,
                 command_timeout=_COMMAND_TIMEOUT_S,
                 timeout=_CONNECT_TIMEOUT_S,

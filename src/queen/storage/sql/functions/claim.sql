@@ -83,13 +83,14 @@ begin
                 c := queen.advance(c, batch_end);
                 update cursors k
                    set committed = c.committed, epoch = claim.epoch, attempts = 0,
-                       lease_id = null, lease_until = null, batch_end = null,
-                       acked = c.acked, failed = null
+                       lease_id = null, lease_until = null, batch_start = null,
+                       batch_end = null, acked = c.acked, failed = null
                  where k.partition_id = p_partition[i] and k.group_id = p_group[i];
             else
                 update cursors k
                    set epoch = claim.epoch, attempts = claim.attempt,
-                       batch_end = claim.batch_end, lease_id = p_lease[i], failed = null,
+                       batch_start = c.committed, batch_end = claim.batch_end,
+                       lease_id = p_lease[i], failed = null,
                        lease_until = v_now + p_lease_ms[i] * interval '1 millisecond'
                  where k.partition_id = p_partition[i] and k.group_id = p_group[i];
             end if;

@@ -2,7 +2,7 @@
 --
 -- Offsets are half-open everywhere: `head` is the offset the next message gets, a segment is
 -- [base_offset, end_offset), a cursor has done everything before `committed`, and a lease
--- covers [committed, batch_end).
+-- covers [batch_start, batch_end), of which [committed, batch_end) is still to be done.
 --
 -- Lock order, followed by every function:
 --   seal of the queue (advisory 7001) -> partitions by id -> cursors by (partition, group)
@@ -79,6 +79,7 @@ create table queen.cursors (
     partition_id bigint not null,
     group_id integer not null,
     committed bigint not null,
+    batch_start bigint,
     batch_end bigint,
     lease_id uuid,
     lease_until timestamptz,
@@ -91,8 +92,10 @@ create table queen.cursors (
     acked bytea,
     -- Bit i is set when the holder has given back offset committed + i in this lease.
     failed bytea,
-    -- The last sixteen leases that ended with an ack, eight bytes each: a repeated ack whose
-    -- first answer was lost is told that it succeeded.
+    -- How often messages that are not done yet were given back: {"offset": count}, or null.
+    failures bytea,
+    -- The last sixteen leases that acked something: eight bytes of the lease, eight of the
+    -- offset up to which it did. A repeated ack whose first answer was lost is told so.
     receipts bytea not null default '',
     primary key (partition_id, group_id)
 ) with (

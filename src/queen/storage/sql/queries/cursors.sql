@@ -8,8 +8,9 @@ select * from queen.ack_spans($1, $2, $3, $4)
 
 -- name: lock_cursors :many
 -- The cursors that an ack is about, locked in order.
-select c.partition_id, c.group_id, c.committed, c.batch_end, c.lease_id, c.epoch, c.attempts,
-       c.acked, c.failed, c.receipts, coalesce(c.lease_until > clock_timestamp(), false) as live
+select c.partition_id, c.group_id, c.committed, c.batch_start, c.batch_end, c.lease_id,
+       c.attempts, c.acked, c.failed, c.failures, c.receipts,
+       coalesce(c.lease_until > clock_timestamp(), false) as live
 from queen.cursors c
 join unnest($1::bigint[], $2::integer[]) w (partition_id, group_id)
   on c.partition_id = w.partition_id and c.group_id = w.group_id
@@ -19,17 +20,20 @@ for no key update of c
 -- name: store_cursors :exec
 -- Write cursors back that `lock_cursors` has locked in the same transaction.
 update queen.cursors c
-set committed = w.committed, batch_end = w.batch_end, lease_id = w.lease_id,
+set committed = w.committed, batch_start = w.batch_start, batch_end = w.batch_end,
+    lease_id = w.lease_id,
     lease_until = case when w.lease_id is null then null else c.lease_until end,
-    attempts = w.attempts, acked = w.acked, failed = w.failed, receipts = w.receipts
-from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::uuid[], $6::integer[],
-            $7::bytea[], $8::bytea[], $9::bytea[])
-     w (partition_id, group_id, committed, batch_end, lease_id, attempts, acked, failed, receipts)
+    attempts = w.attempts, acked = w.acked, failed = w.failed, failures = w.failures,
+    receipts = w.receipts
+from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::bigint[], $6::uuid[],
+            $7::integer[], $8::bytea[], $9::bytea[], $10::bytea[], $11::bytea[])
+     w (partition_id, group_id, committed, batch_start, batch_end, lease_id, attempts, acked,
+        failed, failures, receipts)
 where c.partition_id = w.partition_id and c.group_id = w.group_id
 
 -- name: cursor_spans :many
--- What a lease covers, for a server that did not grant it.
-select c.partition_id, c.group_id, c.committed, c.batch_end, c.lease_id
+-- What leases cover or covered, for a server that has not granted them.
+select c.partition_id, c.group_id, c.batch_start, c.batch_end, c.lease_id, c.receipts
 from queen.cursors c
 join unnest($1::bigint[], $2::integer[]) w (partition_id, group_id)
   on c.partition_id = w.partition_id and c.group_id = w.group_id
@@ -50,7 +54,7 @@ returning c.partition_id, c.group_id, c.lease_until
 -- name: release_lease :many
 -- Give a lease back unused: it does not count as an attempt.
 update queen.cursors c
-set lease_id = null, lease_until = null, batch_end = null, failed = null,
+set lease_id = null, lease_until = null, batch_start = null, batch_end = null, failed = null,
     attempts = greatest(c.attempts - 1, 0)
 from unnest($1::bigint[], $2::integer[]) w (partition_id, group_id)
 where c.partition_id = w.partition_id and c.group_id = w.group_id and c.lease_id = $3
