@@ -105,12 +105,17 @@ class Broker:
         at: datetime = await self.database.fetchval("now")
         return at
 
-    async def extend(self, lease_id: uuid.UUID, seconds: int) -> datetime | None:
-        """Prolong a live lease; None when it is not, or no longer, one."""
+    async def cursors_of(self, lease_id: uuid.UUID) -> list[tuple[int, int]]:
+        """Return partition and group of every cursor that a lease holds, or held a moment ago."""
         held = [(span.partition.id, span.group_id) for span in self.leases.spans(lease_id)]
         if not held:
             rows = await self.database.fetch("cursors_of_lease", lease_id)
             held = [(row["partition_id"], row["group_id"]) for row in rows]
+        return held
+
+    async def extend(self, lease_id: uuid.UUID, seconds: int) -> datetime | None:
+        """Prolong a live lease; None when it is not, or no longer, one."""
+        held = await self.cursors_of(lease_id)
         rows = await self.database.fetch(
             "extend_lease",
             [partition for partition, _ in held],

@@ -9,6 +9,9 @@ receipts and its pushes are duplicates.
 
 from __future__ import annotations
 
+import uuid
+from typing import NamedTuple
+
 from queen.core.cursor import Verdict
 from queen.errors import LeaseLost, Unavailable
 from queen.service.ack import Acker, Settlement
@@ -25,13 +28,27 @@ class _Refused(Exception):
         self.rows = rows
 
 
+class Guard(NamedTuple):
+    """A lease that must live when the transaction commits, although nothing is acked by it."""
+
+    partition_id: int
+    group_id: int
+    lease_id: uuid.UUID
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.partition_id, self.group_id
+
+
 class Transactor:
     def __init__(self, database: Database, pusher: Pusher, acker: Acker) -> None:
         self._database = database
         self._pusher = pusher
         self._acker = acker
 
-    async def run(self, appends: list[Append], settlements: list[Settlement]) -> None:
+    async def run(
+        self, appends: list[Append], settlements: list[Settlement], guards: list[Guard]
+    ) -> None:
         """Commit all of it, or raise and change nothing."""
         lanes = await self._pusher.plan(appends)
         await self._acker.find_spans(settlements)
@@ -40,6 +57,7 @@ class Transactor:
             try:
                 async with self._database.transaction() as transaction:
                     rows = await self._append(transaction, lanes)
+                    await self._lock(transaction, settlements, guards)
                     await self._settle(transaction, settlements)
             except _Refused as refused:
                 await self._pusher.refused(lanes, refused.rows)
@@ -57,6 +75,21 @@ class Transactor:
         if not all(row.is_appended for row in rows):
             raise _Refused(rows)
         return rows
+
+    async def _lock(
+        self, transaction: Transaction, settlements: list[Settlement], guards: list[Guard]
+    ) -> None:
+        """Lock every cursor in order, and see that the guarding leases live."""
+        if not guards:
+            return
+        keys = sorted({guard.key for guard in guards} | {one.key for one in settlements})
+        rows = await transaction.fetch(
+            "lock_cursors", [key[0] for key in keys], [key[1] for key in keys]
+        )
+        live = {(r["partition_id"], r["group_id"]): r["lease_id"] for r in rows if r["live"]}
+        for guard in guards:
+            if live.get(guard.key) != guard.lease_id:
+                raise LeaseLost("a required lease has ended; nothing of the transaction was done")
 
     async def _settle(self, transaction: Transaction, settlements: list[Settlement]) -> None:
         if not settlements:

@@ -16,6 +16,7 @@ from queen.server.http import Request, Response
 from queen.server.routes.ack import Prepared, prepare
 from queen.server.routes.push import Planned, plan
 from queen.service.broker import Broker
+from queen.service.transact import Guard
 from queen.wire.requests import AckOperation, PushItem, PushOperation, TransactionRequest
 
 _decoder = msgspec.json.Decoder(TransactionRequest)
@@ -39,9 +40,10 @@ class TransactionRoute:
         if not 0 < len(operations) <= MAX_OPERATIONS:
             raise BadRequest(f"operations must hold between 1 and {MAX_OPERATIONS} operations")
         planned, places = _plan_pushes(operations)
-        prepared = await self._prepare_acks(operations, wanted.requiredLeases or [])
+        prepared = await self._prepare_acks(operations)
+        guards = await self._guards(wanted.requiredLeases or [], prepared)
         await self._broker.transactor.run(
-            [one.append for one in planned], list(prepared.settlements.values())
+            [one.append for one in planned], list(prepared.settlements.values()), guards
         )
         answer = {
             "transactionId": str(uuid.uuid4()),
@@ -50,28 +52,35 @@ class TransactionRoute:
         }
         return Response(200, msgspec.json.encode(answer))
 
-    async def _prepare_acks(
-        self, operations: Sequence[PushOperation | AckOperation], required: list[str]
-    ) -> Prepared:
+    async def _prepare_acks(self, operations: Sequence[PushOperation | AckOperation]) -> Prepared:
         acks = [one for one in operations if isinstance(one, AckOperation)]
         prepared = await prepare(self._broker, acks, None)
         for error in prepared.refused.values():
             raise error
-        for lease_id in required:
-            await self._check_lease(lease_id, prepared)
         return prepared
 
-    async def _check_lease(self, lease_id: str, prepared: Prepared) -> None:
-        """A lease that the acks use is checked by them; any other must at least live."""
-        parsed = parse_lease(lease_id)
-        if parsed is None:
-            raise LeaseLost(f"required lease {lease_id!r} is not a lease")
-        if any(one.lease_id == parsed for one in prepared.settlements.values()):
-            return
+    async def _guards(self, required: list[str], prepared: Prepared) -> list[Guard]:
+        """Return the leases that must live when the transaction commits.
+
+        The published clients name leases here and not in their acks; an ack without one
+        then uses the lease that holds its partition, and no other.
+        """
+        guards: list[Guard] = []
+        for text in required:
+            lease_id = parse_lease(text)
+            held = await self._broker.cursors_of(lease_id) if lease_id is not None else []
+            if lease_id is None or not held:
+                raise LeaseLost(f"required lease {text!r} is not, or no longer, a lease")
+            guards += [Guard(*key, lease_id) for key in held]
+        holders = {guard.key: guard.lease_id for guard in guards}
         for one in prepared.settlements.values():
-            if one.lease_id is None:
-                # The client named the lease here instead of in the operation.
-                one.lease_id = parsed
+            if required and one.lease_id is None:
+                if one.key not in holders:
+                    raise LeaseLost
+                one.lease_id = holders[one.key]
+        # The acks check their own leases, and a repeated one may have ended its lease already.
+        acked = {(one.key, one.lease_id) for one in prepared.settlements.values()}
+        return [guard for guard in guards if (guard.key, guard.lease_id) not in acked]
 
 
 def _plan_pushes(

@@ -1,0 +1,133 @@
+"""Servers and the PostgreSQL inside them, as processes that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import asyncpg
+import psutil  # type: ignore[import-untyped]
+
+from queen.storage.embedded import EmbeddedPostgres
+from tests.conftest import ServerProcess, free_port
+
+_UNREAD = """
+select count(*)
+from queen.partitions p
+join queen.queues q on q.id = p.queue_id and q.name = $1
+left join queen.groups g on g.queue_id = q.id and g.name = $2
+left join queen.cursors c on c.partition_id = p.id and c.group_id = g.id
+where p.head > coalesce(c.committed, 0)
+"""
+
+
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
+    """Ask again and again: other processes tell us nothing by themselves."""
+    async with asyncio.timeout(timeout_s):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+class Deployment:
+    """Servers on one data folder. A server keeps its port when it is started again."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        # Only asked where PostgreSQL is; the servers start it, and start it again.
+        self._postgres = EmbeddedPostgres(data_dir, {})
+        self._servers: dict[int, ServerProcess] = {}
+        self._starts = ThreadPoolExecutor(max_workers=1)
+        self.ports: list[int] = []
+
+    async def add_server(self) -> int:
+        """Start a server on a port of its own; return the port."""
+        port = free_port()
+        self.ports.append(port)
+        await self.start_server(port)
+        return port
+
+    async def start_server(self, port: int) -> None:
+        """Start a server on this port; return when it is ready."""
+        await asyncio.get_running_loop().run_in_executor(self._starts, self._start, port)
+
+    def _start(self, port: int) -> None:
+        self._servers[port] = ServerProcess("--data-dir", str(self._data_dir), port=port)
+
+    # ---- faults: each returns whether there was something to hit ----
+
+    def kill_server(self, port: int) -> bool:
+        server = self._servers[port]
+        if server.process.poll() is not None:
+            return False
+        server.kill()
+        return True
+
+    async def kill_postmaster(self) -> bool:
+        """Kill the parent only: its children find out by themselves, some in mid-statement."""
+        pid = self._postgres.postmaster_pid()
+        return pid is not None and _kill(pid)
+
+    async def kill_postgres(self) -> bool:
+        """Kill all of PostgreSQL in one instant, as a power cut would, but for the disk."""
+        return self._end_postgres()
+
+    def _end_postgres(self) -> bool:
+        pid = self._postgres.postmaster_pid()
+        if pid is None:
+            return False
+        family = _children(pid)
+        _kill(pid)
+        for child in family:
+            _kill(child)
+        return True
+
+    async def kill_backend(self) -> bool:
+        """Kill the youngest child, a connection under load. PostgreSQL recovers by itself."""
+        pid = self._postgres.postmaster_pid()
+        children = _children(pid) if pid is not None else []
+        return bool(children) and _kill(max(children))
+
+    # ---- the truth ----
+
+    async def unread(self, queue: str, group: str) -> int:
+        """Return how many partitions hold something that a group has not finished."""
+        connection = await asyncpg.connect(self._postgres.dsn)
+        try:
+            found: int = await connection.fetchval(_UNREAD, queue, group)
+            return found
+        finally:
+            await connection.close()
+
+    # ---- the end ----
+
+    def stop(self) -> None:
+        """End every process, in order if they obey, by force if not."""
+        # A test that was interrupted may have left a start under way.
+        self._starts.shutdown()
+        try:
+            for server in self._servers.values():
+                if server.process.poll() is None:
+                    server.stop()
+        finally:
+            for server in self._servers.values():
+                if server.process.poll() is None:
+                    server.kill()
+            self._end_postgres()
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
+
+
+def _kill(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False

@@ -1,0 +1,90 @@
+"""What the contract tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import asyncpg
+import pytest
+
+from tests.api import Api, Poll, pop_path
+from tests.conftest import ServerProcess
+from tests.contract.rawhttp import RawConnection
+
+Park = Callable[..., Poll]
+
+
+def settle(api: Api) -> None:
+    """Let the server come to rest: what was sent before is parked or in the database.
+
+    Each health check is a round trip to the server and from there to the database, behind
+    those that an earlier request makes before it parks.
+    """
+    for _ in range(5):
+        assert api.call("GET", "/health").status == 200
+
+
+@pytest.fixture
+def park() -> Iterator[Park]:
+    """Start long polls; they are parked on return, and hung up when the test ends."""
+    with ExitStack() as opened:
+
+        def start(
+            api: Api,
+            queue: str,
+            partition: str | None = None,
+            *,
+            path: str | None = None,
+            **query: object,
+        ) -> Poll:
+            query = {"wait": "true", "timeout": 5000, **query}
+            poll = Poll(api, path or pop_path(queue, partition, **query))
+            opened.callback(poll.hang_up)
+            settle(api)
+            return poll
+
+        yield start
+
+
+@pytest.fixture
+def raw(server: ServerProcess) -> Iterator[RawConnection]:
+    with RawConnection(server.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def twin(api: Api) -> Iterator[Api]:
+    """A second connection to the same server."""
+    opened = api.twin()
+    yield opened
+    opened.close()
+
+
+async def age(connection: asyncpg.Connection, queue: str, seconds: int) -> None:
+    """Make everything in a queue older, as if time had passed."""
+    await connection.execute(
+        """
+        with mine as (select id from queen.queues where name = $1),
+        moved as (
+            update queen.segments set created_at = created_at - make_interval(secs => $2)
+            where queue_id in (select id from mine)
+        )
+        update queen.partitions set head_at = head_at - make_interval(secs => $2)
+        where queue_id in (select id from mine)
+        """,
+        queue,
+        seconds,
+    )
+
+
+async def stored(connection: asyncpg.Connection, queue: str) -> int:
+    """Return how many messages a queue holds."""
+    count: int = await connection.fetchval(
+        """
+        select coalesce(sum(s.end_offset - s.base_offset), 0)::integer
+        from queen.segments s join queen.queues q on q.id = s.queue_id where q.name = $1
+        """,
+        queue,
+    )
+    return count

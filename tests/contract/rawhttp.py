@@ -1,0 +1,94 @@
+"""HTTP by hand, for what a proper client would never send."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+GET_HEALTH = b"GET /health/live HTTP/1.1\r\nHost: queen\r\n\r\n"
+
+
+@dataclass
+class RawAnswer:
+    version: str
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class RawConnection:
+    def __init__(self, url: str, timeout_s: float = 10) -> None:
+        parts = urlsplit(url)
+        self._socket = socket.create_connection((parts.hostname, parts.port), timeout=timeout_s)
+        self._file = self._socket.makefile("rb")
+
+    def __enter__(self) -> RawConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def send_until_refused(self, part: bytes, limit_bytes: int) -> None:
+        """Send the same part again and again; the server may hang up in between."""
+        try:
+            for _ in range(0, limit_bytes, len(part)):
+                self._socket.sendall(part)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+
+    def answer(self, *, to_head: bool = False) -> RawAnswer:
+        """Read one answer; one to HEAD has no body whatever its headers say."""
+        version, status, _ = self._line().split(" ", 2)
+        headers: dict[str, str] = {}
+        while line := self._line():
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        if int(status) < 200:
+            return self.answer()
+        body = b"" if to_head or status == "204" else self._body(headers)
+        return RawAnswer(version, int(status), headers, body)
+
+    def _line(self) -> str:
+        line = self._file.readline()
+        assert line.endswith(b"\r\n"), f"the server hung up, the last it sent was {line!r}"
+        return line[:-2].decode()
+
+    def _body(self, headers: dict[str, str]) -> bytes:
+        if headers.get("transfer-encoding") == "chunked":
+            return b"".join(iter(self._chunk, b""))
+        if "content-length" in headers:
+            return self._file.read(int(headers["content-length"]))
+        return self._file.read()
+
+    def _chunk(self) -> bytes:
+        size = int(self._line(), 16)
+        data = self._file.read(size)
+        assert self._line() == ""
+        return data
+
+    def is_closed(self) -> bool:
+        """Wait for the server to hang up; false when it sends something else first."""
+        try:
+            return self._file.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def request(
+    method: str, path: str, body: bytes = b"", headers: str = "", version: str = "1.1"
+) -> bytes:
+    """Return the bytes of a request; `headers` are whole lines."""
+    length = f"Content-Length: {len(body)}\r\n" if body else ""
+    head = f"{method} {path} HTTP/{version}\r\nHost: queen\r\n{headers}{length}\r\n"
+    return head.encode() + body
