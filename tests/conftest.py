@@ -42,7 +42,13 @@ class ServerProcess:
         self.process = subprocess.Popen(
             [*command, *arguments], stdout=subprocess.PIPE, text=True, env=environment
         )
+        self._apis: list[Api] = []
         self._wait_until_ready()
+
+    def api(self) -> Api:
+        """A connection that ends with the server."""
+        self._apis.append(Api(self.url))
+        return self._apis[-1]
 
     def _wait_until_ready(self) -> None:
         assert self.process.stdout is not None
@@ -60,13 +66,19 @@ class ServerProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(timeout=40)
+        self._close_apis()
         if self.process.stdout is not None:
             self.process.stdout.close()
         return code
 
+    def _close_apis(self) -> None:
+        for api in self._apis:
+            api.close()
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(timeout=10)
+        self._close_apis()
         if self.process.stdout is not None:
             self.process.stdout.close()
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queen.core.frame import (
-    HEADER_BYTES,
     MAX_RAW_BYTES,
     Frame,
     Segment,
@@ -72,13 +71,13 @@ def test_every_truncation_is_refused() -> None:
             checked(data[:length])
 
 
-def test_every_flipped_bit_of_the_body_is_noticed() -> None:
+def test_every_flipped_bit_is_noticed() -> None:
     data = encode_frame("q", "p", ["one", "two"], [b'{"a": 1}', b"[2]"])
-    for position in range(HEADER_BYTES + 2, len(data)):
+    for position in range(len(data)):
         for bit in range(8):
             broken = bytearray(data)
             broken[position] ^= 1 << bit
-            with pytest.raises(InvalidFrame, match="checksum"):
+            with pytest.raises((InvalidFrame, PayloadTooLarge)):
                 checked(bytes(broken))
 
 
@@ -164,5 +163,6 @@ def test_the_drawn_layout_is_the_layout() -> None:
     )
     frame = pack_frame(Frame("q", "p", 2, 0, len(body), body))
     assert frame[:4] == b"QSEG"
-    assert struct.unpack_from("<I", frame, 20) == (zlib.crc32(body),)
+    (crc,) = struct.unpack_from("<I", frame, 20)
+    assert crc == zlib.crc32(frame[:20] + bytes(4) + frame[24:])
     assert decode_body(body).payloads() == [b"1", b"22"]

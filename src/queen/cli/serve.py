@@ -94,10 +94,10 @@ def url_from_environment() -> str | None:
     if not host:
         return None
     user, password = (
-        quote(env.get("PG_USER", "postgres")),
-        quote(env.get("PG_PASSWORD", "postgres")),
+        quote(env.get("PG_USER", "postgres"), safe=""),
+        quote(env.get("PG_PASSWORD", "postgres"), safe=""),
     )
-    port, name = env.get("PG_PORT", "5432"), quote(env.get("PG_DB", "postgres"))
+    port, name = env.get("PG_PORT", "5432"), quote(env.get("PG_DB", "postgres"), safe="")
     mode = ""
     if env.get("PG_USE_SSL") == "true":
         strict = env.get("PG_SSL_REJECT_UNAUTHORIZED", "true") == "true"

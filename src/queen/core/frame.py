@@ -18,13 +18,14 @@ A **frame** is a body with a header that says where it belongs. Frames stand one
 other in a request or an answer, `Content-Type: application/vnd.queen.segment`.
 
     frame  | "QSEG" | version u8 | codec u8 | zero u16 |
-           | count u32 | raw size u32 | body size u32 | crc32 of the body u32 |
+           | count u32 | raw size u32 | body size u32 | crc32 u32 |
            | queue size u16 | partition size u16 |
            | base offset i64 | created at i64, µs since 1970 | partition i64 |
            | queue name | partition name | body, encoded by the codec |
 
-In a push, base offset, time and partition are zero: the broker assigns them. Codec 0 is the
-body as it is, codec 1 is one zstd frame whose header carries the raw size.
+In a push, what stands as base offset, time and partition is not looked at: the broker assigns
+them. Codec 0 is the body as it is, codec 1 is one zstd frame whose header carries the raw
+size. The checksum covers the whole frame, with zero in its own place.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ _WORTH_COMPRESSING_BYTES = 512
 _MAGIC = b"QSEG"
 _HEADER = struct.Struct("<4sBBHIIIIHHqqq")
 HEADER_BYTES = _HEADER.size
+_CRC = struct.Struct("<I")
+_CRC_AT = struct.calcsize("<4sBBHIII")
+_CRC_END = _CRC_AT + _CRC.size
 _BODY_HEADER = struct.Struct("<IIII")
 
 Extras = Mapping[str, Sequence[Any]]
@@ -254,8 +258,7 @@ def encode_frame(
 
 
 def pack_frame(frame: Frame) -> bytes:
-    queue = frame.queue.encode()
-    partition = frame.partition.encode()
+    queue, partition = frame.queue.encode(), frame.partition.encode()
     header = _HEADER.pack(
         _MAGIC,
         VERSION,
@@ -264,14 +267,20 @@ def pack_frame(frame: Frame) -> bytes:
         frame.count,
         frame.raw_bytes,
         len(frame.body),
-        zlib.crc32(frame.body),
+        0,
         len(queue),
         len(partition),
         frame.base_offset,
         frame.created_at_us,
         frame.partition_id,
     )
-    return b"".join((header, queue, partition, frame.body))
+    crc = _CRC.pack(_checksum(header, queue + partition, frame.body))
+    return b"".join((header[:_CRC_AT], crc, header[_CRC_END:], queue, partition, frame.body))
+
+
+def _checksum(header: bytes, names: bytes, body: bytes) -> int:
+    """Return the checksum of a frame whose header has zero in place of it."""
+    return zlib.crc32(body, zlib.crc32(names, zlib.crc32(header)))
 
 
 def raw_size(codec: int, stored: bytes) -> int:
@@ -316,8 +325,9 @@ def _unpack_one(data: bytes, start: int) -> tuple[Frame, int]:
     if end > len(data):
         raise InvalidFrame(f"truncated: {end - len(data)} bytes are missing")
     body = data[body_at:end]
-    if zlib.crc32(body) != crc:
-        raise InvalidFrame("damaged: the checksum of the body does not match")
+    header = data[start : start + _CRC_AT] + bytes(4) + data[start + _CRC_END : names_at]
+    if _checksum(header, data[names_at:body_at], body) != crc:
+        raise InvalidFrame("damaged: the checksum does not match")
     try:
         queue = data[names_at : names_at + queue_size].decode()
         partition = data[names_at + queue_size : body_at].decode()

@@ -13,7 +13,7 @@ from itertools import accumulate
 import msgspec
 
 from queen.core.frame import Segment
-from queen.core.names import MAX_TRANSACTION_ID_BYTES
+from queen.core.names import MAX_TRANSACTION_ID_BYTES, is_uuid
 from queen.core.payload import (
     MAX_PAYLOAD_BYTES,
     is_plain,
@@ -82,5 +82,7 @@ def _check_extras(segment: Segment) -> None:
     for name, column in segment.extras.items():
         if name != "traceId":
             raise InvalidFrame(f"extras: column {name!r} is not known")
-        if not all(value is None or isinstance(value, str) for value in column):
-            raise InvalidFrame(f"extras: column {name!r} holds something that is not text")
+        if not all(
+            value is None or (isinstance(value, str) and is_uuid(value)) for value in column
+        ):
+            raise InvalidFrame(f"extras: column {name!r} holds something that is not a UUID")

@@ -25,11 +25,10 @@ import httptools
 
 from queen.errors import BadRequest, HeadersTooLarge, Overloaded, PayloadTooLarge, QueenError
 from queen.server.failures import failure
-from queen.server.http import Headers, Request, Response
+from queen.server.http import MAX_BODY_BYTES, Headers, Request, Response
 
 _log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_HEADER_BYTES = 16 * 1024
 MAX_HEADERS = 100
 MAX_URL_BYTES = 8 * 1024
@@ -96,6 +95,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_body_bytes",
+        "_chunked",
         "_closing",
         "_drained",
         "_gone",
@@ -116,6 +116,7 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[Request] = deque()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self._chunked = True
         self._drained: asyncio.Event | None = None
         self._gone: asyncio.Event | None = None
         self._reading_since: float | None = None
@@ -200,8 +201,16 @@ class Connection(asyncio.Protocol):
         self._hub.buffered_bytes -= self._body_bytes
         path, _, query = self._url.decode("latin-1").partition("?")
         method = self._parser.get_method().decode()
-        keep_alive = self._parser.should_keep_alive()
-        request = Request(method, path, query, self._headers, body, self, keep_alive)
+        request = Request(
+            method,
+            path,
+            query,
+            self._headers,
+            body,
+            self,
+            keep_alive=self._parser.should_keep_alive(),
+            knows_chunks=self._parser.get_http_version() != "1.0",
+        )
         self._reset()
         self._reading_since = None
         if self._task is None:
@@ -279,21 +288,28 @@ class Connection(asyncio.Protocol):
 
     def start_stream(self, request: Request, response: Response) -> None:
         """Send the head of an answer whose body follows in parts."""
+        self._chunked = request.knows_chunks
         if not self._closing:
-            keep_alive = request.keep_alive and not self._hub.stopping
-            self._transport.write(_head(response, keep_alive, b"transfer-encoding: chunked\r\n"))
+            keep_alive = self._chunked and request.keep_alive and not self._hub.stopping
+            coding = b"transfer-encoding: chunked\r\n" if self._chunked else b""
+            self._transport.write(_head(response, keep_alive, coding))
 
     async def send(self, part: bytes) -> bool:
         """Send a part of a streamed body; waits for a slow client. False when it has gone."""
         if not self._closing and part:
-            self._transport.write(b"%x\r\n" % len(part) + part + b"\r\n")
+            framed = b"%x\r\n" % len(part) + part + b"\r\n" if self._chunked else part
+            self._transport.write(framed)
         while self._drained is not None and not self._closing:
             await self._drained.wait()
         return not self._closing
 
     def end_stream(self) -> None:
-        if not self._closing:
+        if self._closing:
+            return
+        if self._chunked:
             self._transport.write(b"0\r\n\r\n")
+        else:
+            self._close()
 
     def break_stream(self) -> None:
         """Hang up without the last chunk: the client must not take the part for the whole."""

@@ -8,6 +8,7 @@ from urllib.parse import unquote, unquote_plus
 
 from queen.errors import BadRequest
 
+MAX_BODY_BYTES = 64 * 1024 * 1024
 _MAX_QUERY = 64
 
 Headers = tuple[tuple[str, str], ...]
@@ -34,6 +35,8 @@ class Request(NamedTuple):
     body: bytes
     line: Line
     keep_alive: bool = True
+    # Before HTTP/1.1 a streamed answer ends with the connection.
+    knows_chunks: bool = True
     params: tuple[str, ...] = ()
 
 

@@ -6,11 +6,12 @@ import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from queen.core.cursor import bits_from_bytes
 from queen.core.frame import decode_body, decompress
 from queen.core.ids import new_lease
-from queen.errors import QueenError
+from queen.errors import OutcomeUnknown, QueenError
 from queen.service.batcher import Batcher
 from queen.service.catalog import Catalog, Partition
 from queen.service.dispatch import Attempt, Dispatcher
@@ -79,8 +80,8 @@ class Claims:
             for partition_id in attempt.partitions
         )
         lease_ms = [attempt.feed.queue.options.lease_time * 1000 for attempt in attempts]
-        rows = await self._database.fetch(
-            "claim",
+        rows = await self._claim_rows(
+            any(attempt.pop.auto_ack for attempt in attempts),
             [entry[0] for entry in entries],
             [entry[1] for entry in entries],
             [lease_ids[number] for _, _, number in entries],
@@ -105,6 +106,16 @@ class Claims:
                 self._not_granted(attempt.feed, partition, row)
         await self._read([grant for grants in granted.values() for grant in grants])
         return granted
+
+    async def _claim_rows(self, any_auto: bool, *arguments: list[Any]) -> list[Record]:
+        try:
+            return await self._database.fetch("claim", *arguments)
+        except OutcomeUnknown:
+            # A lease is recognised by its id when it is claimed again. What was committed at
+            # once is not: asking again would skip it.
+            if any_auto:
+                raise
+            return await self._database.fetch("claim", *arguments)
 
     def _grant(
         self, feed: Feed, partition: Partition, lease_id: uuid.UUID | None, row: Record

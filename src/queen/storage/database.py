@@ -24,6 +24,8 @@ _TRANSIENT = {"40P01", "40001", "55P03"}
 # Connection, resources, operator intervention, system errors: the database is not itself.
 _OUTAGE_CLASSES = {"08", "53", "57", "58", "XX"}
 _READ_ONLY = "25006"
+# Statements that must not be repeated by somebody who does not know what they did.
+_ONLY_ONCE = {"append", "claim", "ack_spans", "release_lease", "delete_queue"}
 _TRIES = 3
 _COMMAND_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 5
@@ -91,17 +93,32 @@ class Database:
             self._pool.terminate()
 
     async def fetch(self, name: str, *args: Any) -> list[Record]:
-        """Run one named statement in a transaction of its own; repeat it after a deadlock."""
+        """Run one named statement in a transaction of its own.
+
+        After a deadlock it is repeated: nothing had happened. After a broken connection it is
+        repeated only if it does no harm twice; a pool may hold many connections to a
+        PostgreSQL that is no more.
+        """
         for attempt in range(1, _TRIES + 1):
             try:
-                async with self._acquire() as connection:
-                    rows: list[Record] = await connection.fetch(self._sql[name], *args)
-                    return rows
+                return await self._fetch(name, *args)
             except asyncpg.PostgresError as error:
                 if error.sqlstate not in _TRANSIENT or attempt == _TRIES:
                     raise translated(error) from error
                 await asyncio.sleep(0.005 * attempt)
+            except OutcomeUnknown:
+                if name in _ONLY_ONCE or attempt == _TRIES:
+                    raise
         raise AssertionError("unreachable")
+
+    async def _fetch(self, name: str, *args: Any) -> list[Record]:
+        async with self._acquire() as connection:
+            try:
+                rows: list[Record] = await connection.fetch(self._sql[name], *args)
+            except asyncpg.ConnectionDoesNotExistError as error:
+                # The driver's own word for a connection that broke under the statement.
+                raise OutcomeUnknown from error
+            return rows
 
     async def fetchval(self, name: str, *args: Any) -> Any:
         rows = await self.fetch(name, *args)

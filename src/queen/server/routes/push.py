@@ -66,11 +66,13 @@ class PushRoute:
         return Response(201, push_body(planned))
 
     async def _push_frames(self, body: bytes) -> Response:
-        appends = [
-            _append_of_frame(frame, index) for index, frame in enumerate(unpack_frames(body))
-        ]
-        if not appends:
+        frames = list(unpack_frames(body))
+        if not frames:
             raise InvalidFrame("the body holds no frame")
+        # Added up before anything is inflated: many small frames can hold as much as one.
+        if sum(frame.raw_bytes for frame in frames) > MAX_BODY_BYTES:
+            raise PayloadTooLarge(f"the frames inflate to more than {MAX_BODY_BYTES} bytes")
+        appends = [_append_of_frame(frame, index) for index, frame in enumerate(frames)]
         await self._broker.pusher.push(appends)
         return Response(201, msgspec.json.encode([_segment_result(one) for one in appends]))
 

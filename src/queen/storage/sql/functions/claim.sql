@@ -63,7 +63,16 @@ begin
         v_now := clock_timestamp();
         head := v_head;
         committed := c.committed;
-        if c.lease_until > v_now then
+        if c.lease_until > v_now and c.lease_id = p_lease[i] then
+            -- The same claim again, because the first answer was lost.
+            outcome := 0;
+            batch_end := c.batch_end;
+            epoch := c.epoch;
+            attempt := c.attempts;
+            acked := c.acked;
+            wait_ms := p_lease_ms[i];
+            v_left[p_request[i]] := v_left[p_request[i]] - (batch_end - c.committed);
+        elsif c.lease_until > v_now then
             outcome := 2;
             wait_ms := ceil(extract(epoch from c.lease_until - v_now) * 1000);
         elsif c.committed >= v_head then

@@ -92,8 +92,8 @@ order by s.created_at, s.partition_id, s.base_offset
 limit $6
 
 -- name: segment_start :one
--- Where the segment that holds an offset begins.
-select base_offset from queen.segments
+-- Where the segment that holds an offset begins; behind the last one, where it ends.
+select case when end_offset > $2 then base_offset else end_offset end from queen.segments
 where partition_id = $1 and base_offset <= $2
 order by base_offset desc limit 1
 

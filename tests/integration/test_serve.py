@@ -1,0 +1,153 @@
+"""`queen serve` as a user runs it: starts, joins, refuses, stops, comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped,unused-ignore]
+import pytest
+
+from queen.cli.serve import url_from_environment
+from queen.storage.embedded import EmbeddedPostgres
+from queen.storage.tuning import settings_for
+from tests.conftest import ServerProcess, free_port
+
+Start = Callable[..., ServerProcess]
+
+_QUEEN = str(Path(sys.executable).parent / "queen")
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that ends by itself."""
+    return subprocess.run(
+        [_QUEEN, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def postmaster(data_dir: Path) -> int:
+    return int((data_dir / "postgres" / "postmaster.pid").read_text().splitlines()[0])
+
+
+def test_the_settings_can_be_looked_at() -> None:
+    shown = run("serve", "--show-settings")
+    assert shown.returncode == 0
+    assert "shared_buffers" in shown.stdout
+    assert "max_wal_size" in shown.stdout
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])  # noqa: S104
+def test_another_address_than_loopback_is_refused(host: str, tmp_path: Path) -> None:
+    refused = run("serve", "--host", host, "--data-dir", str(tmp_path))
+    assert refused.returncode == 78
+    assert "--insecure" in refused.stderr
+
+
+def test_a_database_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    url = f"postgresql://postgres@127.0.0.1:{free_port()}/none"
+    refused = run("serve", "--port", str(free_port()), "--database-url", url)
+    assert refused.returncode == 78
+    assert "cannot connect to PostgreSQL" in refused.stderr
+
+
+def test_a_taken_port_is_named(server: ServerProcess, dsn: str) -> None:
+    refused = run("serve", "--port", str(server.port), "--database-url", dsn)
+    assert refused.returncode == 78
+    assert f"127.0.0.1:{server.port}" in refused.stderr
+
+
+def test_weak_durability_is_refused_unless_told_otherwise(
+    tmp_path: Path, start_server: Start
+) -> None:
+    weak = EmbeddedPostgres(tmp_path, {**settings_for(1024**3, 2), "fsync": "off"})
+    weak.start()
+    try:
+        refused = run("serve", "--port", str(free_port()), "--database-url", weak.dsn)
+        assert refused.returncode == 78
+        assert "fsync=off" in refused.stderr
+        running = start_server("--database-url", weak.dsn, "--allow-weak-durability")
+        assert running.stop() == 0
+    finally:
+        weak.stop()
+
+
+def test_the_originals_variables_make_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("PG_"):
+            monkeypatch.delenv(name)
+    assert url_from_environment() is None
+    monkeypatch.setenv("PG_HOST", "db.example")
+    monkeypatch.setenv("PG_PASSWORD", "p@ss/word")
+    monkeypatch.setenv("PG_DB", "queen")
+    assert url_from_environment() == "postgresql://postgres:p%40ss%2Fword@db.example:5432/queen"
+    monkeypatch.setenv("PG_USE_SSL", "true")
+    assert (url_from_environment() or "").endswith("?sslmode=verify-full")
+
+
+def test_a_killed_server_comes_back_with_everything(tmp_path: Path, start_server: Start) -> None:
+    first = start_server("--data-dir", str(tmp_path))
+    first.api().push({"queue": "q", "payload": 1, "transactionId": "a"})
+    first.kill()
+    second = start_server("--data-dir", str(tmp_path))
+    assert [one["transactionId"] for one in second.api().messages("q")] == ["a"]
+    assert second.stop() == 0
+
+
+def test_a_second_server_joins_and_the_last_one_stops_postgresql(
+    tmp_path: Path, start_server: Start
+) -> None:
+    first = start_server("--data-dir", str(tmp_path))
+    second = start_server("--data-dir", str(tmp_path))
+    pid = postmaster(tmp_path)
+    first.api().push({"queue": "q", "payload": 1})
+    assert len(second.api().messages("q")) == 1
+    assert first.stop() == 0
+    assert psutil.pid_exists(pid)
+    assert second.api().push({"queue": "q", "payload": 2}).status == 201
+    assert second.stop() == 0
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_killed_postgresql_is_started_again(tmp_path: Path, start_server: Start) -> None:
+    running = start_server("--data-dir", str(tmp_path))
+    api = running.api()
+    assert api.push({"queue": "q", "payload": 1, "transactionId": "a"}).status == 201
+    killed = postmaster(tmp_path)
+    os.kill(killed, signal.SIGKILL)
+    # Backends outlive their postmaster for a moment; wait for the new one.
+    for _ in range(500):
+        if api.call("GET", "/health").status == 200 and postmaster(tmp_path) != killed:
+            break
+        time.sleep(0.02)
+    assert api.push({"queue": "q", "payload": 2, "transactionId": "b"}).status == 201
+    assert [one["transactionId"] for one in api.messages("q", batch=9)] == ["a", "b"]
+    assert running.stop() == 0
+
+
+def test_several_workers_share_the_port_and_the_work(tmp_path: Path, start_server: Start) -> None:
+    running = start_server("--data-dir", str(tmp_path), "--workers", "2")
+    apis = [running.api() for _ in range(8)]
+    for number, api in enumerate(apis):
+        item = {"queue": "q", "payload": number, "transactionId": str(number)}
+        assert api.push(item).json[0]["status"] == "queued"
+    for number, api in enumerate(reversed(apis)):
+        item = {"queue": "q", "payload": number, "transactionId": str(number)}
+        assert api.push(item).json[0]["status"] == "duplicate"
+    assert len(apis[0].messages("q", batch=20)) == 8
+    assert running.stop() == 0
+
+
+def test_the_demo_agrees_with_itself() -> None:
+    shown = run("demo")
+    assert shown.returncode == 0, shown.stderr
+    assert "Every group got each of the 10,000 messages once" in shown.stdout
