@@ -82,7 +82,5 @@ def _check_extras(segment: Segment) -> None:
     for name, column in segment.extras.items():
         if name != "traceId":
             raise InvalidFrame(f"extras: column {name!r} is not known")
-        if not all(
-            value is None or (isinstance(value, str) and is_uuid(value)) for value in column
-        ):
+        if any(one is not None and not (isinstance(one, str) and is_uuid(one)) for one in column):
             raise InvalidFrame(f"extras: column {name!r} holds something that is not a UUID")

@@ -25,9 +25,9 @@ from queen.core.payload import (
     longest_is_shallow,
     reason_against_payload,
 )
-from queen.errors import BadRequest, InvalidFrame, InvalidItem
+from queen.errors import BadRequest, InvalidFrame, InvalidItem, PayloadTooLarge
 from queen.server.failures import bad_json, failure
-from queen.server.http import Request, Response
+from queen.server.http import MAX_BODY_BYTES, Request, Response
 from queen.service.append import Append
 from queen.service.broker import Broker
 from queen.wire import answers
