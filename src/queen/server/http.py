@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote, unquote_plus
 
+from queen.core.names import reason_against_name
 from queen.errors import BadRequest
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -101,3 +102,10 @@ def _decoded(decode: Callable[..., str], text: str) -> str:
         return decode(text, errors="strict")
     except UnicodeDecodeError:
         raise BadRequest("the URL is not valid UTF-8") from None
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise `BadRequest` when a name in a URL cannot name anything."""
+    reason = reason_against_name(kind, name)
+    if reason:
+        raise BadRequest(reason)

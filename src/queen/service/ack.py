@@ -56,7 +56,7 @@ class Settlement:
     wishes: dict[str, Wish]
     errors: dict[str, str] = field(default_factory=dict)
     span: Span | None = None
-    # This server granted the lease; others need not be told that it ended.
+    # This server granted the lease.
     own: bool = True
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     committed: int = 0
@@ -147,7 +147,8 @@ class Acker:
             if one.lease_id is not None:
                 self._leases.close(one.lease_id, one.partition.id)
             self._lease_ended(one.partition, one.group, one.lease_id, one.committed)
-            if not one.own:
+            if not one.own or one.partition.head > one.committed:
+                # Consumers that wait at other servers may have what is left.
                 self._tell_others(one.partition, one.group_id)
         if one.done is not None and not one.done.done():
             one.done.set_result(None)

@@ -63,9 +63,9 @@ class Claims:
 
     def _fail(self, attempts: list[Attempt], error: QueenError) -> None:
         for attempt in attempts:
-            for partition_id in attempt.partitions:
-                attempt.feed.claiming.discard(partition_id)
-                attempt.feed.offer_again(partition_id)
+            for partition in attempt.partitions:
+                attempt.feed.claiming.discard(partition.id)
+                attempt.feed.offer_again(partition)
             attempt.pop.busy = False
             if not attempt.pop.done.done():
                 attempt.pop.done.set_exception(error)
@@ -75,14 +75,17 @@ class Claims:
         """Claim for all attempts; return the grants by the number of the attempt."""
         lease_ids = [new_lease() for _ in attempts]
         entries = sorted(
-            (partition_id, attempt.feed.group_id, number)
-            for number, attempt in enumerate(attempts)
-            for partition_id in attempt.partitions
+            (
+                (partition, attempt.feed.group_id, number)
+                for number, attempt in enumerate(attempts)
+                for partition in attempt.partitions
+            ),
+            key=lambda entry: (entry[0].id, entry[1]),
         )
         lease_ms = [attempt.feed.queue.options.lease_time * 1000 for attempt in attempts]
         rows = await self._claim_rows(
             any(attempt.pop.auto_ack for attempt in attempts),
-            [entry[0] for entry in entries],
+            [entry[0].id for entry in entries],
             [entry[1] for entry in entries],
             [lease_ids[number] for _, _, number in entries],
             [lease_ms[number] for _, _, number in entries],
@@ -90,14 +93,10 @@ class Claims:
             [number + 1 for _, _, number in entries],
             [attempt.pop.batch for attempt in attempts],
         )
-        partitions = await self._catalog.partitions(entry[0] for entry in entries)
         granted: dict[int, list[Grant]] = defaultdict(list)
-        for (partition_id, _, number), row in zip(entries, rows, strict=True):
-            attempt, partition = attempts[number], partitions.get(partition_id)
-            attempt.feed.claiming.discard(partition_id)
-            if partition is None:
-                attempt.feed.forget(partition_id)
-                continue
+        for (partition, _, number), row in zip(entries, rows, strict=True):
+            attempt = attempts[number]
+            attempt.feed.claiming.discard(partition.id)
             partition.saw_head(row["head"])
             if row["outcome"] == _GRANTED:
                 lease_id = None if attempt.pop.auto_ack else lease_ids[number]
@@ -135,21 +134,21 @@ class Claims:
         if lease_id is None:
             feed.lease_ended(partition, None, grant.stop)
         else:
-            feed.granted(partition.id, lease_id, grant.stop)
+            feed.granted(partition, lease_id, grant.stop)
             self._dispatcher.set_timer(feed, partition, lease_id, grant.lease_ms)
         return grant
 
     def _not_granted(self, feed: Feed, partition: Partition, row: Record) -> None:
         outcome = row["outcome"]
         if outcome == _EMPTY:
-            feed.moved(partition.id, row["committed"])
-            if partition.head > row["committed"]:
-                # Written while the claim was on its way.
-                feed.offer_again(partition.id)
+            feed.moved(partition, row["committed"])
+            # It may have been written while the claim was on its way.
+            feed.offer(partition)
         elif outcome == _HELD:
+            feed.held[partition.id] = partition
             self._dispatcher.set_timer(feed, partition, None, row["wait_ms"])
         elif outcome == _SPENT:
-            feed.offer_again(partition.id, first=True)
+            feed.offer_again(partition, first=True)
         elif outcome == _MISSING:
             feed.forget(partition.id)
             self._catalog.forget_partition(partition.id)

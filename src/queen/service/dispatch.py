@@ -25,7 +25,7 @@ class Attempt:
 
     __slots__ = ("feed", "partitions", "pop")
 
-    def __init__(self, pop: Pop, feed: Feed, partitions: list[int]) -> None:
+    def __init__(self, pop: Pop, feed: Feed, partitions: list[Partition]) -> None:
         self.pop = pop
         self.feed = feed
         self.partitions = partitions
@@ -75,9 +75,8 @@ class Dispatcher:
         touched: set[Feed] = set()
         for partition in partitions:
             for feed in self._feeds.get(partition.queue.id, {}).values():
-                feed.offer(partition, partition.head)
+                feed.offer(partition)
                 touched.add(feed)
-                self._wake_named(feed, partition)
         for feed in touched:
             self.pump(feed)
 
@@ -87,15 +86,16 @@ class Dispatcher:
         """A lease is over, acked or given back; its partition may have more."""
         feed = self.feed(partition.queue.id, group)
         if feed is not None and feed.lease_ended(partition, lease_id, committed):
-            self._wake(feed, partition)
+            self.pump(feed)
 
     def released_elsewhere(self, partition: Partition, group_id: int) -> None:
-        """Another server ended a lease that this one granted."""
+        """Another server ended a lease, one of its own or one that this server granted."""
         for feed in self.feeds_of(partition.queue.id):
             if feed.group_id == group_id:
                 feed.leased.pop(partition.id, None)
-                feed.offer_again(partition.id)
-                self._wake(feed, partition)
+                feed.held.pop(partition.id, None)
+                feed.offer_again(partition)
+                self.pump(feed)
 
     def lease_extended(self, span: Span, lease_id: uuid.UUID, ms: int) -> None:
         feed = self.feed(span.partition.queue.id, span.group)
@@ -106,14 +106,13 @@ class Dispatcher:
 
     def pump(self, feed: Feed) -> None:
         """Give ready partitions to waiting pops while there are both."""
+        while (pair := feed.take_named()) is not None:
+            self.attempt(pair[0], feed, [pair[1]])
         while feed.waiters and feed.has_ready:
             pop = next(iter(feed.waiters))
-            partitions = feed.take(pop.partitions)
-            if not partitions:
-                return
-            self.attempt(pop, feed, partitions)
+            self.attempt(pop, feed, feed.take(pop.partitions))
 
-    def attempt(self, pop: Pop, feed: Feed, partitions: list[int]) -> None:
+    def attempt(self, pop: Pop, feed: Feed, partitions: list[Partition]) -> None:
         assert not pop.done.done(), "an answered pop must not claim"
         pop.busy = True
         for one in pop.feeds:
@@ -127,25 +126,14 @@ class Dispatcher:
             return
         for feed in pop.feeds:
             feed.park(pop, first=True)
-        if pop.named is None:
-            for feed in pop.feeds:
-                self.pump(feed)
+        for feed in pop.feeds:
+            self.pump(feed)
         if pop.busy:
             return
         if pop.turn is not None:
             pop.end_turn()
         elif not pop.waits:
             pop.finish([])
-
-    def _wake(self, feed: Feed, partition: Partition) -> None:
-        self._wake_named(feed, partition)
-        self.pump(feed)
-
-    def _wake_named(self, feed: Feed, partition: Partition) -> None:
-        waiting = feed.named.get(partition.name) if feed.named else None
-        if waiting and partition.id not in feed.claiming and partition.id not in feed.leased:
-            feed.claiming.add(partition.id)
-            self.attempt(next(iter(waiting)), feed, [partition.id])
 
     # ---- leases that lapse ----
 
@@ -171,8 +159,9 @@ class Dispatcher:
                     continue
                 del feed.leased[partition.id]
                 self._leases.close(lease_id, partition.id)
-            feed.offer_again(partition.id)
-            self._wake(feed, partition)
+            feed.held.pop(partition.id, None)
+            feed.offer_again(partition)
+            self.pump(feed)
 
 
 def _nobody_claims(_attempt: Attempt) -> None:

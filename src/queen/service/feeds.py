@@ -104,12 +104,13 @@ class Feed:
     """Ready partitions and waiting pops of one group in one queue."""
 
     __slots__ = (
+        "_named_ready",
         "_position",
         "_ready",
-        "_ready_set",
         "claiming",
         "group",
         "group_id",
+        "held",
         "lease_ends",
         "leased",
         "named",
@@ -124,13 +125,16 @@ class Feed:
         self.queue = queue
         self.group = group
         self.group_id = group_id
-        self._ready: deque[int] = deque()
-        self._ready_set: set[int] = set()
+        self._ready: OrderedDict[int, Partition] = OrderedDict()
+        # Ready partitions that a pop asks for by name; it comes before those that take any.
+        self._named_ready: deque[Partition] = deque()
         # How far this group has got, as far as this server knows: leased or done.
         self._position: dict[int, int] = {}
         self.claiming: set[int] = set()
         self.leased: dict[int, uuid.UUID] = {}
         self.lease_ends: dict[int, float] = {}
+        # Partitions that other servers have leased, as far as this one knows.
+        self.held: dict[int, Partition] = {}
         self.waiters: OrderedDict[Pop, None] = OrderedDict()
         self.named: dict[str, OrderedDict[Pop, None]] = {}
         # Where the sweep goes on; None when it has come round.
@@ -138,72 +142,91 @@ class Feed:
         self.swept_at = time.monotonic()
         self.used_at = self.swept_at
 
+    # ---- partitions ----
+
     @property
     def has_ready(self) -> bool:
         return bool(self._ready)
 
-    @property
-    def ready_count(self) -> int:
-        return len(self._ready)
+    def offer(self, partition: Partition) -> None:
+        """Say that a partition reaches as far as its head now says."""
+        if partition.head > self._position.get(partition.id, _UNREAD):
+            self.offer_again(partition)
 
-    def offer(self, partition: Partition, head: int) -> None:
-        """Say that a partition reaches to `head`."""
-        if head <= self._position.get(partition.id, _UNREAD):
-            return
-        self.offer_again(partition.id)
-
-    def offer_again(self, partition_id: int, *, first: bool = False) -> None:
+    def offer_again(self, partition: Partition, *, first: bool = False) -> None:
         """Put a partition among the ready ones, unless somebody is at work in it."""
         if (
-            partition_id in self._ready_set
-            or partition_id in self.leased
-            or partition_id in self.claiming
+            partition.id in self._ready
+            or partition.id in self.leased
+            or partition.id in self.claiming
         ):
             return
-        self._ready_set.add(partition_id)
+        self._ready[partition.id] = partition
         if first:
-            self._ready.appendleft(partition_id)
-        else:
-            self._ready.append(partition_id)
+            self._ready.move_to_end(partition.id, last=False)
+        if partition.name in self.named:
+            self._named_ready.append(partition)
 
-    def take(self, limit: int) -> list[int]:
+    def take(self, limit: int) -> list[Partition]:
         """Take the next ready partitions; each stands for one claim from now on."""
-        taken: list[int] = []
+        taken: list[Partition] = []
         while self._ready and len(taken) < limit:
-            partition_id = self._ready.popleft()
-            self._ready_set.discard(partition_id)
-            if partition_id not in self.claiming:
-                self.claiming.add(partition_id)
-                taken.append(partition_id)
+            _, partition = self._ready.popitem(last=False)
+            self.claiming.add(partition.id)
+            taken.append(partition)
         return taken
 
-    def moved(self, partition_id: int, position: int) -> None:
-        self._position[partition_id] = position
+    def take_named(self) -> tuple[Pop, Partition] | None:
+        """Take a ready partition that a pop asks for by name."""
+        while self._named_ready:
+            partition = self._named_ready.popleft()
+            waiting = self.named.get(partition.name)
+            if waiting and self._ready.pop(partition.id, None) is not None:
+                self.claiming.add(partition.id)
+                return next(iter(waiting)), partition
+        return None
 
-    def granted(self, partition_id: int, lease_id: uuid.UUID, batch_end: int) -> None:
-        self.leased[partition_id] = lease_id
-        self._position[partition_id] = batch_end
+    def moved(self, partition: Partition, position: int) -> None:
+        self._position[partition.id] = position
+        self.held.pop(partition.id, None)
+
+    def granted(self, partition: Partition, lease_id: uuid.UUID, batch_end: int) -> None:
+        self.leased[partition.id] = lease_id
+        self.moved(partition, batch_end)
 
     def lease_ended(self, partition: Partition, lease_id: uuid.UUID | None, committed: int) -> bool:
         """Forget a lease; return whether the partition is worth another claim."""
-        held = self.leased.get(partition.id)
-        if held is not None and lease_id is not None and held != lease_id:
+        ours = self.leased.get(partition.id)
+        if ours is not None and lease_id is not None and ours != lease_id:
             return False
         self.leased.pop(partition.id, None)
-        self._position[partition.id] = committed
-        if partition.head > committed:
-            self.offer_again(partition.id)
-            return True
-        return False
+        self.moved(partition, committed)
+        if partition.head <= committed:
+            return False
+        self.offer_again(partition)
+        return True
+
+    def offer_held(self, limit: int) -> None:
+        """Offer partitions that others had leased: they may be free by now."""
+        for partition in list(self.held.values())[:limit]:
+            del self.held[partition.id]
+            self.offer_again(partition)
 
     def forget(self, partition_id: int) -> None:
         self._position.pop(partition_id, None)
         self.leased.pop(partition_id, None)
+        self.held.pop(partition_id, None)
+
+    # ---- pops ----
 
     def park(self, pop: Pop, *, first: bool = False) -> None:
-        queue = (
-            self.waiters if pop.named is None else self.named.setdefault(pop.named, OrderedDict())
-        )
+        if pop.named is None:
+            queue = self.waiters
+        else:
+            queue = self.named.setdefault(pop.named, OrderedDict())
+            partition = self.queue.partitions.get(pop.named)
+            if partition is not None and partition.id in self._ready:
+                self._named_ready.append(partition)
         queue[pop] = None
         if first:
             queue.move_to_end(pop, last=False)

@@ -75,10 +75,10 @@ class Lookout:
             if row["head"] <= row["committed"]:
                 continue
             partition = self._catalog.remember_row(feed.queue, row["id"], row["name"], row["head"])
-            held = feed.leased.get(partition.id)
-            if held is not None and (not row["live"] or row["lease_id"] != held):
+            ours = feed.leased.get(partition.id)
+            if ours is not None and (not row["live"] or row["lease_id"] != ours):
                 feed.leased.pop(partition.id, None)
-            feed.offer_again(partition.id)
+            feed.offer_again(partition)
         feed.sweep_after = rows[-1]["id"] if len(rows) == _SWEEP_PAGE else None
         feed.swept_at = time.monotonic()
 

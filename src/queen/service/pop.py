@@ -26,6 +26,7 @@ from queen.storage.database import Database
 _log = logging.getLogger(__name__)
 
 _LABEL_INTERVAL_S = 1.0
+_MAX_HELD_TRIED = 4
 
 
 class Popper:
@@ -89,6 +90,9 @@ class Popper:
         for feed in pop.feeds:
             await self.lookout.look(feed.queue)
             await self.lookout.fill(feed)
+            if not pop.waits:
+                # Who does not wait wants to know now; a few leases of others may have ended.
+                feed.offer_held(_MAX_HELD_TRIED)
             self.dispatcher.pump(feed)
             if await self._is_served(pop):
                 return
@@ -107,7 +111,7 @@ class Popper:
         free = partition is not None and partition.id not in feed.claiming
         if partition is not None and free and not pop.busy and not pop.done.done():
             feed.claiming.add(partition.id)
-            self.dispatcher.attempt(pop, feed, [partition.id])
+            self.dispatcher.attempt(pop, feed, [partition])
 
     async def _served(self, pop: Pop, timeout_s: float) -> list[Grant]:
         try:

@@ -24,6 +24,7 @@ _TRANSIENT = {"40P01", "40001", "55P03"}
 # Connection, resources, operator intervention, system errors: the database is not itself.
 _OUTAGE_CLASSES = {"08", "53", "57", "58", "XX"}
 _READ_ONLY = "25006"
+_FOREIGN_KEY = "23503"
 # Statements that must not be repeated by somebody who does not know what they did.
 _ONLY_ONCE = {"append", "claim", "ack_spans", "release_lease", "delete_queue"}
 _TRIES = 3
@@ -211,6 +212,8 @@ def translated(error: asyncpg.PostgresError) -> QueenError:
     if isinstance(error, asyncpg.ConnectionDoesNotExistError):
         # The driver's own word for a connection that broke under a running statement.
         return OutcomeUnknown()
+    if state == _FOREIGN_KEY:
+        return Unavailable("a queue was deleted at the same moment")
     if state in _TRANSIENT or state == _READ_ONLY or state[:2] in _OUTAGE_CLASSES:
         return Unavailable(f"PostgreSQL cannot serve now (SQLSTATE {state})")
     return QueenError(f"PostgreSQL refused the statement (SQLSTATE {state})")

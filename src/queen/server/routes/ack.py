@@ -11,7 +11,7 @@ from msgspec.structs import astuple
 
 from queen.core.cursor import WISHES, Verdict, Wish
 from queen.core.ids import parse_lease, parse_partition
-from queen.core.names import QUEUE_MODE_GROUP
+from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
 from queen.server.failures import bad_json
 from queen.server.http import Request, Response
@@ -26,6 +26,7 @@ _one = msgspec.json.Decoder(AckRequest)
 _batch = msgspec.json.Decoder(AckBatchRequest)
 _extend = msgspec.json.Decoder(ExtendRequest)
 
+MAX_ERROR_CHARACTERS = 10_000
 _DEFAULT_EXTEND_S = 60
 _MAX_EXTEND_S = 24 * 3600
 
@@ -98,8 +99,13 @@ async def prepare(
         prepared.places[index] = settlement
         settlement.wishes[one.transactionId] = wish
         if one.error and wish is not Wish.DONE:
-            settlement.errors[one.transactionId] = one.error
+            settlement.errors[one.transactionId] = _storable(one.error)
     return prepared
+
+
+def _storable(error: str) -> str:
+    """Return a consumer's error text as PostgreSQL can keep it."""
+    return error[:MAX_ERROR_CHARACTERS].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 async def _settlement(
@@ -119,6 +125,9 @@ async def _settlement(
     if one.leaseId and lease_id is None:
         raise LeaseLost(_STALE)
     group = one.consumerGroup or default_group or QUEUE_MODE_GROUP
+    reason = reason_against_name("consumer group", group)
+    if reason:
+        raise BadRequest(reason)
     group_id = await broker.catalog.find_group(partition.queue, group)
     if group_id is None:
         raise LeaseLost(_STALE)

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from queen.core.frame import CONTENT_TYPE
 from queen.errors import NotFound, QueenError
-from queen.server.http import Query, Request, Response
+from queen.server.http import Query, Request, Response, check_name
 from queen.server.routes.pop import parse_time
 from queen.service.broker import Broker
 
@@ -24,6 +24,7 @@ class FetchRoutes:
 
     async def queue(self, request: Request) -> None:
         query = Query(request.query)
+        check_name("queue", request.params[0])
         queue = await self._broker.catalog.queue(request.params[0])
         if queue is None:
             raise NotFound(f"Queue {request.params[0]!r} not found")
@@ -32,6 +33,8 @@ class FetchRoutes:
 
     async def partition(self, request: Request) -> None:
         query = Query(request.query)
+        check_name("queue", request.params[0])
+        check_name("partition", request.params[1])
         queue = await self._broker.catalog.queue(request.params[0])
         found = await self._broker.catalog.partition(queue, request.params[1]) if queue else None
         if found is None:

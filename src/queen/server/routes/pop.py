@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -10,9 +11,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from queen.core.ids import message_prefix
-from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
+from queen.core.names import QUEUE_MODE_GROUP
 from queen.errors import BadRequest
-from queen.server.http import EMPTY, Query, Request, Response
+from queen.server.http import EMPTY, Query, Request, Response, check_name
 from queen.service.broker import Broker
 from queen.service.catalog import FROM_BEGINNING, Queue, Subscription
 from queen.service.feeds import Grant, Pop
@@ -32,74 +33,69 @@ class PopRoutes:
         self._broker = broker
 
     async def from_queue(self, request: Request) -> Response:
-        query = Query(request.query)
-        return await self._pop_queue(request, query, request.params[0], None)
+        return await self._pop_queue(request, request.params[0], None)
 
     async def from_partition(self, request: Request) -> Response:
-        query = Query(request.query)
-        return await self._pop_queue(request, query, *request.params)
+        return await self._pop_queue(request, *request.params)
 
     async def by_label(self, request: Request) -> Response:
         """Pop from any queue with a namespace and a task; either may be left out."""
         query = Query(request.query)
         label = (query.text("namespace"), query.text("task"))
-        queues = await self._broker.catalog.queues_by_label(*label)
+        for kind, name in zip(("namespace", "task"), label, strict=True):
+            check_name(kind, name or "any")
         since = await self._broker.now() if query.flag("wait") else None
-        return await self._answer(request, query, queues, None, label, since)
+        pop = _pop_of(query, None, since)
+        queues = await self._broker.catalog.queues_by_label(*label)
+        return await self._answer(request, pop, queues, _timeout_s(query), label)
 
-    async def _pop_queue(
-        self, request: Request, query: Query, name: str, partition: str | None
-    ) -> Response:
-        reason = reason_against_name("queue", name)
-        if reason is None and partition is not None:
-            reason = reason_against_name("partition", partition)
-        if reason:
-            raise BadRequest(reason)
+    async def _pop_queue(self, request: Request, name: str, partition: str | None) -> Response:
+        check_name("queue", name)
+        if partition is not None:
+            check_name("partition", partition)
+        query = Query(request.query)
+        pop, timeout_s = _pop_of(query, partition, None), _timeout_s(query)
         queue = await self._broker.catalog.queue(name)
-        if queue is not None:
-            return await self._answer(request, query, [queue], partition)
-        if not query.flag("wait"):
-            return EMPTY
-        # A consumer may come before its producer; what is new is new since it came.
-        since = await self._broker.now()
-        waiting = self._broker.catalog.appearance(name, _timeout_ms(query) / 1000)
-        queue = await _unless_gone(request, waiting)
+        if queue is None and pop.waits:
+            # A consumer may come before its producer; what is new is new since it came.
+            pop = _pop_of(query, partition, await self._broker.now())
+            started = time.monotonic()
+            waiting = self._broker.catalog.appearance(name, timeout_s)
+            queue = await _unless_gone(request, waiting)
+            timeout_s = max(0.0, timeout_s - (time.monotonic() - started))
         if queue is None:
             return EMPTY
-        return await self._answer(request, query, [queue], partition, since=since)
+        return await self._answer(request, pop, [queue], timeout_s, None)
 
     async def _answer(
         self,
         request: Request,
-        query: Query,
+        pop: Pop,
         queues: list[Queue],
-        partition: str | None,
-        label: tuple[str, str] | None = None,
-        since: datetime | None = None,
+        timeout_s: float,
+        label: tuple[str, str] | None,
     ) -> Response:
-        group = query.text("consumerGroup") or QUEUE_MODE_GROUP
-        reason = reason_against_name("consumer group", group)
-        if reason:
-            raise BadRequest(reason)
-        waits = query.flag("wait")
-        pop = Pop(
-            group,
-            query.number("batch", 1, 1, MAX_BATCH),
-            1 if partition is not None else query.number("partitions", 1, 1, MAX_PARTITIONS),
-            auto_ack=query.flag("autoAck"),
-            waits=waits,
-            named=partition,
-            subscription=_subscription(query, group, since),
-        )
-        work = self._broker.popper.pop(queues, pop, _timeout_ms(query) / 1000, label)
-        grants = await (_unless_gone(request, work) if waits else work)
-        if not grants:
-            return EMPTY
-        return Response(200, pop_body(grants, group))
+        work = self._broker.popper.pop(queues, pop, timeout_s, label)
+        grants = await (_unless_gone(request, work) if pop.waits else work)
+        return Response(200, pop_body(grants, pop.group)) if grants else EMPTY
 
 
-def _timeout_ms(query: Query) -> int:
-    return query.number("timeout", _DEFAULT_TIMEOUT_MS, 0, MAX_TIMEOUT_MS)
+def _pop_of(query: Query, partition: str | None, since: datetime | None) -> Pop:
+    group = query.text("consumerGroup") or QUEUE_MODE_GROUP
+    check_name("consumer group", group)
+    return Pop(
+        group,
+        query.number("batch", 1, 1, MAX_BATCH),
+        1 if partition is not None else query.number("partitions", 1, 1, MAX_PARTITIONS),
+        auto_ack=query.flag("autoAck"),
+        waits=query.flag("wait"),
+        named=partition,
+        subscription=_subscription(query, group, since),
+    )
+
+
+def _timeout_s(query: Query) -> float:
+    return query.number("timeout", _DEFAULT_TIMEOUT_MS, 0, MAX_TIMEOUT_MS) / 1000
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:

@@ -8,7 +8,7 @@ from queen.core.names import reason_against_name
 from queen.core.options import QueueOptions, parse_options, reason_against_options
 from queen.errors import BadRequest
 from queen.server.failures import bad_json
-from queen.server.http import Request, Response
+from queen.server.http import Request, Response, check_name
 from queen.service.broker import Broker
 from queen.wire.requests import ConfigureRequest
 
@@ -38,6 +38,7 @@ class QueueRoutes:
 
     async def delete(self, request: Request) -> Response:
         name = request.params[0]
+        check_name("queue", name)
         existed = await self._broker.delete_queue(name)
         answer = {"deleted": True, "queue": name, "existed": existed}
         return Response(200, msgspec.json.encode(answer))
