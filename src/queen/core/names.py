@@ -43,11 +43,11 @@ def reason_against_transaction_id(transaction_id: str) -> str | None:
     try:
         size = len(transaction_id.encode())
     except UnicodeEncodeError:
-        return "transactionId has a lone surrogate"
+        return "transactionId has a NUL character or a lone surrogate"
     if size > MAX_TRANSACTION_ID_BYTES:
         return f"transactionId is longer than {MAX_TRANSACTION_ID_BYTES} bytes"
     if "\x00" in transaction_id:
-        return "transactionId has a NUL character"
+        return "transactionId has a NUL character or a lone surrogate"
     return None
 
 

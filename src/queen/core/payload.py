@@ -50,7 +50,7 @@ def reason_against_payload(payload: bytes) -> str | None:
 
     >>> reason_against_payload(b'{"a": 1}')
     >>> reason_against_payload(b'"\\\\ud800"')
-    'payload has a lone surrogate'
+    'payload has a NUL character or a lone surrogate'
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
         return f"payload is larger than {MAX_PAYLOAD_BYTES} bytes"
@@ -66,9 +66,9 @@ def _reason_against_escapes(payload: bytes) -> str | None:
         return None
     for match in _ESCAPE.finditer(payload):
         if match["nul"]:
-            return "payload has a NUL character"
+            return "payload has a NUL character or a lone surrogate"
         if match["lone"]:
-            return "payload has a lone surrogate"
+            return "payload has a NUL character or a lone surrogate"
     return None
 
 
@@ -85,6 +85,20 @@ def _reason_against_depth(payload: bytes) -> str | None:
         elif token in b"]}":
             depth -= 1
     return None
+
+
+def without_surrogates(text: bytes) -> bytes:
+    """Return a request in which every lone surrogate is written as a NUL, as long as before.
+
+    A parser stops at a lone surrogate and could not say which item it stands in. With this
+    the request can be taken apart, and the item is refused for its NUL.
+    """
+    parts, start = [], 0
+    for match in _ESCAPE.finditer(text):
+        if match["lone"]:
+            parts += [text[start : match.start()], b"\\u0000"]
+            start = match.start() + 6
+    return b"".join((*parts, text[start:]))
 
 
 def as_line(payload: bytes) -> bytes:

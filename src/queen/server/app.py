@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from queen.errors import NotFound
-from queen.server.http import Handler, Request, Response, path_parts
+from queen.server.http import JSON_HEADERS, Handler, Request, Response, path_parts
 from queen.server.routes.ack import AckRoutes
 from queen.server.routes.fetch import FetchRoutes
 from queen.server.routes.health import HealthRoutes
@@ -16,9 +18,14 @@ from queen.server.routes.transaction import TransactionRoute
 from queen.service.broker import Broker
 
 
-async def _method_not_allowed(_request: Request) -> Response:
-    body = {"error": "Method not allowed", "code": "method_not_allowed", "retryable": False}
-    return Response(405, msgspec.json.encode(body))
+def _not_allowed(methods: Iterable[str]) -> Handler:
+    allowed = ", ".join(sorted(methods))
+
+    async def refuse(_request: Request) -> Response:
+        body = {"error": "Method not allowed", "code": "method_not_allowed", "retryable": False}
+        return Response(405, msgspec.json.encode(body), (*JSON_HEADERS, ("allow", allowed)))
+
+    return refuse
 
 
 class Router:
@@ -45,7 +52,7 @@ class Router:
         params: tuple[str, ...] = ()
         if methods is None:
             methods, params = self._find_shaped(path)
-        return methods.get(method, _method_not_allowed), params
+        return methods.get(method) or _not_allowed(methods), params
 
     def _find_shaped(self, path: str) -> tuple[dict[str, Handler], tuple[str, ...]]:
         parts = path_parts(path)
@@ -84,9 +91,10 @@ def routes(broker: Broker) -> Router:
     router.add("DELETE", "/api/v1/resources/queues/{queue}", queues.delete)
     router.add("GET", "/api/v1/fetch/queue/{queue}", fetch.queue)
     router.add("GET", "/api/v1/fetch/queue/{queue}/partition/{partition}", fetch.partition)
-    router.add("GET", "/health", health.ready)
-    router.add("GET", "/health/live", health.live)
-    router.add("GET", "/health/ready", health.ready)
+    for method in ("GET", "HEAD"):
+        router.add(method, "/health", health.ready)
+        router.add(method, "/health/live", health.live)
+        router.add(method, "/health/ready", health.ready)
     return router
 
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from http import HTTPStatus
-from typing import cast
+from typing import NamedTuple, cast
 
 import httptools
 
@@ -91,6 +91,14 @@ class Hub:
                 connection.check_time(now)
 
 
+class _Head(NamedTuple):
+    """What the parser knows of a request beside its parts."""
+
+    method: str
+    keep_alive: bool
+    knows_chunks: bool
+
+
 class Connection(asyncio.Protocol):
     __slots__ = (
         "_body",
@@ -99,13 +107,18 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_drained",
         "_gone",
+        "_head_bytes",
         "_header_bytes",
         "_headers",
         "_hub",
+        "_in_head",
         "_parser",
+        "_plain_left",
         "_reading_since",
+        "_refusal",
         "_task",
         "_transport",
+        "_upgraded",
         "_url",
         "_waiting",
     )
@@ -120,6 +133,11 @@ class Connection(asyncio.Protocol):
         self._drained: asyncio.Event | None = None
         self._gone: asyncio.Event | None = None
         self._reading_since: float | None = None
+        self._refusal: QueenError | None = None
+        self._in_head = False
+        self._head_bytes = 0
+        self._plain_left = 0
+        self._upgraded = _Head("", False, True)
         self._reset()
 
     def _reset(self) -> None:
@@ -148,15 +166,45 @@ class Connection(asyncio.Protocol):
             self._drained.set()
 
     def data_received(self, data: bytes) -> None:
-        if self._closing:
+        if self._closing or self._refusal is not None:
             return
         try:
+            if self._plain_left:
+                data = self._take_plain(data)
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(BadRequest("upgrade is not supported"))
+            if self._in_head:
+                # The parser tells of a header when it is complete; this one may never be.
+                self._head_bytes += len(data)
+                if self._head_bytes > MAX_HEADER_BYTES + MAX_URL_BYTES:
+                    raise HeadersTooLarge
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             reason = error.__context__
             self._refuse(reason if isinstance(reason, QueenError) else BadRequest("malformed HTTP"))
+        except QueenError as error:
+            self._refuse(error)
+
+    # ---- requests that offer an upgrade ----
+    #
+    # Some clients offer HTTP/2 with every request. The parser then takes the message for
+    # complete after its headers; we do not upgrade, so its body is read here, by its length.
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        if self._plain_left:
+            rest = self._take_plain(rest)
+        if rest:
+            self.data_received(rest)
+
+    def _take_plain(self, data: bytes) -> bytes:
+        """Add to a body that the parser does not read; return what follows it."""
+        part, rest = data[: self._plain_left], data[self._plain_left :]
+        self._plain_left -= len(part)
+        self.on_body(part)
+        if not self._plain_left:
+            self._complete(self._upgraded)
+        return rest
 
     def pause_writing(self) -> None:
         self._drained = asyncio.Event()
@@ -170,6 +218,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._reading_since = time.monotonic()
+        self._in_head = True
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -183,6 +232,8 @@ class Connection(asyncio.Protocol):
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = 0
         length = self._headers.get(b"content-length")
         if length is not None:
             self._check_room(int(length))
@@ -197,19 +248,32 @@ class Connection(asyncio.Protocol):
         self._body.append(part)
 
     def on_message_complete(self) -> None:
+        head = _Head(
+            self._parser.get_method().decode(),
+            self._parser.should_keep_alive(),
+            self._parser.get_http_version() != "1.0",
+        )
+        if self._parser.should_upgrade():
+            self._plain_left = int(self._headers.get(b"content-length", b"0"))
+            head = head._replace(keep_alive=head.knows_chunks)
+            if self._plain_left:
+                self._upgraded = head
+                return
+        self._complete(head)
+
+    def _complete(self, head: _Head) -> None:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._hub.buffered_bytes -= self._body_bytes
         path, _, query = self._url.decode("latin-1").partition("?")
-        method = self._parser.get_method().decode()
         request = Request(
-            method,
+            head.method,
             path,
             query,
             self._headers,
             body,
             self,
-            keep_alive=self._parser.should_keep_alive(),
-            knows_chunks=self._parser.get_http_version() != "1.0",
+            keep_alive=head.keep_alive,
+            knows_chunks=head.knows_chunks,
         )
         self._reset()
         self._reading_since = None
@@ -244,7 +308,7 @@ class Connection(asyncio.Protocol):
             response = failure(QueenError())
         keep_alive = request.keep_alive and not self._hub.stopping
         if response is not None:
-            self._answer(response, keep_alive)
+            self._answer(response, keep_alive, request)
         self._next(keep_alive)
 
     def _next(self, keep_alive: bool) -> None:
@@ -254,27 +318,34 @@ class Connection(asyncio.Protocol):
         if not keep_alive:
             self._close()
         elif self._waiting:
-            if len(self._waiting) == _MAX_WAITING:
+            if len(self._waiting) == _MAX_WAITING and self._refusal is None:
                 self._transport.resume_reading()
             self._start(self._waiting.popleft())
+        elif self._refusal is not None:
+            self._refuse(self._refusal)
         else:
             self._reading_since = time.monotonic()
 
-    def _answer(self, response: Response, keep_alive: bool) -> None:
+    def _answer(self, response: Response, keep_alive: bool, request: Request | None = None) -> None:
         if self._closing:
             return
-        head = _head(response, keep_alive, b"content-length: %d\r\n" % len(response.body))
-        self._transport.write(head + response.body)
+        length = b"content-length: %d\r\n" % len(response.body)
+        if request is not None and keep_alive and not request.knows_chunks:
+            # Before HTTP/1.1 a connection is kept only if both sides say so.
+            length += b"connection: keep-alive\r\n"
+        head = _head(response, keep_alive, length)
+        body = b"" if request is not None and request.method == "HEAD" else response.body
+        self._transport.write(head + body)
 
     def _refuse(self, error: QueenError) -> None:
         """Answer a request that could not be read, and hang up: what follows is not HTTP."""
-        if self._task is None:
+        self._refusal = error
+        if self._task is None and not self._waiting:
             self._answer(failure(error), keep_alive=False)
             self._close()
         else:
-            # An earlier request is still being answered; its answer must come first.
-            self._waiting.clear()
-            self._task.add_done_callback(lambda _: self._close())
+            # Earlier requests are still being answered; their answers come first.
+            self._transport.pause_reading()
 
     # ---- for handlers that take long or stream ----
 

@@ -14,6 +14,7 @@ from datetime import datetime
 import asyncpg
 import msgspec
 
+from queen.core.names import DEFAULT_PARTITION
 from queen.core.options import QueueOptions
 from queen.service.ack import Acker
 from queen.service.catalog import Catalog, Partition
@@ -95,8 +96,8 @@ class Broker:
         )
         self.catalog.expire_options()
         self.signals.options_changed()
-        await self.catalog.resolve([(queue, "Default")])
-        partition = self.catalog.cached(queue, "Default")
+        await self.catalog.resolve([(queue, DEFAULT_PARTITION)])
+        partition = self.catalog.known(queue, DEFAULT_PARTITION)
         assert partition is not None
         return queue_id, partition
 

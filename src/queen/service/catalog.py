@@ -83,6 +83,7 @@ class Catalog:
         self._by_id: dict[int, Partition] = {}
         self._groups: dict[tuple[int, str], int] = {}
         self._made = asyncio.Event()
+        self._stopping = False
 
     def cached(self, queue: str, partition: str) -> Partition | None:
         """Return a partition without asking the database, or None if that takes a question."""
@@ -90,6 +91,11 @@ class Catalog:
         if known is None or time.monotonic() - known.loaded_at > _OPTIONS_TTL_S:
             return None
         return known.partitions.get(partition)
+
+    def known(self, queue: str, partition: str) -> Partition | None:
+        """Return a partition that was just resolved, however old the queue's options are."""
+        found = self._queues.get(queue)
+        return found.partitions.get(partition) if found is not None else None
 
     def partition_by_id(self, partition_id: int) -> Partition | None:
         return self._by_id.get(partition_id)
@@ -103,12 +109,18 @@ class Catalog:
         """Wait for a queue that nobody has made yet."""
         deadline = time.monotonic() + timeout_s
         while (found := await self.queue(name)) is None and time.monotonic() < deadline:
+            if self._stopping:
+                return None
             self._made.clear()
             with contextlib.suppress(TimeoutError):
                 # This server wakes us at once; another one's queue is found by asking.
                 async with asyncio.timeout(min(_APPEARANCE_POLL_S, deadline - time.monotonic())):
                     await self._made.wait()
         return found
+
+    def stop_waiting(self) -> None:
+        self._stopping = True
+        self._made.set()
 
     async def queues_by_label(self, namespace: str, task: str) -> list[Queue]:
         rows = await self._database.fetch("queues_by_label", namespace, task)

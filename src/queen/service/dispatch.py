@@ -59,14 +59,14 @@ class Dispatcher:
         return [list(feeds.values()) for feeds in self._feeds.values()]
 
     def remove_queue(self, queue_id: int) -> Iterator[Pop]:
-        """Forget the feeds of a queue; yield the pops that were waiting there."""
+        """Forget the feeds of a queue; yield the pops that were there."""
         for feed in self._feeds.pop(queue_id, {}).values():
-            yield from feed.waiting()
+            yield from list(feed.pops)
 
-    def waiting(self) -> Iterator[Pop]:
+    def pops(self) -> Iterator[Pop]:
         for feeds in self.feeds_by_queue():
             for feed in feeds:
-                yield from feed.waiting()
+                yield from list(feed.pops)
 
     # ---- what others tell ----
 

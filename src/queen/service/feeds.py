@@ -114,6 +114,7 @@ class Feed:
         "lease_ends",
         "leased",
         "named",
+        "pops",
         "queue",
         "sweep_after",
         "swept_at",
@@ -135,6 +136,8 @@ class Feed:
         self.lease_ends: dict[int, float] = {}
         # Partitions that other servers have leased, as far as this one knows.
         self.held: dict[int, Partition] = {}
+        # Every pop that is here, parked or with a claim on its way.
+        self.pops: set[Pop] = set()
         self.waiters: OrderedDict[Pop, None] = OrderedDict()
         self.named: dict[str, OrderedDict[Pop, None]] = {}
         # Where the sweep goes on; None when it has come round.
@@ -240,9 +243,6 @@ class Feed:
             queue.pop(pop, None)
             if not queue:
                 del self.named[pop.named]
-
-    def waiting(self) -> list[Pop]:
-        return [*self.waiters, *(pop for named in self.named.values() for pop in named)]
 
     @property
     def has_waiters(self) -> bool:

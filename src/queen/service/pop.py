@@ -63,6 +63,7 @@ class Popper:
             self._by_label[pop] = label
         try:
             for feed in pop.feeds:
+                feed.pops.add(pop)
                 feed.park(pop)
             await self._first_try(pop)
             if not pop.busy and (not pop.waits or self._closed):
@@ -76,6 +77,7 @@ class Popper:
         finally:
             self._by_label.pop(pop, None)
             for feed in pop.feeds:
+                feed.pops.discard(pop)
                 feed.unpark(pop)
 
     async def _first_try(self, pop: Pop) -> None:
@@ -179,6 +181,7 @@ class Popper:
         await self.lookout.fill(feed)
         if pop in self._by_label and feed not in pop.feeds:
             pop.feeds.append(feed)
+            feed.pops.add(pop)
             if not pop.busy:
                 feed.park(pop)
             self.dispatcher.pump(feed)
@@ -223,7 +226,8 @@ class Popper:
     async def close(self) -> None:
         """Answer every parked pop with nothing and let claims under way finish."""
         self._closed = True
-        for pop in list(self.dispatcher.waiting()):
+        self._catalog.stop_waiting()
+        for pop in self.dispatcher.pops():
             _answer_empty(pop)
         await self._claims.drained()
         if self._tasks:

@@ -160,7 +160,7 @@ class Pusher:
         grouped: dict[Partition, list[Append]] = {}
         for append in appends:
             if append.lane is None:
-                append.lane = self._catalog.cached(append.queue, append.partition)
+                append.lane = self._catalog.known(append.queue, append.partition)
                 if append.lane is None:
                     raise Unavailable("a queue was deleted while it was written")
             grouped.setdefault(append.lane, []).append(append)
@@ -239,7 +239,7 @@ class Pusher:
         if row.outcome == _MISSING:
             self._catalog.forget_queue(partition.queue.name)
             await self._catalog.resolve([(partition.queue.name, partition.name)])
-            found = self._catalog.cached(partition.queue.name, partition.name)
+            found = self._catalog.known(partition.queue.name, partition.name)
             if found is None:
                 raise Unavailable("a queue was deleted while it was written")
             lane.partition = found

@@ -24,6 +24,7 @@ from queen.core.payload import (
     is_plain,
     longest_is_shallow,
     reason_against_payload,
+    without_surrogates,
 )
 from queen.errors import BadRequest, InvalidFrame, InvalidItem, PayloadTooLarge
 from queen.server.failures import bad_json, failure
@@ -58,7 +59,8 @@ class PushRoute:
         if request.headers.get(b"content-type", b"").startswith(_FRAMES):
             return await self._push_frames(body)
         items, indexes, refused = decode_items(body)
-        planned, bad = plan(items, indexes, trusted=is_plain(body) and b"\n" not in body)
+        trusted = not refused and is_plain(body) and b"\n" not in body
+        planned, bad = plan(items, indexes, trusted=trusted)
         refused += bad
         await self._broker.pusher.push([one.append for one in planned])
         if refused:
@@ -95,9 +97,9 @@ def decode_items(body: bytes) -> tuple[list[PushItem], Sequence[int], list[Inval
 def _decode_one_by_one(
     body: bytes, error: Exception
 ) -> tuple[list[PushItem], list[int], list[InvalidItem]]:
-    """One item has a wrong type somewhere: find out which, and keep the others."""
+    """One item is wrong somewhere: find out which, and keep the others."""
     try:
-        raw_items = _loose_decoder.decode(body).items
+        raw_items = _loose_decoder.decode(without_surrogates(body)).items
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise bad_json(error) from None
     items, indexes, refused = [], [], []
