@@ -63,11 +63,6 @@ class Dispatcher:
         for feed in self._feeds.pop(queue_id, {}).values():
             yield from list(feed.pops)
 
-    def pops(self) -> Iterator[Pop]:
-        for feeds in self.feeds_by_queue():
-            for feed in feeds:
-                yield from list(feed.pops)
-
     # ---- what others tell ----
 
     def written(self, partitions: Iterable[Partition]) -> None:

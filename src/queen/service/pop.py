@@ -43,6 +43,8 @@ class Popper:
         )
         # Pops by namespace and task that wait; queues that come up later may serve them.
         self._by_label: dict[Pop, tuple[str, str]] = {}
+        # Every pop that has not been answered yet.
+        self._pops: set[Pop] = set()
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -61,6 +63,7 @@ class Popper:
         pop.feeds = [await self._feed(queue, pop) for queue in queues]
         if pop.waits and label is not None:
             self._by_label[pop] = label
+        self._pops.add(pop)
         try:
             for feed in pop.feeds:
                 feed.pops.add(pop)
@@ -76,6 +79,7 @@ class Popper:
             raise
         finally:
             self._by_label.pop(pop, None)
+            self._pops.discard(pop)
             for feed in pop.feeds:
                 feed.pops.discard(pop)
                 feed.unpark(pop)
@@ -227,7 +231,7 @@ class Popper:
         """Answer every parked pop with nothing and let claims under way finish."""
         self._closed = True
         self._catalog.stop_waiting()
-        for pop in self.dispatcher.pops():
+        for pop in list(self._pops):
             _answer_empty(pop)
         await self._claims.drained()
         if self._tasks:
