@@ -5,9 +5,9 @@ three outcomes: it certainly happened (`OK`), it certainly did not (`FAILED`), o
 say (`UNKNOWN`, also while no answer has come). An unknown operation may have happened, and
 may happen at any later time: it excuses nothing that an answered one promised.
 
-Order is told by ticks of one counter, not by clocks. Operation B is after operation A when B
-was invoked after A was answered; everything else is concurrent, and the checker then accepts
-either order.
+Order is told by ticks of one counter. Operation B is after operation A when B was invoked
+after A was answered; everything else is concurrent, and the checker then accepts either
+order. Clocks are asked for one thing only: whether a lease had time to lapse.
 
 `check` looks at the history alone. It has three answers: a broken promise was seen, none
 was, or the run was too tame for the second to mean anything.
@@ -15,15 +15,21 @@ was, or the run was too tame for the second to mean anything.
 
 from __future__ import annotations
 
+import time
+from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import count, pairwise
+from itertools import combinations, count, pairwise
 from typing import NamedTuple
 
 # How many leases of a partition back the broker knows which ended with an ack.
 RECEIPTS = 16
+
+
+# The broker's clock and ours may differ by so much over the length of a lease.
+_CLOCK_MARGIN_S = 0.1
 
 
 class Outcome(Enum):
@@ -75,6 +81,8 @@ class Pop(Operation):
     group: str
     # Committed at delivery: there is no lease and no ack.
     auto: bool
+    invoked_s: float
+    completed_s: float = float("inf")
     lease: str = ""
     deliveries: tuple[Delivery, ...] = ()
 
@@ -91,12 +99,14 @@ class Ack(Operation):
 class History:
     """The recorder. All clients of one run write into the same one."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._ticks = count()
         self.pushes: list[Push] = []
         self.pops: list[Pop] = []
         self.acks: list[Ack] = []
         self.faults: Counter[str] = Counter()
+        self.fault_ticks: list[int] = []
         self.drained: set[str] = set()
 
     # ---- invocations, written before anything is sent ----
@@ -106,7 +116,8 @@ class History:
         return self.pushes[-1]
 
     def pop(self, group: str, *, auto: bool = False) -> Pop:
-        self.pops.append(Pop(invoked=next(self._ticks), group=group, auto=auto))
+        now = self._clock()
+        self.pops.append(Pop(invoked=next(self._ticks), group=group, auto=auto, invoked_s=now))
         return self.pops[-1]
 
     def ack(self, group: str, lease: str, transaction_ids: Iterable[str]) -> Ack:
@@ -118,6 +129,7 @@ class History:
     def fault(self, kind: str) -> None:
         """A fault hit something that was running."""
         self.faults[kind] += 1
+        self.fault_ticks.append(next(self._ticks))
 
     def drain(self, group: str) -> None:
         """All faults are healed and the group has nothing left to read."""
@@ -135,6 +147,7 @@ class History:
 
     def delivered(self, pop: Pop, lease: str, deliveries: Iterable[Delivery]) -> None:
         pop.lease = lease
+        pop.completed_s = self._clock()
         pop.deliveries = tuple(deliveries)
         self._end(pop, Outcome.OK)
 
@@ -240,8 +253,13 @@ class Evidence:
         return found
 
 
-def check(history: History, groups: Iterable[str], needs: Needs | None = None) -> Verdict:
-    """Judge a history. `groups` read everything from the beginning."""
+def check(
+    history: History,
+    groups: Iterable[str],
+    needs: Needs | None = None,
+    lease_s: float | None = None,
+) -> Verdict:
+    """Judge a history. `groups` read everything from the beginning, with leases this long."""
     evidence = Evidence.of(history)
     groups = list(groups)
     violations = [
@@ -249,6 +267,7 @@ def check(history: History, groups: Iterable[str], needs: Needs | None = None) -
         *_doubled(history),
         *_disordered(history),
         *_broken_leases(evidence),
+        *(_overlapping(history, evidence, lease_s) if lease_s is not None else ()),
     ]
     for group in groups:
         log = _log_of(history, group)
@@ -393,6 +412,22 @@ def _broken_leases(evidence: Evidence) -> Iterator[str]:
                     # The later holder got the message, so the earlier one had not finished
                     # it then, and had no right to afterwards.
                     yield f"stale: {about} was acked with {ack.lease} after {pop.lease} got it"
+
+
+def _overlapping(history: History, evidence: Evidence, lease_s: float) -> Iterator[str]:
+    """A message that is leased goes to nobody else before the lease had time to lapse.
+
+    A crash of the database excuses that: a lease need not survive it, an ack must.
+    """
+    for (group, transaction_id), deliveries in evidence.deliveries.items():
+        leased = dict.fromkeys(pop for pop, _ in deliveries if not pop.auto)
+        for one, two in combinations(leased, 2):
+            first, last = min(one.invoked, two.invoked), max(one.completed or 0, two.completed or 0)
+            began, ended = min(one.invoked_s, two.invoked_s), max(one.completed_s, two.completed_s)
+            calm = bisect(history.fault_ticks, first) == bisect(history.fault_ticks, last)
+            if calm and ended - began < lease_s - _CLOCK_MARGIN_S:
+                took = f"within {ended - began:.3f} s"
+                yield f"overlap: {transaction_id} in group {group} went to two leases {took}"
 
 
 def _forgotten(group: str, evidence: Evidence) -> Iterator[str]:

@@ -20,13 +20,15 @@ from tests.acceptance.history import (
 )
 
 GROUPS = ("a", "b")
+LEASE_S = 2
 
 
 class Story:
     """Writes a history as a well-behaved broker would, so that a test can spoil one thing."""
 
     def __init__(self) -> None:
-        self.history = History()
+        self.now_s = 0.0
+        self.history = History(lambda: self.now_s)
         self.log: list[str] = []
 
     def push(self, *ids: str, producer: str = "p") -> Push:
@@ -40,6 +42,8 @@ class Story:
         return Delivery(transaction_id, "x", at, f"m{at}", "x-id", transaction_id)
 
     def pop(self, lease: str, *ids: str, group: str = "a", auto: bool = False) -> Pop:
+        """Each pop comes after all leases before it have lapsed."""
+        self.now_s += LEASE_S
         pop = self.history.pop(group, auto=auto)
         self.history.delivered(pop, lease, map(self.delivery, ids))
         return pop
@@ -60,7 +64,7 @@ class Story:
     def verdict(self, needs: Needs | None = None) -> Verdict:
         for group in GROUPS:
             self.history.drain(group)
-        return check(self.history, GROUPS, needs)
+        return check(self.history, GROUPS, needs, lease_s=LEASE_S)
 
 
 @pytest.fixture
@@ -83,6 +87,15 @@ def test_a_redelivery_before_the_ack_is_valid(story: Story) -> None:
     story.pop("one", "1", "2")
     story.pop("two", "1", "2", "3")
     story.refuse("one", "1", "2")
+    story.ack("two", "1", "2", "3")
+    assert story.verdict() == Verdict(Status.VALID)
+
+
+def test_a_lease_lost_in_a_crash_is_valid(story: Story) -> None:
+    story.pop("one", "1", "2", "3")
+    story.history.fault("kill")
+    story.now_s -= LEASE_S
+    story.pop("two", "1", "2", "3")
     story.ack("two", "1", "2", "3")
     assert story.verdict() == Verdict(Status.VALID)
 
@@ -173,6 +186,7 @@ def unacked(story: Story) -> None:
 def doubled(story: Story) -> None:
     """A retry of a push is stored as a second message."""
     story.read("a", "1", "2", "3")
+    story.now_s += LEASE_S
     pop = story.history.pop("a")
     story.history.delivered(pop, "again", [story.delivery("2", offset=3)])
     story.ack("again", "2")
@@ -238,8 +252,10 @@ def altered(story: Story) -> None:
 
 def doubly_acked(story: Story) -> None:
     """Both holders are told that they have finished the message. Their pops are concurrent."""
+    story.now_s = -LEASE_S
     late = story.history.pop("a")
     story.pop("one", "1", "2", "3")
+    story.now_s += LEASE_S
     story.history.delivered(late, "two", map(story.delivery, ("1", "2", "3")))
     story.ack("one", "1", "2")
     story.ack("two", "1", "2", "3")
@@ -257,6 +273,7 @@ def stale_ack_between(story: Story) -> None:
     """The pop that shows the zombie stale is answered after the zombie was heard."""
     story.pop("one", "1", "2", "3")
     late = story.history.pop("a")
+    story.now_s += LEASE_S
     story.ack("one", "1", "2", "3")
     story.history.delivered(late, "two", map(story.delivery, ("1", "2", "3")))
 
@@ -279,6 +296,15 @@ def forgotten(story: Story) -> None:
     story.pop("one", "1", "2", "3")
     story.lose_ack("one", "1", "2", "3")
     story.refuse("one", "1", "2", "3")
+
+
+def overlapping(story: Story) -> None:
+    """A message is leased to two consumers at once; the first loses it."""
+    story.pop("one", "1", "2", "3")
+    story.now_s -= LEASE_S / 2
+    story.pop("two", "1", "2", "3")
+    story.refuse("one", "1", "2", "3")
+    story.ack("two", "1", "2", "3")
 
 
 def committed_twice(story: Story) -> None:
@@ -307,6 +333,7 @@ PLANTED: list[tuple[Callable[[Story], None], set[str]]] = [
     (returned, {"returned"}),
     (stranger, {"stranger"}),
     (forgotten, {"forgotten"}),
+    (overlapping, {"overlap"}),
     (committed_twice, {"two holders"}),
 ]
 

@@ -13,6 +13,7 @@ from tests.conftest import ServerProcess
 from tests.contract.rawhttp import RawConnection
 
 Park = Callable[..., Poll]
+Connect = Callable[[ServerProcess], Api]
 
 
 def settle(api: Api) -> None:
@@ -45,6 +46,19 @@ def park() -> Iterator[Park]:
             return poll
 
         yield start
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Open connections to any server; they are closed when the test ends."""
+    with ExitStack() as opened:
+
+        def open_one(running: ServerProcess) -> Api:
+            own = Api(running.url)
+            opened.callback(own.close)
+            return own
+
+        yield open_one
 
 
 @pytest.fixture

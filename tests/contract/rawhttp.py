@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 from dataclasses import dataclass
 from typing import Any
@@ -49,9 +50,9 @@ class RawConnection:
 
     def answer(self, *, to_head: bool = False) -> RawAnswer:
         """Read one answer; one to HEAD has no body whatever its headers say."""
-        version, status, _ = self._line().split(" ", 2)
+        version, status, _ = self.line().split(" ", 2)
         headers: dict[str, str] = {}
-        while line := self._line():
+        while line := self.line():
             name, _, value = line.partition(":")
             headers[name.strip().lower()] = value.strip()
         if int(status) < 200:
@@ -59,7 +60,8 @@ class RawConnection:
         body = b"" if to_head or status == "204" else self._body(headers)
         return RawAnswer(version, int(status), headers, body)
 
-    def _line(self) -> str:
+    def line(self) -> str:
+        """Read one line of the head of an answer."""
         line = self._file.readline()
         assert line.endswith(b"\r\n"), f"the server hung up, the last it sent was {line!r}"
         return line[:-2].decode()
@@ -72,10 +74,14 @@ class RawConnection:
         return self._file.read()
 
     def _chunk(self) -> bytes:
-        size = int(self._line(), 16)
+        size = int(self.line(), 16)
         data = self._file.read(size)
-        assert self._line() == ""
+        assert self.line() == ""
         return data
+
+    def is_readable(self, within_s: float) -> bool:
+        """Whether the server says anything within some seconds."""
+        return bool(select.select([self._socket], [], [], within_s)[0])
 
     def is_closed(self) -> bool:
         """Wait for the server to hang up; false when it sends something else first."""

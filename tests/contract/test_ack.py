@@ -220,6 +220,20 @@ def test_a_repeated_ack_of_a_part_of_a_lease_succeeds(api: Api, other_api: Api, 
             assert (answer.status, answer.json.get("status")) == (200, "completed"), one.url
 
 
+def test_a_repeated_ack_succeeds_although_an_earlier_message_was_given_back(
+    api: Api, other_api: Api, queue: str
+) -> None:
+    api.push(*[{"queue": queue, "payload": n} for n in range(3)])
+    first, second, third = api.messages(queue, batch=3)
+    assert api.ack(second).status == 200
+    assert api.ack(first, "failed").json["status"] == "failed_retry"
+    assert api.ack(third).status == 200
+    # The lease is over; its second and third message are done, its first comes again.
+    for one in (api, other_api):
+        assert [one.ack(m).status for m in (second, third)] == [200, 200], one.url
+    assert api.data(queue, batch=3) == [0]
+
+
 def test_an_ack_of_what_was_given_back_is_refused(api: Api, queue: str) -> None:
     # The lease ended with a receipt, but this message is not done: it comes again.
     api.push_many(queue, 2)

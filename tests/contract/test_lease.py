@@ -122,3 +122,18 @@ def test_the_lease_time_of_the_queue_is_told(api: Api, queue: str) -> None:
     api.configure(queue, leaseTime=17)
     api.push_many(queue, 1)
     assert api.pop(queue).json["claims"][0]["leaseMs"] == 17_000
+
+
+def test_every_grant_has_a_higher_epoch_and_the_count_of_its_attempt(
+    api: Api, other_api: Api, queue: str
+) -> None:
+    api.push_many(queue, 1)
+    claims = []
+    for one in (api, other_api, api):
+        body = one.pop(queue, "Default").json
+        claims.append(body["claims"][0])
+        assert one.ack(body["messages"][0], "failed").status == 200
+    assert [claim["attempt"] for claim in claims] == [1, 2, 3]
+    epochs = [claim["epoch"] for claim in claims]
+    assert epochs == sorted(set(epochs))
+    assert {(claim["firstOffset"], claim["endOffset"]) for claim in claims} == {(0, 1)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
@@ -288,6 +289,93 @@ def test_without_dedup_equal_ids_are_two_messages(api: Api, queue: str) -> None:
     assert [one["status"] for one in answer] == ["queued"] * 3
     assert len({one["message_id"] for one in answer}) == 3
     assert len(api.messages(queue, batch=10)) == 3
+
+
+# ---- many at once ----
+
+
+@pytest.fixture
+def crowd(api: Api) -> Iterator[list[Api]]:
+    """Many connections to one server."""
+    opened = [api.twin() for _ in range(30)]
+    yield opened
+    for one in opened:
+        one.close()
+
+
+def at_once(crowd: list[Api], *bodies: dict[str, Any]) -> list[Any]:
+    """Send a push on each connection before any is answered; return the answers."""
+    for one, body in zip(crowd, bodies, strict=False):
+        one.send("POST", "/api/v1/push", body)
+    answers = [one.receive() for one, _ in zip(crowd, bodies, strict=False)]
+    return [answer.json for answer in answers]
+
+
+def test_pushes_that_share_a_flush_are_answered_each_for_its_own(
+    api: Api, crowd: list[Api], queue: str
+) -> None:
+    bodies = [
+        {
+            "items": [
+                {"queue": queue, "partition": f"p{at % 2}", "payload": [n, at]}
+                for at in range(1 + n % 4)
+            ]
+        }
+        for n in range(len(crowd))
+    ]
+    payloads = {}
+    for answer, body in zip(at_once(crowd, *bodies), bodies, strict=True):
+        assert [one["index"] for one in answer] == list(range(len(body["items"])))
+        for one, item in zip(answer, body["items"], strict=True):
+            payloads[one["message_id"]] = item["payload"]
+    messages = api.messages(queue, batch=1000, partitions=2)
+    assert {one["id"]: one["data"] for one in messages} == payloads
+    for partition in ("p0", "p1"):
+        mine = [one for one in messages if one["partition"] == partition]
+        assert [one["offset"] for one in mine] == list(range(len(mine)))
+
+
+@pytest.mark.parametrize("dedup", ["window", "forever"])
+def test_one_id_pushed_by_many_at_once_is_stored_once(
+    api: Api, crowd: list[Api], queue: str, dedup: str
+) -> None:
+    api.configure(queue, dedup=dedup)
+    bodies = [
+        {
+            "items": [
+                {"queue": queue, "payload": n, "transactionId": f"own{n}"},
+                {"queue": queue, "payload": "same", "transactionId": "same"},
+            ]
+        }
+        for n in range(len(crowd))
+    ]
+    answers = at_once(crowd, *bodies)
+    assert {answer[0]["status"] for answer in answers} == {"queued"}
+    assert sorted(answer[1]["status"] for answer in answers).count("queued") == 1
+    assert len({answer[1]["message_id"] for answer in answers}) == 1
+    messages = api.messages(queue, batch=1000)
+    assert len(messages) == len(crowd) + 1
+    by_id = {one["id"]: one["transactionId"] for one in messages}
+    for answer in answers:
+        assert [by_id[one["message_id"]] for one in answer] == [
+            one["transaction_id"] for one in answer
+        ]
+
+
+def test_a_bad_push_does_not_harm_the_others_of_the_flush(
+    api: Api, crowd: list[Api], queue: str
+) -> None:
+    bodies = [
+        {"items": [{"queue": queue, "payload": "\0" if n % 5 == 0 else n}]}
+        for n in range(len(crowd))
+    ]
+    for n, answer in enumerate(at_once(crowd, *bodies)):
+        if n % 5 == 0:
+            assert "NUL" in answer["error"]
+        else:
+            assert answer[0]["status"] == "queued"
+    good = [n for n in range(len(crowd)) if n % 5]
+    assert sorted(api.data(queue, batch=100)) == good
 
 
 # ---- offsets ----

@@ -162,6 +162,24 @@ def test_a_repeated_transaction_succeeds_and_changes_nothing(
     assert api.data(f"{queue}.out", batch=10) == [1]
 
 
+@pytest.mark.parametrize("in_acks", [True, False], ids=["named in acks", "named once"])
+def test_a_repeated_transaction_with_required_leases_succeeds(
+    api: Api, other_api: Api, queue: str, in_acks: bool
+) -> None:
+    # Published clients always send requiredLeases; the first try has ended them.
+    messages = leased(api, queue, 2)
+    more: dict[str, Any] = {} if in_acks else {"leaseId": None}
+    operations = [
+        *[ack_of(one, **more) for one in messages],
+        push_of({"queue": f"{queue}.out", "payload": 1, "transactionId": "t"}),
+    ]
+    for one in (api, api, other_api):
+        answer = one.transaction(*operations, leases=[messages[0]["leaseId"]])
+        assert answer.status == 200, (one.url, answer.raw)
+        assert answer.json["success"] is True
+    assert api.data(f"{queue}.out", batch=10) == [1]
+
+
 def test_a_repeated_transaction_over_a_part_of_a_lease_succeeds(
     api: Api, other_api: Api, queue: str
 ) -> None:
@@ -316,3 +334,16 @@ def test_ids_and_traces_of_pushes_are_kept(api: Api, queue: str) -> None:
         ("a", None),
         ("b", trace),
     ]
+
+
+def test_transactions_that_cross_each_other_all_succeed(
+    api: Api, other_api: Api, queue: str
+) -> None:
+    # Partitions in opposite orders, on two servers, at the same time.
+    names = [f"p{n}" for n in range(8)]
+    for n in range(20):
+        for one, order in ((api, names), (other_api, names[::-1])):
+            push = push_of(*[{"queue": queue, "partition": p, "payload": n} for p in order])
+            one.send("POST", "/api/v1/transaction", {"operations": [push]})
+        assert [one.receive().status for one in (api, other_api)] == [200, 200]
+    assert len(api.messages(queue, batch=1000, partitions=8)) == 320

@@ -77,7 +77,7 @@ class Settled:
 
 
 def acked_up_to(receipts: bytes, lease_id: uuid.UUID) -> int | None:
-    """Return the offset up to which an earlier lease acked; None when it is not remembered."""
+    """Return the offset up to which a lease has decided; None when it is not remembered."""
     tag = lease_id.bytes[:_TAG_BYTES]
     for at in range(0, len(receipts), RECEIPT_BYTES):
         if receipts[at : at + _TAG_BYTES] == tag:
@@ -107,7 +107,9 @@ def _refused(cursor: Cursor, lease_id: uuid.UUID | None, wishes: Mapping[int, Wi
     """A retry of an ack whose answer was lost is told so; any other stranger is refused."""
     upto = acked_up_to(cursor.receipts, lease_id) if lease_id is not None else None
     verdicts = {
-        offset: Verdict.ALREADY if upto is not None and offset < upto else Verdict.LOST
+        offset: Verdict.ALREADY
+        if upto is not None and offset < upto and _is_done(cursor, offset)
+        else Verdict.LOST
         for offset in wishes
     }
     return Settled(cursor, verdicts)
@@ -169,18 +171,19 @@ def _advance(cursor: Cursor) -> None:
     elif steps:
         # What is left was delivered in this lease, so it has used one attempt.
         cursor.attempts = 1
-    if steps:
-        _leave_receipt(cursor, cursor.lease_id)
+    if steps or ended:
+        _leave_receipt(cursor, cursor.lease_id, cursor.batch_end if ended else cursor.committed)
     if ended:
         _end_lease(cursor)
 
 
-def _leave_receipt(cursor: Cursor, lease_id: uuid.UUID) -> None:
+def _leave_receipt(cursor: Cursor, lease_id: uuid.UUID, upto: int) -> None:
+    """Remember that a lease has decided everything before an offset."""
     tag = lease_id.bytes[:_TAG_BYTES]
     others = cursor.receipts
     if others.startswith(tag):
         others = others[RECEIPT_BYTES:]
-    receipt = tag + cursor.committed.to_bytes(RECEIPT_BYTES - _TAG_BYTES)
+    receipt = tag + upto.to_bytes(RECEIPT_BYTES - _TAG_BYTES)
     cursor.receipts = (receipt + others)[: RECEIPT_BYTES * MAX_RECEIPTS]
 
 

@@ -113,7 +113,6 @@ class Connection(asyncio.Protocol):
         "_hub",
         "_in_head",
         "_parser",
-        "_plain_left",
         "_reading_since",
         "_refusal",
         "_task",
@@ -136,8 +135,8 @@ class Connection(asyncio.Protocol):
         self._refusal: QueenError | None = None
         self._in_head = False
         self._head_bytes = 0
-        self._plain_left = 0
-        self._upgraded = _Head("", False, True)
+        # A request that offered an upgrade and whose body is still to come.
+        self._upgraded: _Head | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -169,8 +168,6 @@ class Connection(asyncio.Protocol):
         if self._closing or self._refusal is not None:
             return
         try:
-            if self._plain_left:
-                data = self._take_plain(data)
             self._parser.feed_data(data)
             if self._in_head:
                 # The parser tells of a header when it is complete; this one may never be.
@@ -188,23 +185,17 @@ class Connection(asyncio.Protocol):
     # ---- requests that offer an upgrade ----
     #
     # Some clients offer HTTP/2 with every request. The parser then takes the message for
-    # complete after its headers; we do not upgrade, so its body is read here, by its length.
+    # complete after its headers. We do not upgrade: a fresh parser gets a head that says how
+    # the body is sent, reads the body, and the request is put together again.
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         self._parser = httptools.HttpRequestParser(self)
-        if self._plain_left:
-            rest = self._take_plain(rest)
+        if self._upgraded is not None:
+            length = self._headers.get(b"content-length")
+            sent = b"transfer-encoding: chunked" if length is None else b"content-length: " + length
+            rest = b"POST / HTTP/1.1\r\n" + sent + b"\r\n\r\n" + rest
         if rest:
             self.data_received(rest)
-
-    def _take_plain(self, data: bytes) -> bytes:
-        """Add to a body that the parser does not read; return what follows it."""
-        part, rest = data[: self._plain_left], data[self._plain_left :]
-        self._plain_left -= len(part)
-        self.on_body(part)
-        if not self._plain_left:
-            self._complete(self._upgraded)
-        return rest
 
     def pause_writing(self) -> None:
         self._drained = asyncio.Event()
@@ -213,19 +204,26 @@ class Connection(asyncio.Protocol):
         if self._drained is not None:
             self._drained.set()
             self._drained = None
+        self._go_on()
 
     # ---- what the parser calls ----
 
     def on_message_begin(self) -> None:
+        if self._upgraded is not None:
+            return
         self._reading_since = time.monotonic()
         self._in_head = True
 
     def on_url(self, url: bytes) -> None:
+        if self._upgraded is not None:
+            return
         self._url += url
         if len(self._url) > MAX_URL_BYTES:
             raise HeadersTooLarge(f"the URL is longer than {MAX_URL_BYTES} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._upgraded is not None:
+            return
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MAX_HEADER_BYTES or len(self._headers) >= MAX_HEADERS:
             raise HeadersTooLarge
@@ -237,7 +235,8 @@ class Connection(asyncio.Protocol):
         length = self._headers.get(b"content-length")
         if length is not None:
             self._check_room(int(length))
-        if self._headers.get(b"expect", b"").lower() == b"100-continue":
+        expects = self._headers.get(b"expect", b"").lower() == b"100-continue"
+        if expects and self._upgraded is None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, part: bytes) -> None:
@@ -248,15 +247,19 @@ class Connection(asyncio.Protocol):
         self._body.append(part)
 
     def on_message_complete(self) -> None:
+        if self._upgraded is not None:
+            head, self._upgraded = self._upgraded, None
+            self._complete(head)
+            return
         head = _Head(
             self._parser.get_method().decode(),
             self._parser.should_keep_alive(),
             self._parser.get_http_version() != "1.0",
         )
         if self._parser.should_upgrade():
-            self._plain_left = int(self._headers.get(b"content-length", b"0"))
             head = head._replace(keep_alive=head.knows_chunks)
-            if self._plain_left:
+            length = self._headers.get(b"content-length", b"0")
+            if length != b"0" or b"transfer-encoding" in self._headers:
                 self._upgraded = head
                 return
         self._complete(head)
@@ -277,12 +280,10 @@ class Connection(asyncio.Protocol):
         )
         self._reset()
         self._reading_since = None
-        if self._task is None:
-            self._start(request)
-        else:
-            self._waiting.append(request)
-            if len(self._waiting) > _MAX_WAITING:
-                self._transport.pause_reading()
+        self._waiting.append(request)
+        self._go_on()
+        if len(self._waiting) > _MAX_WAITING:
+            self._transport.pause_reading()
 
     def _check_room(self, size: int) -> None:
         if size > MAX_BODY_BYTES:
@@ -292,8 +293,13 @@ class Connection(asyncio.Protocol):
 
     # ---- handling ----
 
-    def _start(self, request: Request) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._handle(request))
+    def _go_on(self) -> None:
+        """Start with the next request, unless one is under way or its answer would pile up."""
+        if self._task is None and self._waiting and self._drained is None and not self._closing:
+            if len(self._waiting) == _MAX_WAITING and self._refusal is None:
+                self._transport.resume_reading()
+            request = self._waiting.popleft()
+            self._task = asyncio.get_running_loop().create_task(self._handle(request))
 
     async def _handle(self, request: Request) -> None:
         try:
@@ -318,9 +324,7 @@ class Connection(asyncio.Protocol):
         if not keep_alive:
             self._close()
         elif self._waiting:
-            if len(self._waiting) == _MAX_WAITING and self._refusal is None:
-                self._transport.resume_reading()
-            self._start(self._waiting.popleft())
+            self._go_on()
         elif self._refusal is not None:
             self._refuse(self._refusal)
         else:

@@ -205,6 +205,22 @@ class Acker:
             if limits is not None:
                 one.span = await self._read_span(one, *limits)
 
+    async def with_receipt(
+        self, lease_id: uuid.UUID, settlements: list[Settlement]
+    ) -> list[Settlement]:
+        """Return those whose cursor remembers that a lease, now over, decided something."""
+        rows = await self._database.fetch(
+            "cursor_spans",
+            [one.partition.id for one in settlements],
+            [one.group_id for one in settlements],
+        )
+        known = {
+            (row["partition_id"], row["group_id"])
+            for row in rows
+            if acked_up_to(row["receipts"], lease_id) is not None
+        }
+        return [one for one in settlements if one.key in known]
+
     async def _read_span(self, one: Settlement, start: int, stop: int) -> Span:
         rows = await self._database.fetch("read_spans", [one.partition.id], [start], [stop])
         ids: list[str] = []

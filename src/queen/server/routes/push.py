@@ -56,7 +56,7 @@ class PushRoute:
 
     async def __call__(self, request: Request) -> Response:
         body = request.body
-        if request.headers.get(b"content-type", b"").startswith(_FRAMES):
+        if request.headers.get(b"content-type", b"").lower().startswith(_FRAMES):
             return await self._push_frames(body)
         items, indexes, refused = decode_items(body)
         trusted = not refused and is_plain(body) and b"\n" not in body

@@ -65,22 +65,28 @@ class TransactionRoute:
         The published clients name leases here and not in their acks; an ack without one
         then uses the lease that holds its partition, and no other.
         """
-        guards: list[Guard] = []
-        for text in required:
-            lease_id = parse_lease(text)
-            held = await self._broker.cursors_of(lease_id) if lease_id is not None else []
-            if lease_id is None or not held:
-                raise LeaseLost(f"required lease {text!r} is not, or no longer, a lease")
-            guards += [Guard(*key, lease_id) for key in held]
-        holders = {guard.key: guard.lease_id for guard in guards}
-        for one in prepared.settlements.values():
-            if required and one.lease_id is None:
-                if one.key not in holders:
-                    raise LeaseLost
-                one.lease_id = holders[one.key]
+        leases = {text: parse_lease(text) for text in required}
+        settlements = list(prepared.settlements.values())
         # The acks check their own leases, and a repeated one may have ended its lease already.
-        acked = {(one.key, one.lease_id) for one in prepared.settlements.values()}
-        return [guard for guard in guards if (guard.key, guard.lease_id) not in acked]
+        named = {one.lease_id for one in settlements}
+        nameless = [one for one in settlements if one.lease_id is None]
+        guards: list[Guard] = []
+        for text, lease_id in leases.items():
+            if lease_id in named:
+                continue
+            held = await self._broker.cursors_of(lease_id) if lease_id is not None else []
+            mine = [one for one in nameless if one.key in held]
+            if lease_id is not None and not held:
+                mine = await self._broker.acker.with_receipt(lease_id, nameless)
+            if lease_id is None or not (held or mine):
+                raise LeaseLost(f"required lease {text!r} is not, or no longer, a lease")
+            for one in mine:
+                one.lease_id = lease_id
+            acked = {one.key for one in mine}
+            guards += [Guard(*key, lease_id) for key in held if key not in acked]
+        if required and any(one.lease_id is None for one in nameless):
+            raise LeaseLost
+        return guards
 
 
 def _plan_pushes(

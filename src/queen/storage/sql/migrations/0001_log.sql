@@ -94,7 +94,7 @@ create table queen.cursors (
     failed bytea,
     -- How often messages that are not done yet were given back: {"offset": count}, or null.
     failures bytea,
-    -- The last sixteen leases that acked something: eight bytes of the lease, eight of the
+    -- The last sixteen leases that decided something: eight bytes of the lease, eight of the
     -- offset up to which it did. A repeated ack whose first answer was lost is told so.
     receipts bytea not null default '',
     primary key (partition_id, group_id)
