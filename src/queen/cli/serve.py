@@ -142,6 +142,9 @@ class _database:  # noqa: N801 (used as a context manager, reads as a function)
 
     def __exit__(self, *_: object) -> None:
         if self._url is None:
+            # Whoever asks twice to stop must not leave a PostgreSQL behind.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             self._stop.set()
             self._watch.join(timeout=30)
             self._embedded.stop()

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 _CHANNEL = "queen_log"
 _GATHER_S = 0.01
 # PostgreSQL takes payloads of up to 8000 bytes.
-_MAX_NAMED = 200
+_MAX_NAMED = 100
 
 
 class Signals:
@@ -69,11 +69,16 @@ class Signals:
             else:
                 named = ",".join(f"{partition}={head}" for partition, head in heads.items())
                 words.append(f"w{queue_id}:{named}")
-        words += [f"r{partition}:{group}" for partition, group in list(self._released)[:_MAX_NAMED]]
+        named = list(self._released)[:_MAX_NAMED]
+        words += [f"r{partition}:{group}" for partition, group in named]
         if self._changed:
             words.append("c")
-        self._written, self._released, self._changed = {}, set(), False
-        return " ".join(words)[:7900]
+        self._written, self._changed = {}, False
+        self._released.difference_update(named)
+        if self._released:
+            # The rest goes with the next one.
+            self._wake.set()
+        return " ".join(words)
 
     async def run_sender(self) -> None:
         while True:
