@@ -63,18 +63,19 @@ class Signals:
 
     def _payload(self) -> str:
         words = [self._id]
+        many = sum(map(len, self._written.values())) > _MAX_NAMED
         for queue_id, heads in self._written.items():
-            if len(heads) > _MAX_NAMED or len(self._written) > 5:
+            if many:
                 words.append(f"l{queue_id}")
             else:
                 named = ",".join(f"{partition}={head}" for partition, head in heads.items())
                 words.append(f"w{queue_id}:{named}")
-        named = list(self._released)[:_MAX_NAMED]
-        words += [f"r{partition}:{group}" for partition, group in named]
+        leases = list(self._released)[:_MAX_NAMED]
+        words += [f"r{partition}:{group}" for partition, group in leases]
         if self._changed:
             words.append("c")
         self._written, self._changed = {}, False
-        self._released.difference_update(named)
+        self._released.difference_update(leases)
         if self._released:
             # The rest goes with the next one.
             self._wake.set()
