@@ -192,6 +192,7 @@ class Client:
         except NoAnswer:
             self._history.unknown(operation)
             return None
+        self._history.answered(answer.status)
         if answer.status < 300 or answer.status == also:
             return answer
         if answer.status >= 500:

@@ -94,12 +94,15 @@ class Deployment:
 
     # ---- the truth ----
 
-    async def unread(self, queue: str, group: str) -> int:
-        """Return how many partitions hold something that a group has not finished."""
-        connection = await asyncpg.connect(self._postgres.dsn)
+    async def is_drained(self, queue: str, group: str) -> bool:
+        """Return whether a group has finished everything in a queue, false if nobody can say."""
         try:
-            found: int = await connection.fetchval(_UNREAD, queue, group)
-            return found
+            connection = await asyncpg.connect(self._postgres.dsn)
+        except (OSError, asyncpg.PostgresError):
+            return False
+        try:
+            unread: int = await connection.fetchval(_UNREAD, queue, group)
+            return unread == 0
         finally:
             await connection.close()
 

@@ -105,6 +105,7 @@ class History:
         self.pushes: list[Push] = []
         self.pops: list[Pop] = []
         self.acks: list[Ack] = []
+        self.statuses: Counter[int] = Counter()
         self.faults: Counter[str] = Counter()
         self.fault_ticks: list[int] = []
         self.drained: set[str] = set()
@@ -136,6 +137,9 @@ class History:
         self.drained.add(group)
 
     # ---- answers ----
+
+    def answered(self, status: int) -> None:
+        self.statuses[status] += 1
 
     def _end(self, operation: Operation, outcome: Outcome) -> None:
         operation.completed = next(self._ticks)
@@ -263,6 +267,7 @@ def check(
     evidence = Evidence.of(history)
     groups = list(groups)
     violations = [
+        *_out_of_words(history),
         *_forged(history, evidence),
         *_doubled(history),
         *_disordered(history),
@@ -282,6 +287,13 @@ def check(
     if shortcomings:
         return Verdict(Status.UNKNOWN, (), tuple(shortcomings))
     return Verdict(Status.VALID)
+
+
+def _out_of_words(history: History) -> Iterator[str]:
+    """Whatever breaks behind the broker, its answer is 503: try again."""
+    for status, times in history.statuses.items():
+        if status >= 500 and status != 503:
+            yield f"internal: {times} answers with status {status}"
 
 
 # ---- the log: what stands where ------------------------------------------------------------

@@ -307,6 +307,13 @@ def overlapping(story: Story) -> None:
     story.ack("two", "1", "2", "3")
 
 
+def speechless(story: Story) -> None:
+    """The broker fails at something and cannot say what that means."""
+    story.read("a", "1", "2", "3")
+    for status in (201, 503, 500):
+        story.history.answered(status)
+
+
 def committed_twice(story: Story) -> None:
     """Two pops without ack get the same message."""
     story.pop("", "1", "2", auto=True)
@@ -334,6 +341,7 @@ PLANTED: list[tuple[Callable[[Story], None], set[str]]] = [
     (stranger, {"stranger"}),
     (forgotten, {"forgotten"}),
     (overlapping, {"overlap"}),
+    (speechless, {"internal"}),
     (committed_twice, {"two holders"}),
 ]
 

@@ -81,7 +81,7 @@ class Load:
     async def _drain(self, group: str) -> None:
         deadline = time.monotonic() + DRAIN_S
         while time.monotonic() < deadline:
-            if not await self._deployment.unread(QUEUE, group):
+            if await self._deployment.is_drained(QUEUE, group):
                 self.history.drain(group)
                 return
             await asyncio.sleep(0.2)
@@ -233,7 +233,10 @@ class Nemesis:
         await self._deployment.start_server(port)
 
     async def healed(self) -> None:
-        """Return when every server says that it is ready."""
+        """Return when every server says that it is ready.
+
+        It may say so for a moment longer than is true: an orphaned backend still answers.
+        """
         for port in self._deployment.ports:
             async with Client(self._load.history, port) as client:
                 await until(client.is_healthy, HEAL_S)

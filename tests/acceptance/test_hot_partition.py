@@ -95,7 +95,7 @@ class Run:
             await read()
         deadline = time.monotonic() + DRAIN_S
         while time.monotonic() < deadline:
-            if not await read() and not await self.deployment.unread(QUEUE, group):
+            if not await read() and await self.deployment.is_drained(QUEUE, group):
                 self.history.drain(group)
                 return
 

@@ -10,12 +10,15 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
 
 from queen.errors import QueenError, StartupError
+
+if TYPE_CHECKING:
+    from queen.server.run import ServeOptions
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 # EX_CONFIG of sysexits.h: the configuration forbids to start.
@@ -35,6 +38,14 @@ DataDir = Annotated[
 DatabaseUrl = Annotated[
     str | None,
     typer.Option(envvar="QUEEN_DATABASE_URL", help="Use this PostgreSQL (15 or newer) instead."),
+]
+DedupHashes = Annotated[
+    int,
+    typer.Option(
+        envvar="QUEEN_DEDUP_HASHES",
+        min=20_000,
+        help="Transaction ids each process remembers for dedup, twelve bytes each.",
+    ),
 ]
 Insecure = Annotated[
     bool,
@@ -58,6 +69,7 @@ def serve(
     workers: Workers = 1,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
+    dedup_hashes: DedupHashes = 2_000_000,
     insecure: Insecure = False,
     allow_weak_durability: AllowWeak = False,
     show_settings: ShowSettings = False,
@@ -66,11 +78,24 @@ def serve(
     if show_settings:
         _print_settings()
         return
+    from queen.server.run import ServeOptions, listen
+    from queen.service.broker import Limits
+
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         _refuse_open_door(host, insecure)
+        # A port that is taken is found out before anything else is done.
+        listen(ServeOptions(dsn="", host=host, port=port)).close()
         with _database(database_url or url_from_environment(), data_dir) as dsn:
-            _run(dsn, host, port, workers, allow_weak_durability)
+            asyncio.run(_prepare(dsn, allow_weak_durability))
+            options = ServeOptions(
+                dsn=dsn,
+                host=host,
+                port=port,
+                shared=workers > 1,
+                limits=Limits(dedup_hashes=dedup_hashes),
+            )
+            _run(options, workers)
     except StartupError as error:
         typer.echo(f"queen: {error}", err=True)
         raise typer.Exit(_EXIT_CONFIG) from None
@@ -150,15 +175,9 @@ class _database:  # noqa: N801 (used as a context manager, reads as a function)
             self._embedded.stop()
 
 
-def _run(dsn: str, host: str, port: int, workers: int, allow_weak: bool) -> None:
-    from queen.server.run import ServeOptions, listen
-
-    # A port that is taken is found out before anything else is done.
-    listen(ServeOptions(dsn=dsn, host=host, port=port)).close()
-    options = ServeOptions(dsn=dsn, host=host, port=port, shared=workers > 1)
-    asyncio.run(_prepare(dsn, allow_weak))
-    shown = f"[{host}]" if ":" in host else host
-    ready = f"queen ready on http://{shown}:{port}"
+def _run(options: ServeOptions, workers: int) -> None:
+    shown = f"[{options.host}]" if ":" in options.host else options.host
+    ready = f"queen ready on http://{shown}:{options.port}"
     if workers == 1:
         _serve_here(options, ready)
     else:
@@ -195,16 +214,15 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _serve_here(options: object, ready: str | None) -> None:
+def _serve_here(options: ServeOptions, ready: str | None) -> None:
     import uvloop
 
-    from queen.server.run import ServeOptions, serve
+    from queen.server.run import serve
 
-    assert isinstance(options, ServeOptions)
     uvloop.run(serve(options, lambda: _say(ready) if ready else None))
 
 
-def _serve_in_processes(options: object, workers: int, ready: str) -> None:
+def _serve_in_processes(options: ServeOptions, workers: int, ready: str) -> None:
     """Run several processes that share the port; each is a server of its own to the others."""
     context = multiprocessing.get_context("spawn")
     processes = [

@@ -32,9 +32,11 @@ from queen.storage.database import Database, session_settings
 class Limits(msgspec.Struct, frozen=True):
     """How much memory a broker may use for what it could also ask the database."""
 
-    dedup_hashes: int = 4_000_000
-    segment_cache_bytes: int = 32 * 1024 * 1024
+    dedup_hashes: int = 2_000_000
+    segment_cache_bytes: int = 16 * 1024 * 1024
     connections: int = 8
+    # Pushes in flight at once, each over partitions of its own.
+    flushes: int = 2
 
 
 class Broker:
@@ -47,7 +49,9 @@ class Broker:
         self.dedup = Dedup(database, limits.dedup_hashes)
         self.popper = Popper(database, self.catalog, self.cache, self.leases)
         self.signals = Signals(database, self.catalog, self.popper)
-        self.pusher = Pusher(database, self.catalog, self.dedup, self.cache, self._committed)
+        self.pusher = Pusher(
+            database, self.catalog, self.dedup, self.cache, self._committed, limits.flushes
+        )
         dispatcher = self.popper.dispatcher
         self.acker = Acker(database, self.leases, dispatcher.lease_ended, self.signals.released)
         self.transactor = Transactor(database, self.pusher, self.acker)

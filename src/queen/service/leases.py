@@ -12,7 +12,7 @@ from collections import OrderedDict, defaultdict
 
 from queen.service.catalog import Partition
 
-_MAX_MESSAGES = 400_000
+_MAX_MESSAGES = 100_000
 
 
 class Span:

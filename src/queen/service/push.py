@@ -22,6 +22,7 @@ from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
 
+_MAX_WAITING_BYTES = 128 * 1024 * 1024
 _APPENDED, _SUSPECT, _MISSING = 0, 1, 2
 # A partition that many servers write can raise suspicions again and again; each round makes
 # progress for somebody, so this is never reached by honest traffic.
@@ -82,28 +83,36 @@ class Pusher:
         dedup: Dedup,
         cache: SegmentCache,
         committed: Callable[[list[Partition]], None],
+        flushes: int,
     ) -> None:
         self._database = database
         self._catalog = catalog
         self._dedup = dedup
         self._cache = cache
         self._committed = committed
-        self._batcher: Batcher[Append] = Batcher(
-            self._flush,
-            max_items=1000,
-            max_weight=8 * 1024 * 1024,
-            max_waiting_weight=128 * 1024 * 1024,
-        )
+        # A partition always goes through the same one, so its appends stay in order and no two
+        # flushes of this server wait for one lock.
+        self._batchers: list[Batcher[Append]] = [
+            Batcher(
+                self._flush,
+                max_items=1000,
+                max_weight=8 * 1024 * 1024,
+                max_waiting_weight=_MAX_WAITING_BYTES // flushes,
+            )
+            for _ in range(flushes)
+        ]
 
     async def push(self, appends: list[Append]) -> None:
         """Store messages; returns after the commit. Raises the first error, if any."""
         if not appends:
             return
-        self._batcher.check_room(sum(append.weight for append in appends))
+        batchers = [self._batcher_of(append) for append in appends]
+        for append, batcher in zip(appends, batchers, strict=True):
+            batcher.check_room(append.weight)
         request = Request(appends)
-        for append in appends:
+        for append, batcher in zip(appends, batchers, strict=True):
             self._prepare(append)
-            self._batcher.submit(append)
+            batcher.submit(append)
         await request.done
         error = request.error
         if error is not None:
@@ -118,8 +127,12 @@ class Pusher:
         if lane is not None and lane.queue.options.dedup != "off":
             append.hash()
 
+    def _batcher_of(self, append: Append) -> Batcher[Append]:
+        return self._batchers[hash((append.queue, append.partition)) % len(self._batchers)]
+
     async def drained(self) -> None:
-        await self._batcher.drained()
+        for batcher in self._batchers:
+            await batcher.drained()
 
     async def _flush(self, appends: list[Append]) -> None:
         try:
