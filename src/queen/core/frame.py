@@ -156,6 +156,11 @@ def decompress(codec: int, stored: bytes) -> bytes:
     raise InvalidFrame(f"codec {codec} is not known")
 
 
+def stored_segment(codec: int, stored: bytes) -> Segment:
+    """Return the columns of a body as it lies in the database."""
+    return decode_body(decompress(codec, stored))
+
+
 def decode_body(body: bytes) -> Segment:
     """Return the columns of a body; raises `InvalidFrame` when its sizes contradict each other."""
     if len(body) < _BODY_HEADER.size:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from queen import errors
 from queen.server.http import JSON_HEADERS, Response
+
+T = TypeVar("T")
+
+# What a decoder raises for a body that a client may send.
+UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 STATUS: dict[type[errors.QueenError], int] = {
     errors.QueenError: 500,
@@ -37,6 +42,16 @@ def failure(error: errors.QueenError, **more: Any) -> Response:
     if isinstance(error, errors.OutcomeUnknown):
         body["outcome"] = "unknown"
     return Response(STATUS[type(error)], msgspec.json.encode(body), headers)
+
+
+def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Return a request's body, or raise what is wrong with it."""
+    if not body:
+        raise errors.BadRequest("Empty request body")
+    try:
+        return decoder.decode(body)
+    except UNDECODABLE as error:
+        raise bad_json(error) from None
 
 
 def bad_json(error: Exception) -> errors.BadRequest:

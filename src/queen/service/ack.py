@@ -28,7 +28,7 @@ from queen.core.cursor import (
     bits_to_bytes,
     settle,
 )
-from queen.core.frame import decode_body, decompress
+from queen.core.frame import stored_segment
 from queen.errors import QueenError
 from queen.service.batcher import Batcher
 from queen.service.catalog import Partition
@@ -225,7 +225,7 @@ class Acker:
         rows = await self._database.fetch("read_spans", [one.partition.id], [start], [stop])
         ids: list[str] = []
         for row in rows:
-            segment = decode_body(decompress(row["codec"], row["body"]))
+            segment = stored_segment(row["codec"], row["body"])
             low = max(start, row["base_offset"]) - row["base_offset"]
             high = min(stop, row["end_offset"]) - row["base_offset"]
             ids += segment.transaction_ids(low, high)
@@ -353,7 +353,7 @@ def _messages_at(
 ) -> dict[tuple[int, int], tuple[str, str | None, bytes, datetime]]:
     found: dict[tuple[int, int], tuple[str, str | None, bytes, datetime]] = {}
     for row in rows:
-        segment = decode_body(decompress(row["codec"], row["body"]))
+        segment = stored_segment(row["codec"], row["body"])
         ids, payloads = segment.transaction_ids(), segment.payloads()
         traces = segment.column("traceId")
         for at, offset in enumerate(range(row["base_offset"], row["end_offset"])):

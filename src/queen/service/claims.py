@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from queen.core.cursor import bits_from_bytes
-from queen.core.frame import decode_body, decompress
+from queen.core.frame import stored_segment
 from queen.core.ids import new_lease
 from queen.errors import OutcomeUnknown, QueenError
 from queen.service.batcher import Batcher
@@ -195,6 +195,6 @@ class Claims:
             [grant.stop for grant in missing],
         )
         for row in rows:
-            segment = decode_body(decompress(row["codec"], row["body"]))
+            segment = stored_segment(row["codec"], row["body"])
             stored = Stored(row["base_offset"], row["created_at"], segment)
             missing[row["span"] - 1].stored.append(stored)

@@ -18,7 +18,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from queen.core.frame import decode_body, decompress
+from queen.core.frame import stored_segment
 from queen.core.hashing import HASH_BYTES
 from queen.core.options import DEFAULT_DEDUP_WINDOW_SECONDS
 from queen.service.append import Append
@@ -139,7 +139,7 @@ class Dedup:
         wanted = set(starts)
         found: dict[int, bytes] = {}
         for row in rows:
-            ids = decode_body(decompress(row["codec"], row["body"])).id_bytes()
+            ids = stored_segment(row["codec"], row["body"]).id_bytes()
             for at, transaction_id in enumerate(ids, row["base_offset"]):
                 if at in wanted:
                     found[at] = transaction_id

@@ -13,7 +13,7 @@ from queen.core.cursor import WISHES, Verdict, Wish
 from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
-from queen.server.failures import bad_json
+from queen.server.failures import decoded
 from queen.server.http import Request, Response
 from queen.service.ack import Settlement
 from queen.service.broker import Broker
@@ -144,7 +144,7 @@ class AckRoutes:
         self._broker = broker
 
     async def one(self, request: Request) -> Response:
-        ack = _decode(_one, request.body)
+        ack = decoded(_one, request.body)
         prepared = await prepare(self._broker, [ack], None)
         await self._broker.acker.ack(list(prepared.settlements.values()))
         verdict = prepared.verdict(0, ack.transactionId)
@@ -168,7 +168,7 @@ class AckRoutes:
         )
 
     async def batch(self, request: Request) -> Response:
-        body = _decode(_batch, request.body)
+        body = decoded(_batch, request.body)
         acks = body.acknowledgments
         if len(acks) > MAX_ACKS:
             raise BadRequest(f"more than {MAX_ACKS} acknowledgments in one request")
@@ -179,7 +179,7 @@ class AckRoutes:
 
     async def extend(self, request: Request) -> Response:
         raw = request.body
-        seconds = (_decode(_extend, raw).seconds if raw else None) or _DEFAULT_EXTEND_S
+        seconds = (decoded(_extend, raw).seconds if raw else None) or _DEFAULT_EXTEND_S
         if not 1 <= seconds <= _MAX_EXTEND_S:
             raise BadRequest(f"seconds must be between 1 and {_MAX_EXTEND_S}")
         lease_id = parse_lease(request.params[0])
@@ -224,12 +224,3 @@ def _outcome(verdict: Verdict | QueenError) -> str:
         dead = verdict is Verdict.DEAD
     fields = {"status": status, "success": success, "error": error, "dlq": dead}
     return msgspec.json.encode(fields).decode()[1:-1]
-
-
-def _decode(decoder: msgspec.json.Decoder, body: bytes):  # type: ignore[no-untyped-def, type-arg]
-    if not body:
-        raise BadRequest("Empty request body")
-    try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise bad_json(error) from None

@@ -27,7 +27,7 @@ from queen.core.payload import (
     without_surrogates,
 )
 from queen.errors import BadRequest, InvalidFrame, InvalidItem, PayloadTooLarge
-from queen.server.failures import bad_json, failure
+from queen.server.failures import UNDECODABLE, bad_json, failure
 from queen.server.http import MAX_BODY_BYTES, Request, Response
 from queen.service.append import Append
 from queen.service.broker import Broker
@@ -87,7 +87,7 @@ def decode_items(body: bytes) -> tuple[list[PushItem], Sequence[int], list[Inval
         items = _decoder.decode(body).items
         refused: list[InvalidItem] = []
         indexes: Sequence[int] = range(len(items))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         items, indexes, refused = _decode_one_by_one(body, error)
     if len(items) + len(refused) > MAX_ITEMS:
         raise BadRequest(f"more than {MAX_ITEMS} items in one request")
@@ -100,14 +100,14 @@ def _decode_one_by_one(
     """One item is wrong somewhere: find out which, and keep the others."""
     try:
         raw_items = _loose_decoder.decode(without_surrogates(body)).items
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except UNDECODABLE:
         raise bad_json(error) from None
     items, indexes, refused = [], [], []
     for index, raw in enumerate(raw_items):
         try:
             items.append(_item_decoder.decode(raw))
             indexes.append(index)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
+        except UNDECODABLE as reason:
             refused.append(InvalidItem(index, str(reason)))
     return items, indexes, refused
 

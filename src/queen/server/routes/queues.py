@@ -7,7 +7,7 @@ import msgspec
 from queen.core.names import reason_against_name
 from queen.core.options import QueueOptions, parse_options, reason_against_options
 from queen.errors import BadRequest
-from queen.server.failures import bad_json
+from queen.server.failures import decoded
 from queen.server.http import Request, Response, check_name
 from queen.service.broker import Broker
 from queen.wire.requests import ConfigureRequest
@@ -45,12 +45,7 @@ class QueueRoutes:
 
 
 def _decode(body: bytes) -> ConfigureRequest:
-    if not body:
-        raise BadRequest("Empty request body")
-    try:
-        wanted = _decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise bad_json(error) from None
+    wanted = decoded(_decoder, body)
     reason = reason_against_name("queue", wanted.queue)
     for kind, label in (("namespace", wanted.namespace), ("task", wanted.task)):
         if reason is None and label:

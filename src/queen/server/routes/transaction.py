@@ -11,7 +11,7 @@ import msgspec
 from queen.core.cursor import Verdict
 from queen.core.ids import message_id, parse_lease
 from queen.errors import BadRequest, InvalidItem, LeaseLost
-from queen.server.failures import bad_json
+from queen.server.failures import decoded
 from queen.server.http import Request, Response
 from queen.server.routes.ack import Prepared, prepare
 from queen.server.routes.push import Planned, plan
@@ -29,13 +29,7 @@ class TransactionRoute:
         self._broker = broker
 
     async def __call__(self, request: Request) -> Response:
-        body = request.body
-        if not body:
-            raise BadRequest("Empty request body")
-        try:
-            wanted = _decoder.decode(body)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise bad_json(error) from None
+        wanted = decoded(_decoder, request.body)
         operations = wanted.operations
         if not 0 < len(operations) <= MAX_OPERATIONS:
             raise BadRequest(f"operations must hold between 1 and {MAX_OPERATIONS} operations")
