@@ -178,6 +178,29 @@ class Client:
             self._history.settled(ack, [transaction_id], [])
         return ack
 
+    async def move(self, pop: Pop, ids: Sequence[str], queue: str) -> Ack:
+        """Ack messages and push an output for each, in one transaction."""
+        ack = self._history.ack(pop.group, pop.lease, ids, pushes=True)
+        acks = [{"type": "ack", "consumerGroup": pop.group, **_ack_body(pop, one)} for one in ids]
+        outputs = [
+            {
+                "queue": queue,
+                "partition": one.partition,
+                # Another lease makes another output: deduplication must not hide it.
+                "transactionId": f"{one.transaction_id} {pop.lease}",
+                "payload": {"is": f"{one.transaction_id} {pop.lease}"},
+            }
+            for one in pop.deliveries
+            if one.transaction_id in set(ids)
+        ]
+        body = {"operations": [*acks, {"type": "push", "items": outputs}]}
+        answer = await self._call(ack, "POST", "/api/v1/transaction", body, also=_LEASE_LOST)
+        if answer is not None and answer.status == _LEASE_LOST:
+            self._history.settled(ack, [], ids)
+        elif answer is not None:
+            self._history.settled(ack, ids, [])
+        return ack
+
     async def _call(
         self,
         operation: Operation,

@@ -92,6 +92,8 @@ class Ack(Operation):
     group: str
     lease: str
     transaction_ids: tuple[str, ...]
+    # In one transaction with a push of one output for each message.
+    pushes: bool
     accepted: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
 
@@ -109,6 +111,8 @@ class History:
         self.faults: Counter[str] = Counter()
         self.fault_ticks: list[int] = []
         self.drained: set[str] = set()
+        # What the transactions pushed, read at the end: (transaction id, lease).
+        self.outputs: list[tuple[str, str]] = []
 
     # ---- invocations, written before anything is sent ----
 
@@ -121,11 +125,17 @@ class History:
         self.pops.append(Pop(invoked=next(self._ticks), group=group, auto=auto, invoked_s=now))
         return self.pops[-1]
 
-    def ack(self, group: str, lease: str, transaction_ids: Iterable[str]) -> Ack:
-        ids = tuple(transaction_ids)
-        invoked = next(self._ticks)
-        self.acks.append(Ack(invoked=invoked, group=group, lease=lease, transaction_ids=ids))
-        return self.acks[-1]
+    def ack(self, group: str, lease: str, ids: Iterable[str], *, pushes: bool = False) -> Ack:
+        names = tuple(ids)
+        made = Ack(
+            invoked=next(self._ticks),
+            group=group,
+            lease=lease,
+            transaction_ids=names,
+            pushes=pushes,
+        )
+        self.acks.append(made)
+        return made
 
     def fault(self, kind: str) -> None:
         """A fault hit something that was running."""
@@ -272,6 +282,7 @@ def check(
         *_doubled(history),
         *_disordered(history),
         *_broken_leases(evidence),
+        *_torn(history, evidence),
         *(_overlapping(history, evidence, lease_s) if lease_s is not None else ()),
     ]
     for group in groups:
@@ -460,6 +471,27 @@ def _forgotten(group: str, evidence: Evidence) -> Iterator[str]:
                 between = {end.lease for end in later if _between(first, end, ack)}
                 if len(between) < RECEIPTS:
                     yield f"forgotten: {transaction_id} in group {group}, finished by {ack.lease}"
+
+
+def _torn(history: History, evidence: Evidence) -> Iterator[str]:
+    """What a transaction acks and what it pushes happen together or not at all."""
+    outputs = Counter(history.outputs)
+    for (transaction_id, lease), times in outputs.items():
+        if times > 1:
+            yield f"torn: the output of {transaction_id} by {lease} came {times} times"
+    for (group, transaction_id), acks in evidence.acks.items():
+        for lease in {ack.lease for ack in acks if ack.pushes}:
+            own = [ack for ack in acks if ack.lease == lease and ack.pushes]
+            others = [ack for ack in acks if ack.lease != lease]
+            there = (transaction_id, lease) in outputs
+            about = f"{transaction_id} in group {group} by {lease}"
+            done = any(transaction_id in ack.accepted for ack in own)
+            may_be = any(_may_be_done(ack, transaction_id) for ack in own)
+            elsewhere = any(transaction_id in ack.accepted for ack in others)
+            if there and (elsewhere or not may_be):
+                yield f"torn: {about} was pushed and not acked"
+            if done and not there:
+                yield f"torn: {about} was acked and not pushed"
 
 
 def _between(first: Operation, middle: Operation, last: Operation) -> bool:

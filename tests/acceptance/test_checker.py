@@ -57,6 +57,11 @@ class Story:
     def lose_ack(self, lease: str, *ids: str, group: str = "a") -> None:
         self.history.unknown(self.history.ack(group, lease, ids))
 
+    def move(self, lease: str, *ids: str) -> None:
+        """Ack in one transaction with the push of one output each."""
+        self.history.settled(self.history.ack("a", lease, ids, pushes=True), ids, [])
+        self.history.outputs += [(one, lease) for one in ids]
+
     def read(self, group: str, *ids: str) -> None:
         self.pop(f"{group}-{ids[0]}", *ids, group=group)
         self.ack(f"{group}-{ids[0]}", *ids, group=group)
@@ -111,6 +116,22 @@ def test_an_ack_repeated_because_its_answer_was_lost_is_valid(story: Story) -> N
 def test_an_ack_of_unknown_outcome_may_have_finished_a_message(story: Story) -> None:
     story.pop("one", "1", "2", "3")
     story.lose_ack("one", "1", "2", "3")
+    assert story.verdict() == Verdict(Status.VALID)
+
+
+def test_a_transaction_that_was_refused_or_done_is_valid(story: Story) -> None:
+    story.pop("one", "1", "2", "3")
+    story.pop("two", "1", "2", "3")
+    late = story.history.ack("a", "one", ("1", "2", "3"), pushes=True)
+    story.history.settled(late, [], ("1", "2", "3"))
+    story.move("two", "1", "2", "3")
+    assert story.verdict() == Verdict(Status.VALID)
+
+
+def test_a_transaction_of_unknown_outcome_may_have_pushed(story: Story) -> None:
+    story.pop("one", "1", "2", "3")
+    story.history.ack("a", "one", ("1", "2", "3"), pushes=True)
+    story.history.outputs += [("1", "one"), ("2", "one"), ("3", "one")]
     assert story.verdict() == Verdict(Status.VALID)
 
 
@@ -314,6 +335,37 @@ def speechless(story: Story) -> None:
         story.history.answered(status)
 
 
+def acked_and_not_pushed(story: Story) -> None:
+    """Half of a transaction is missing."""
+    story.pop("one", "1", "2", "3")
+    story.move("one", "1", "2", "3")
+    story.history.outputs.remove(("2", "one"))
+
+
+def pushed_and_not_acked(story: Story) -> None:
+    """The other half is: a refused transaction has pushed."""
+    story.pop("one", "1", "2", "3")
+    late = story.history.ack("a", "one", ("1", "2", "3"), pushes=True)
+    story.history.settled(late, [], ("1", "2", "3"))
+    story.history.outputs.append(("3", "one"))
+    story.read("a", "1", "2", "3")
+
+
+def pushed_by_a_zombie(story: Story) -> None:
+    """A transaction of unknown outcome has pushed although another lease did the work."""
+    story.pop("one", "1", "2", "3")
+    story.history.ack("a", "one", ("1", "2", "3"), pushes=True)
+    story.history.outputs += [("1", "one"), ("2", "one"), ("3", "one")]
+    story.read("a", "1", "2", "3")
+
+
+def pushed_twice(story: Story) -> None:
+    """A repeated transaction pushes again."""
+    story.pop("one", "1", "2", "3")
+    story.move("one", "1", "2", "3")
+    story.move("one", "1", "2", "3")
+
+
 def committed_twice(story: Story) -> None:
     """Two pops without ack get the same message."""
     story.pop("", "1", "2", auto=True)
@@ -342,6 +394,10 @@ PLANTED: list[tuple[Callable[[Story], None], set[str]]] = [
     (forgotten, {"forgotten"}),
     (overlapping, {"overlap"}),
     (speechless, {"internal"}),
+    (acked_and_not_pushed, {"torn"}),
+    (pushed_and_not_acked, {"torn"}),
+    (pushed_by_a_zombie, {"torn"}),
+    (pushed_twice, {"torn"}),
     (committed_twice, {"two holders"}),
 ]
 

@@ -1,7 +1,8 @@
 """`kill -9` of servers and of PostgreSQL under load, and consumers that come back from the dead.
 
 Producers choose their transaction ids before the first attempt and repeat a push until it is
-answered. Consumers pop with short leases; most ack, some die, some ack when it is too late.
+answered. Consumers pop with short leases; most ack, some in one transaction with a push, some
+die, some ack when it is too late.
 Meanwhile processes are killed. Then everything is healed and read to the end, and the
 history must show each confirmed message finished once by each group.
 
@@ -25,6 +26,8 @@ from tests.acceptance.history import Ack, History, Item, Needs, Outcome, Pop, St
 
 KILLS = {"server": 4, "postmaster": 3, "postgres": 2, "backend": 1}
 QUEUE, GROUPS = "orders", ("billing", "shipping")
+# What some consumers push in the transaction that acks.
+OUTPUT = "invoices"
 PARTITIONS, PRODUCERS, CONSUMERS = 20, 6, 3
 LEASE_S = 2
 HEAL_S = DRAIN_S = 30.0
@@ -77,6 +80,15 @@ class Load:
         async with asyncio.timeout(HEAL_S):
             while self._zombies:
                 await asyncio.wait(self._zombies)
+        await self._read_outputs()
+
+    async def _read_outputs(self) -> None:
+        async with Client(History(), self._deployment.ports[0]) as client:
+            while (pop := await client.pop(OUTPUT, "audit", auto=True)).deliveries:
+                for one in pop.deliveries:
+                    transaction_id, lease = one.transaction_id.split(" ")
+                    self.history.outputs.append((transaction_id, lease))
+        assert await self._deployment.is_drained(OUTPUT, "audit")
 
     async def _drain(self, group: str) -> None:
         deadline = time.monotonic() + DRAIN_S
@@ -157,15 +169,17 @@ class Load:
             self._raise_zombie(self._ack_too_late(pop))
         elif fate < 0.08:
             self._raise_zombie(self._ack_at_the_last_moment(pop, choice.uniform(0.8, 1.6)))
+        elif fate < 0.3:
+            await self._until_answered(client.move, pop, ids, OUTPUT)
         else:
             await self._until_answered(client.ack, pop, ids)
 
     async def _until_answered(
-        self, ack: Callable[..., Awaitable[Ack]], pop: Pop, what: object
+        self, ack: Callable[..., Awaitable[Ack]], pop: Pop, *what: object
     ) -> None:
         while True:
             await self._gate.wait()
-            if (await ack(pop, what)).outcome is not Outcome.UNKNOWN:
+            if (await ack(pop, *what)).outcome is not Outcome.UNKNOWN:
                 return
             await asyncio.sleep(0.05)
 
@@ -182,6 +196,7 @@ class Load:
         await self._robbed[pop.lease].wait()
         async with self._client(len(ids)) as client:
             await self._until_answered(client.ack_one, pop, ids[0])
+            await self._until_answered(client.move, pop, ids, OUTPUT)
             await self._until_answered(client.ack, pop, ids)
 
     async def _ack_at_the_last_moment(self, pop: Pop, leases: float) -> None:
@@ -276,5 +291,5 @@ def _summary(history: History) -> str:
     return (
         f"{dict(history.faults)}; {len(history.pushes)} pushes, {unknown} unknown, "
         f"{len(confirmed)} messages; {len(history.pops)} pops; {len(history.acks)} acks, "
-        f"{sum(bool(ack.refused) for ack in history.acks)} refused"
+        f"{sum(bool(ack.refused) for ack in history.acks)} refused; {len(history.outputs)} outputs"
     )

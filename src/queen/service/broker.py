@@ -36,7 +36,7 @@ class Limits(msgspec.Struct, frozen=True):
     segment_cache_bytes: int = 16 * 1024 * 1024
     connections: int = 8
     # Pushes in flight at once, each over partitions of its own.
-    flushes: int = 2
+    flushes: int = 1
 
 
 class Broker:
