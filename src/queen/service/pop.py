@@ -72,8 +72,8 @@ class Popper:
             if not pop.busy and (not pop.waits or self._closed):
                 pop.finish([])
             return await self._served(pop, timeout_s)
-        except asyncio.CancelledError:
-            # The client has gone. Whatever a claim still brings goes back unused.
+        except BaseException:
+            # The client has gone, or looking failed. What a claim still brings goes back.
             _answer_empty(pop)
             self._spawn(self._give_back_result(pop))
             raise
@@ -196,7 +196,11 @@ class Popper:
         self._spawn(self._give_back(grants))
 
     async def _give_back_result(self, pop: Pop) -> None:
-        await self._give_back(await pop.done)
+        try:
+            grants = await pop.done
+        except QueenError:
+            return
+        await self._give_back(grants)
 
     async def _give_back(self, grants: list[Grant]) -> None:
         for grant in grants:

@@ -8,6 +8,7 @@ connection is thrown away: it may still carry the answer to somebody else's ques
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -148,13 +149,11 @@ class Database:
             asyncpg.InterfaceError,
             asyncpg.InternalClientError,
         ) as error:
-            connection.terminate()
-            await self._give_back(connection)
+            await self._drop(connection)
             raise OutcomeUnknown from error
         except BaseException:
             # A cancelled call may leave its answer on the wire for the next user.
-            connection.terminate()
-            await self._give_back(connection)
+            await self._drop(connection)
             raise
         else:
             await self._give_back(connection)
@@ -172,11 +171,18 @@ class Database:
             raise Unavailable from error
         return connection
 
+    async def _drop(self, connection: _Pooled) -> None:
+        """Throw a connection away. The pool may have done that already when it broke."""
+        with contextlib.suppress(asyncpg.InterfaceError):
+            connection.terminate()
+        await self._give_back(connection)
+
     async def _give_back(self, connection: _Pooled) -> None:
         try:
             await self._pool.release(connection)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            connection.terminate()
+            with contextlib.suppress(asyncpg.InterfaceError):
+                connection.terminate()
 
     async def check_durability(self) -> None:
         """Raise `WeakDurability` when a confirmed commit may be lost in a crash."""
