@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -18,6 +19,9 @@ import typer
 from queen.errors import QueenError, StartupError
 
 if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+    from multiprocessing.synchronize import Event
+
     from queen.server.run import ServeOptions
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -177,7 +181,10 @@ class _database:  # noqa: N801 (used as a context manager, reads as a function)
 
 def _run(options: ServeOptions, workers: int) -> None:
     shown = f"[{options.host}]" if ":" in options.host else options.host
-    ready = f"queen ready on http://{shown}:{options.port}"
+
+    def ready() -> None:
+        _say(f"queen ready on http://{shown}:{options.port}")
+
     if workers == 1:
         _serve_here(options, ready)
     else:
@@ -214,32 +221,43 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _serve_here(options: ServeOptions, ready: str | None) -> None:
+def _serve_here(options: ServeOptions, ready: Callable[[], None]) -> None:
     import uvloop
 
     from queen.server.run import serve
 
-    uvloop.run(serve(options, lambda: _say(ready) if ready else None))
+    uvloop.run(serve(options, ready))
 
 
-def _serve_in_processes(options: ServeOptions, workers: int, ready: str) -> None:
+def _serve_and_tell(options: ServeOptions, ready: Event) -> None:
+    _serve_here(options, ready.set)
+
+
+def _serve_in_processes(options: ServeOptions, workers: int, ready: Callable[[], None]) -> None:
     """Run several processes that share the port; each is a server of its own to the others."""
     context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=_serve_here, args=(options, ready if number == 0 else None))
-        for number in range(workers)
-    ]
+    events = [context.Event() for _ in range(workers)]
+    processes = [context.Process(target=_serve_and_tell, args=(options, event)) for event in events]
     for process in processes:
         process.start()
 
     def stop(*_: object) -> None:
         for process in processes:
-            if process.pid is not None and process.is_alive():
-                os.kill(process.pid, signal.SIGTERM)
+            process.terminate()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    if all(_is_ready(process, event) for process, event in zip(processes, events, strict=True)):
+        ready()
     for process in processes:
         process.join()
-    if any(process.exitcode for process in processes):
+    if any(process.exitcode not in (0, -signal.SIGTERM) for process in processes):
         raise QueenError("a server process ended with an error")
+
+
+def _is_ready(process: BaseProcess, event: Event) -> bool:
+    """Wait for a worker; false when it ended instead."""
+    while not event.wait(timeout=0.1):
+        if not process.is_alive():
+            return False
+    return True
