@@ -249,6 +249,8 @@ def _serve_in_processes(options: ServeOptions, workers: int, ready: Callable[[],
     signal.signal(signal.SIGINT, stop)
     if all(_is_ready(process, event) for process, event in zip(processes, events, strict=True)):
         ready()
+    else:
+        stop()
     for process in processes:
         process.join()
     if any(process.exitcode not in (0, -signal.SIGTERM) for process in processes):
