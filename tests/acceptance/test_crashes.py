@@ -77,6 +77,9 @@ class Load:
             await asyncio.wait(self._producers)
         await asyncio.gather(*map(self._drain, GROUPS))
         self._popping = False
+        # Whoever still waits for its messages to be redelivered waits for what does not come.
+        for robbed in self._robbed.values():
+            robbed.set()
         async with asyncio.timeout(HEAL_S):
             while self._zombies:
                 await asyncio.wait(self._zombies)
