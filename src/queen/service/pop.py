@@ -13,7 +13,7 @@ import time
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from queen.errors import QueenError, Unavailable
+from queen.errors import QueenError
 from queen.service.catalog import Catalog, Partition, Queue
 from queen.service.claims import Claims
 from queen.service.dispatch import Dispatcher
@@ -59,7 +59,7 @@ class Popper:
     ) -> list[Grant]:
         """Return what could be claimed; empty when nothing came within the timeout."""
         if self._closed:
-            raise Unavailable("the server is stopping")
+            return []
         pop.feeds = [await self._feed(queue, pop) for queue in queues]
         if pop.waits and label is not None:
             self._by_label[pop] = label
