@@ -67,6 +67,13 @@ class Deployment:
         server.kill()
         return True
 
+    def pause_server(self, port: int) -> None:
+        """Stop the clock of a server, as a suspended machine or a long collection would."""
+        os.kill(self._servers[port].pid, signal.SIGSTOP)
+
+    def resume_server(self, port: int) -> None:
+        os.kill(self._servers[port].pid, signal.SIGCONT)
+
     async def kill_postmaster(self) -> bool:
         """Kill the parent only: its children find out by themselves, some in mid-statement."""
         pid = self._postgres.postmaster_pid()
@@ -113,8 +120,9 @@ class Deployment:
         # A test that was interrupted may have left a start under way.
         self._starts.shutdown()
         try:
-            for server in self._servers.values():
+            for port, server in self._servers.items():
                 if server.process.poll() is None:
+                    self.resume_server(port)
                     server.stop()
         finally:
             for server in self._servers.values():
