@@ -41,6 +41,8 @@ class Deployment:
         # Only asked where PostgreSQL is; the servers start it, and start it again.
         self._postgres = EmbeddedPostgres(data_dir, {})
         self._servers: dict[int, ServerProcess] = {}
+        # Processes of PostgreSQL that a crash has doomed; some live on for a moment.
+        self._doomed: set[int] = set()
         self._starts = ThreadPoolExecutor(max_workers=1)
         self.ports: list[int] = []
 
@@ -77,7 +79,10 @@ class Deployment:
     async def kill_postmaster(self) -> bool:
         """Kill the parent only: its children find out by themselves, some in mid-statement."""
         pid = self._postgres.postmaster_pid()
-        return pid is not None and _kill(pid)
+        if pid is None:
+            return False
+        self._doomed.update(_children(pid))
+        return _kill(pid)
 
     async def kill_postgres(self) -> bool:
         """Kill all of PostgreSQL in one instant, as a power cut would, but for the disk."""
@@ -88,6 +93,7 @@ class Deployment:
         if pid is None:
             return False
         family = _children(pid)
+        self._doomed.update(family)
         _kill(pid)
         for child in family:
             _kill(child)
@@ -97,7 +103,16 @@ class Deployment:
         """Kill the youngest child, a connection under load. PostgreSQL recovers by itself."""
         pid = self._postgres.postmaster_pid()
         children = _children(pid) if pid is not None else []
+        self._doomed.update(children)
         return bool(children) and _kill(max(children))
+
+    async def is_recovered(self) -> bool:
+        """Return whether PostgreSQL runs and nothing of one that crashed is left.
+
+        A new one does not start before the last backend of the old one is gone.
+        """
+        self._doomed = {pid for pid in self._doomed if _is_alive(pid)}
+        return not self._doomed and self._postgres.postmaster_pid() is not None
 
     # ---- the truth ----
 
@@ -135,6 +150,14 @@ def _children(pid: int) -> list[int]:
     with suppress(psutil.NoSuchProcess):
         return [child.pid for child in psutil.Process(pid).children()]
     return []
+
+
+def _is_alive(pid: int) -> bool:
+    # Nobody may have reaped it yet, and that makes no difference.
+    with suppress(psutil.NoSuchProcess):
+        status: str = psutil.Process(pid).status()
+        return status != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _kill(pid: int) -> bool:

@@ -16,7 +16,6 @@ was, or the run was too tame for the second to mean anything.
 from __future__ import annotations
 
 import time
-from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ RECEIPTS = 16
 
 # The broker's clock and ours may differ by so much over the length of a lease.
 _CLOCK_MARGIN_S = 0.1
-_AFTERSHOCK_S = 5.0
 
 
 class Outcome(Enum):
@@ -110,8 +108,8 @@ class History:
         self.acks: list[Ack] = []
         self.statuses: Counter[int] = Counter()
         self.faults: Counter[str] = Counter()
-        self.fault_ticks: list[int] = []
-        self.fault_times_s: list[float] = []
+        # From when to when the database may have lost leases, in ticks.
+        self.outages: list[tuple[int, float]] = []
         self.drained: set[str] = set()
         # What the transactions pushed, read at the end: (transaction id, lease).
         self.outputs: list[tuple[str, str]] = []
@@ -142,8 +140,15 @@ class History:
     def fault(self, kind: str) -> None:
         """A fault hit something that was running."""
         self.faults[kind] += 1
-        self.fault_ticks.append(next(self._ticks))
-        self.fault_times_s.append(time.monotonic())
+
+    def crash(self) -> None:
+        """The database crashed. Until it has recovered, what is left of it may still answer."""
+        self.outages.append((next(self._ticks), float("inf")))
+
+    def recover(self) -> None:
+        """All that was left of crashed databases is gone."""
+        now = next(self._ticks)
+        self.outages = [(began, min(ended, now)) for began, ended in self.outages]
 
     def drain(self, group: str) -> None:
         """All faults are healed and the group has nothing left to read."""
@@ -444,16 +449,15 @@ def _overlapping(history: History, evidence: Evidence, lease_s: float) -> Iterat
     """A message that is leased goes to nobody else before the lease had time to lapse.
 
     A crash of the database excuses that: a lease need not survive it, an ack must. Backends
-    outlive their postmaster, so a grant made shortly after the crash may be lost in it too.
+    outlive their postmaster, so a lease granted shortly after the crash may be lost as well.
     """
     for (group, transaction_id), deliveries in evidence.deliveries.items():
         leased = dict.fromkeys(pop for pop, _ in deliveries if not pop.auto)
         for one, two in combinations(leased, 2):
             first, last = min(one.invoked, two.invoked), max(one.completed or 0, two.completed or 0)
             began, ended = min(one.invoked_s, two.invoked_s), max(one.completed_s, two.completed_s)
-            calm = bisect(history.fault_ticks, first) == bisect(history.fault_ticks, last)
-            shaken = any(began - _AFTERSHOCK_S <= at <= ended for at in history.fault_times_s)
-            if calm and not shaken and ended - began < lease_s - _CLOCK_MARGIN_S:
+            calm = all(last < crash or first > over for crash, over in history.outages)
+            if calm and ended - began < lease_s - _CLOCK_MARGIN_S:
                 took = f"within {ended - began:.3f} s"
                 yield f"overlap: {transaction_id} in group {group} went to two leases {took}"
 

@@ -24,7 +24,7 @@ from tests.acceptance.client import Client
 from tests.acceptance.deployment import Deployment, until
 from tests.acceptance.history import Ack, History, Item, Needs, Outcome, Pop, Status, check
 
-KILLS = {"server": 4, "postmaster": 3, "postgres": 2, "backend": 1}
+KILLS = {"server": 5, "postmaster": 3, "postgres": 4, "backend": 2}
 QUEUE, GROUPS = "orders", ("billing", "shipping")
 # What some consumers push in the transaction that acks.
 OUTPUT = "invoices"
@@ -42,9 +42,9 @@ class Load:
         self._seed = seed
         self._actors = actors
         self._pushing = self._popping = self._careless = True
-        # Closed while only producers may work.
-        self._gate = asyncio.Event()
-        self._gate.set()
+        # Closed while producers, or consumers, are to hold still.
+        self._may_push, self._may_pop = asyncio.Event(), asyncio.Event()
+        self.resume()
         # Which lease got a message last, by group and transaction id.
         self._holders: dict[tuple[str, str], str] = {}
         # Set when another lease has got a message of this one.
@@ -62,13 +62,19 @@ class Load:
             for number in range(CONSUMERS):
                 self._actors.create_task(self._consume(group, number))
 
-    async def only_pushes(self, seconds: float) -> None:
-        """Hold consumers back. An ack that reaches the disk takes earlier pushes along."""
-        self._gate.clear()
-        await asyncio.sleep(seconds)
+    async def hold_back(self, choice: random.Random) -> None:
+        """Let only one side work for a moment.
+
+        A commit that reaches the disk takes all earlier ones along. Pushes hide what would be
+        wrong with acks, and acks hide it of pushes.
+        """
+        held, longest_s = choice.choice([(self._may_push, 0.05), (self._may_pop, 0.2)])
+        held.clear()
+        await asyncio.sleep(choice.uniform(0.01, longest_s))
 
     def resume(self) -> None:
-        self._gate.set()
+        self._may_push.set()
+        self._may_pop.set()
 
     async def finish(self) -> None:
         """Let producers come to an end and consumers read everything; no faults from here."""
@@ -128,6 +134,7 @@ class Load:
     ) -> None:
         """Push until it is answered, on whichever server."""
         while True:
+            await self._may_push.wait()
             push = await choice.choice(clients).push(QUEUE, name, items)
             if push.outcome is Outcome.OK:
                 return
@@ -140,7 +147,7 @@ class Load:
         while self._popping:
             # A client for each round: where it goes, and whether it lives, is decided anew.
             async with self._client(choice.randrange(2)) as client:
-                await self._gate.wait()
+                await self._may_pop.wait()
                 batch, partitions = choice.randint(1, 40), choice.randint(1, 3)
                 pop = await client.pop(
                     QUEUE, group, wait_ms=300, batch=batch, partitions=partitions
@@ -181,7 +188,7 @@ class Load:
         self, ack: Callable[..., Awaitable[Ack]], pop: Pop, *what: object
     ) -> None:
         while True:
-            await self._gate.wait()
+            await self._may_pop.wait()
             if (await ack(pop, *what)).outcome is not Outcome.UNKNOWN:
                 return
             await asyncio.sleep(0.05)
@@ -212,9 +219,12 @@ class Load:
 class Nemesis:
     """Kills processes, each kind as often as `KILLS` says, in random order."""
 
-    def __init__(self, deployment: Deployment, load: Load, seed: int) -> None:
+    def __init__(
+        self, deployment: Deployment, load: Load, seed: int, actors: asyncio.TaskGroup
+    ) -> None:
         self._deployment = deployment
         self._load = load
+        self._actors = actors
         self._choice = random.Random(f"{seed} nemesis")
 
     async def run(self) -> None:
@@ -222,8 +232,8 @@ class Nemesis:
         self._choice.shuffle(plan)
         for kind in plan:
             await asyncio.sleep(self._choice.uniform(0.2, 1.0))
-            if self._choice.random() < 0.5:
-                await self._load.only_pushes(0.2)
+            if self._choice.random() < 0.7:
+                await self._load.hold_back(self._choice)
             await self._strike(kind)
             self._load.resume()
             # Sometimes the next fault comes before this one is healed.
@@ -245,6 +255,12 @@ class Nemesis:
         # There is nothing to hit while it is still down from the fault before.
         await until(strike, HEAL_S)
         self._load.history.fault(kind)
+        self._load.history.crash()
+        self._actors.create_task(self._watch_recovery())
+
+    async def _watch_recovery(self) -> None:
+        await until(self._deployment.is_recovered, HEAL_S)
+        self._load.history.recover()
 
     async def _restart(self, port: int) -> None:
         await asyncio.sleep(self._choice.uniform(0, 0.3))
@@ -272,7 +288,7 @@ async def test_each_confirmed_message_is_finished_once_by_each_group(
         await deployment.add_server()
     async with asyncio.TaskGroup() as actors:
         load = Load(deployment, seed, actors)
-        nemesis = Nemesis(deployment, load, seed)
+        nemesis = Nemesis(deployment, load, seed, actors)
         await load.start()
         await nemesis.run()
         await nemesis.healed()

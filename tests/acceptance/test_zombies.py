@@ -51,7 +51,7 @@ async def test_a_lease_that_a_crash_took_back_is_refused(
             await asyncio.sleep(0.1)
             lost = await first.pop(QUEUE, GROUP, partition=PARTITION)
             assert await deployment.kill_postgres()
-            history.fault("postgres")
+            history.crash()
             await until(second.is_healthy, HEAL_S)
             other = await second.pop(QUEUE, GROUP, partition=PARTITION)
             if other.deliveries:
@@ -99,6 +99,34 @@ async def test_a_server_that_was_paused_does_not_ack_what_has_moved_on(
                 await read_on(sleeper)
     history.drain(GROUP)
     verdict = check(history, [GROUP], lease_s=1)
+    assert verdict.status is Status.VALID, str(verdict)
+
+
+@pytest.mark.timeout(120)
+async def test_an_ack_whose_server_died_can_be_repeated_elsewhere(
+    deployment: Deployment, ports: tuple[int, int]
+) -> None:
+    """It has happened, and says so, also when others have read on meanwhile."""
+    history = History()
+    items = [Item(f"{number}", PARTITION) for number in range(3)]
+    more = [Item(f"{number}", PARTITION) for number in range(3, 6)]
+    async with Client(history, ports[0]) as first, Client(history, ports[1]) as second:
+        await first.configure(QUEUE, leaseTime=60)
+        await first.push(QUEUE, "p", items)
+        pop = await first.pop(QUEUE, GROUP, partition=PARTITION)
+        await first.ack_one(pop, "0")
+        # The same before the lease is over, ...
+        assert (await second.ack_one(pop, "0")).accepted == ("0",)
+        await ack_until_answered(first, pop)
+        assert deployment.kill_server(ports[0])
+        # ... when it is, ...
+        assert (await ack_until_answered(second, pop)).refused == ()
+        await second.push(QUEUE, "p", more)
+        await read_on(second)
+        # ... and when there has been another.
+        assert (await ack_until_answered(second, pop)).refused == ()
+    history.drain(GROUP)
+    verdict = check(history, [GROUP], lease_s=60)
     assert verdict.status is Status.VALID, str(verdict)
 
 
