@@ -156,7 +156,7 @@ def _is_alive(pid: int) -> bool:
     # Nobody may have reaped it yet, and that makes no difference.
     with suppress(psutil.NoSuchProcess):
         status: str = psutil.Process(pid).status()
-        return status != psutil.STATUS_ZOMBIE
+        return bool(status != psutil.STATUS_ZOMBIE)
     return False
 
 

@@ -8,6 +8,7 @@ from urllib.parse import unquote, unquote_plus
 
 from queen.core.names import reason_against_name
 from queen.errors import BadRequest
+from queen.server.access import TRUSTED, Caller
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _MAX_QUERY = 64
@@ -39,6 +40,7 @@ class Request(NamedTuple):
     # Before HTTP/1.1 a streamed answer ends with the connection.
     knows_chunks: bool = True
     params: tuple[str, ...] = ()
+    caller: Caller = TRUSTED
 
 
 class Response(NamedTuple):

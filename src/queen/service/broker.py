@@ -20,6 +20,7 @@ from queen.service.ack import Acker
 from queen.service.catalog import Catalog, Partition
 from queen.service.dedup import Dedup
 from queen.service.fetch import Fetcher
+from queen.service.jobs import Jobs
 from queen.service.leases import LeaseBook
 from queen.service.pop import Popper
 from queen.service.push import Pusher
@@ -56,6 +57,7 @@ class Broker:
         self.acker = Acker(database, self.leases, dispatcher.lease_ended, self.signals.released)
         self.transactor = Transactor(database, self.pusher, self.acker)
         self.fetcher = Fetcher(database, self.catalog)
+        self.jobs = Jobs(database)
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -66,6 +68,7 @@ class Broker:
             asyncio.create_task(broker.popper.lookout.run_timers()),
             asyncio.create_task(broker.popper.lookout.run_net()),
             asyncio.create_task(broker.popper.run_labels()),
+            asyncio.create_task(broker.jobs.run()),
             asyncio.create_task(broker.signals.run_sender()),
             asyncio.create_task(broker.signals.run_listener(broker._listener)),
         ]

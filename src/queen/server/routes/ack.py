@@ -13,8 +13,10 @@ from queen.core.cursor import WISHES, Verdict, Wish
 from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
+from queen.server.access import Role
 from queen.server.failures import decoded
 from queen.server.http import Request, Response
+from queen.server.routing import Route
 from queen.service.ack import Settlement
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
@@ -142,6 +144,13 @@ async def _settlement(
 class AckRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", "/api/v1/ack", Role.WRITE, self.one),
+            Route("POST", "/api/v1/ack/batch", Role.WRITE, self.batch),
+            Route("POST", "/api/v1/lease/{lease}/extend", Role.WRITE, self.extend),
+        ]
 
     async def one(self, request: Request) -> Response:
         ack = decoded(_one, request.body)

@@ -11,16 +11,30 @@ from datetime import datetime
 
 from queen.core.frame import CONTENT_TYPE
 from queen.errors import NotFound, QueenError
+from queen.server.access import Role
 from queen.server.http import Query, Request, Response, check_name
 from queen.server.routes.pop import parse_time
+from queen.server.routing import Route
 from queen.service.broker import Broker
 
 _MAX_OFFSET = 2**62
+_PARTITION_PATH = "/api/v1/fetch/queue/{queue}/partition/{partition}"
 
 
 class FetchRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/api/v1/fetch/queue/{queue}", Role.READ, self.queue),
+            Route(
+                "GET",
+                "/api/v1/fetch/queue/{queue}/partition/{partition}",
+                Role.READ,
+                self.partition,
+            ),
+        ]
 
     async def queue(self, request: Request) -> None:
         query = Query(request.query)

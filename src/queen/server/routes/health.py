@@ -9,13 +9,26 @@ from __future__ import annotations
 import msgspec
 
 from queen.errors import QueenError
+from queen.server.access import Role
 from queen.server.http import Request, Response
+from queen.server.routing import Route
 from queen.service.broker import Broker
 
 
 class HealthRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(method, path, Role.OPEN, handler)
+            for method in ("GET", "HEAD")
+            for path, handler in (
+                ("/health", self.ready),
+                ("/health/live", self.live),
+                ("/health/ready", self.ready),
+            )
+        ]
 
     async def live(self, _request: Request) -> Response:
         return Response(200, b'{"status":"healthy"}')

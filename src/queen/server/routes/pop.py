@@ -13,13 +13,17 @@ import msgspec
 from queen.core.ids import message_prefix
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.errors import BadRequest
+from queen.server.access import Role
 from queen.server.http import EMPTY, Query, Request, Response, check_name
+from queen.server.routing import Route
 from queen.service.broker import Broker
 from queen.service.catalog import FROM_BEGINNING, Queue, Subscription
 from queen.service.feeds import Grant, Pop
 from queen.wire import answers
 
 T = TypeVar("T")
+
+_PARTITION_PATH = "/api/v1/pop/queue/{queue}/partition/{partition}"
 
 MAX_BATCH = 10_000
 MAX_PARTITIONS = 1_000
@@ -31,6 +35,18 @@ _FROM_BEGINNING = {"", "all", "from_beginning", "earliest"}
 class PopRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/api/v1/pop", Role.WRITE, self.by_label),
+            Route("GET", "/api/v1/pop/queue/{queue}", Role.WRITE, self.from_queue),
+            Route(
+                "GET",
+                "/api/v1/pop/queue/{queue}/partition/{partition}",
+                Role.WRITE,
+                self.from_partition,
+            ),
+        ]
 
     async def from_queue(self, request: Request) -> Response:
         return await self._pop_queue(request, request.params[0], None)

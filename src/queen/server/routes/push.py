@@ -27,8 +27,10 @@ from queen.core.payload import (
     without_surrogates,
 )
 from queen.errors import BadRequest, InvalidFrame, InvalidItem, PayloadTooLarge
+from queen.server.access import Role
 from queen.server.failures import UNDECODABLE, bad_json, failure
 from queen.server.http import MAX_BODY_BYTES, Request, Response
+from queen.server.routing import Route
 from queen.service.append import Append
 from queen.service.broker import Broker
 from queen.wire import answers
@@ -50,11 +52,14 @@ class Planned(NamedTuple):
     ids: Sequence[str]
 
 
-class PushRoute:
+class PushRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def __call__(self, request: Request) -> Response:
+    def routes(self) -> list[Route]:
+        return [Route("POST", "/api/v1/push", Role.WRITE, self.push)]
+
+    async def push(self, request: Request) -> Response:
         body = request.body
         if request.headers.get(b"content-type", b"").lower().startswith(_FRAMES):
             return await self._push_frames(body)

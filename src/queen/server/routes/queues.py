@@ -7,8 +7,10 @@ import msgspec
 from queen.core.names import reason_against_name
 from queen.core.options import QueueOptions, parse_options, reason_against_options
 from queen.errors import BadRequest
+from queen.server.access import Role
 from queen.server.failures import decoded
 from queen.server.http import Request, Response, check_name
+from queen.server.routing import Route
 from queen.service.broker import Broker
 from queen.wire.requests import ConfigureRequest
 
@@ -18,6 +20,12 @@ _decoder = msgspec.json.Decoder(ConfigureRequest)
 class QueueRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", "/api/v1/configure", Role.WRITE, self.configure),
+            Route("DELETE", "/api/v1/resources/queues/{queue}", Role.ADMIN, self.delete),
+        ]
 
     async def configure(self, request: Request) -> Response:
         """Create a queue or overwrite its configuration; an omitted option has its default."""

@@ -11,10 +11,12 @@ import msgspec
 from queen.core.cursor import Verdict
 from queen.core.ids import message_id, parse_lease
 from queen.errors import BadRequest, InvalidItem, LeaseLost
+from queen.server.access import Role
 from queen.server.failures import decoded
 from queen.server.http import Request, Response
 from queen.server.routes.ack import Prepared, prepare
 from queen.server.routes.push import Planned, plan
+from queen.server.routing import Route
 from queen.service.broker import Broker
 from queen.service.transact import Guard
 from queen.wire.requests import AckOperation, PushItem, PushOperation, TransactionRequest
@@ -24,11 +26,14 @@ _decoder = msgspec.json.Decoder(TransactionRequest)
 MAX_OPERATIONS = 10_000
 
 
-class TransactionRoute:
+class TransactionRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def __call__(self, request: Request) -> Response:
+    def routes(self) -> list[Route]:
+        return [Route("POST", "/api/v1/transaction", Role.WRITE, self.transact)]
+
+    async def transact(self, request: Request) -> Response:
         wanted = decoded(_decoder, request.body)
         operations = wanted.operations
         if not 0 < len(operations) <= MAX_OPERATIONS:

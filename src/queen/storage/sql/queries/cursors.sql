@@ -63,8 +63,12 @@ returning c.partition_id
 -- name: bury :exec
 -- Set messages aside for good. A repeated ack finds them there already.
 insert into queen.dead_letters
-    (partition_id, group_id, message_offset, transaction_id, trace_id, payload, error, attempts,
-     created_at)
-select * from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::text[], $5::text[],
-                     $6::bytea[], $7::text[], $8::integer[], $9::timestamptz[])
+    (queue_id, partition_id, group_id, message_offset, transaction_id, trace_id, payload, error,
+     attempts, created_at)
+select p.queue_id, w.*
+from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::text[], $5::text[],
+            $6::bytea[], $7::text[], $8::integer[], $9::timestamptz[])
+     w (partition_id, group_id, message_offset, transaction_id, trace_id, payload, error,
+        attempts, created_at)
+join queen.partitions p on p.id = w.partition_id
 on conflict (partition_id, group_id, message_offset) do nothing

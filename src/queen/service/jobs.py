@@ -1,0 +1,68 @@
+"""Work that comes round: clean-up, statistics, whatever must happen now and then.
+
+Any number of servers run the same jobs on one database. Each round takes an advisory lock
+for its transaction, so one server works and the others find the lock taken; every job is
+idempotent, so it does not matter which one. A round is bounded: one that has more to do
+says so and gets another at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+from queen.errors import QueenError
+from queen.storage.database import Database, Transaction
+
+_log = logging.getLogger(__name__)
+
+# Returns whether there is more to do right now.
+Work = Callable[[Transaction], Awaitable[bool]]
+
+
+class Jobs:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._jobs: dict[str, tuple[float, Work]] = {}
+        self._wakes: dict[str, asyncio.Event] = {}
+
+    def add(self, name: str, interval_s: float, work: Work) -> None:
+        self._jobs[name] = (interval_s, work)
+        self._wakes[name] = asyncio.Event()
+
+    def wake(self, name: str) -> None:
+        """Let a job run now instead of at its time."""
+        self._wakes[name].set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for name in self._jobs:
+                group.create_task(self._repeat(name))
+
+    async def run_once(self, name: str) -> bool:
+        """Run one round of a job; false when another server is at it, or nothing is left."""
+        _, work = self._jobs[name]
+        async with self._database.transaction() as transaction:
+            rows = await transaction.fetch("try_job", name)
+            return bool(rows[0][0]) and await work(transaction)
+
+    async def _repeat(self, name: str) -> None:
+        interval_s, _ = self._jobs[name]
+        wake = self._wakes[name]
+        while True:
+            wake.clear()
+            try:
+                while await self.run_once(name):
+                    pass
+            except QueenError as error:
+                _log.warning("job %s: %s", name, error)
+            except Exception:
+                _log.exception("job %s failed", name)
+            # Servers that started together do not stay in step.
+            pause_s = interval_s * random.uniform(0.9, 1.1)  # noqa: S311
+            try:
+                await asyncio.wait_for(wake.wait(), pause_s)
+            except TimeoutError:
+                continue

@@ -1,0 +1,28 @@
+-- What the whole queue contract needs of the log.
+
+-- The first offset that retention has left; everything before it is gone.
+alter table queen.partitions add column tail bigint not null default 0;
+
+-- A paused group is given nothing. `used_at` says, to within a minute, when it last asked:
+-- a group that nobody uses any more must not hold back the clean-up for ever.
+alter table queen.groups
+    add column paused boolean not null default false,
+    add column used_at timestamptz not null default clock_timestamp();
+
+alter table queen.cursors
+    -- After a failure nothing is given out before this instant.
+    add column retry_at timestamptz,
+    -- Messages before this offset come one at a time: one of them may kill its consumer.
+    add column careful_until bigint;
+
+-- Found by queue, newest first; the payload may be encrypted (`codec`, as in segments).
+alter table queen.dead_letters
+    add column queue_id integer,
+    add column codec smallint not null default 0,
+    add column producer_sub text;
+update queen.dead_letters d set queue_id = p.queue_id
+  from queen.partitions p where p.id = d.partition_id;
+delete from queen.dead_letters where queue_id is null;
+alter table queen.dead_letters alter column queue_id set not null;
+create index dead_letters_by_queue on queen.dead_letters (queue_id, failed_at desc, id desc);
+create index dead_letters_by_time on queen.dead_letters (failed_at desc, id desc);
