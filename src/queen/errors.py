@@ -10,8 +10,10 @@
     ├── LeaseLost             the lease lapsed, was given away, or never was
     ├── Conflict              the request contradicts what is stored
     ├── Overloaded            a bounded queue inside the server is full
+    ├── QueueFull             the queue holds as many messages as it may
     ├── Unavailable           the database does not answer
-    │   └── OutcomeUnknown    the connection broke during a commit
+    │   ├── OutcomeUnknown    the connection broke during a commit
+    │   └── EncryptionUnavailable  the server lacks the key that the queue needs
     └── StartupError          the server refuses to start
         ├── WeakDurability    the database may lose what it has confirmed
         └── EmbeddedFailed    the embedded PostgreSQL did not start
@@ -104,6 +106,21 @@ class Overloaded(QueenError):
     retryable = True
 
 
+class QueueFull(QueenError):
+    """The queue holds as many messages as it may; send the rest when some are consumed."""
+
+    code = "queue_full"
+    retryable = True
+
+    def __init__(self, queue: str, max_size: int, left: int) -> None:
+        super().__init__(
+            f"Queue '{queue}' would exceed max capacity ({max_size}); there is room for {left} more"
+        )
+        self.queue = queue
+        self.max_size = max_size
+        self.left = left
+
+
 class Unavailable(QueenError):
     """The database does not answer; send the same request again a little later."""
 
@@ -115,6 +132,12 @@ class OutcomeUnknown(Unavailable):
     """The connection broke during a commit; repeat with the same transaction ids."""
 
     code = "outcome_unknown"
+
+
+class EncryptionUnavailable(Unavailable):
+    """The queue is encrypted and this server has no key; set QUEEN_ENCRYPTION_KEY."""
+
+    code = "encryption_unavailable"
 
 
 class StartupError(QueenError):

@@ -134,7 +134,8 @@ async def test_append_claim_and_ack_never_scan_a_table(large: asyncpg.Connection
         [0, 0], [b"a" * 16, b"b" * 24], [b"x", b"y"],
     )  # fmt: skip
     assert [(row["outcome"], row["head"]) for row in appended] == [(0, 50), (0, 50)]
-    (claimed,) = await large.fetch(sql["claim"], [5], [1], [lease], [60_000], [False], [1], [100])
+    arguments = ([5], [1], [1], [lease], [60_000], [False], [100], [3], [0], [0], [0])
+    (claimed,) = await large.fetch(sql["claim"], *arguments)
     assert (claimed["outcome"], claimed["committed"], claimed["batch_end"]) == (0, 0, 52)
     (acked,) = await large.fetch(sql["ack_spans"], [5], [1], [lease], [52])
     assert (acked["done"], acked["committed"]) == (True, 52)

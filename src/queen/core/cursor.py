@@ -12,7 +12,7 @@ is dead: it counts as done, and the caller keeps a copy in the dead letters.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -74,6 +74,8 @@ class Settled:
     verdicts: dict[int, Verdict] = field(default_factory=dict)
     # The messages that died, and how often each was tried.
     dead: dict[int, int] = field(default_factory=dict)
+    # The lease has ended with failures: what is left waits before it comes again.
+    must_wait: bool = False
 
 
 def acked_up_to(receipts: bytes, lease_id: uuid.UUID) -> int | None:
@@ -86,20 +88,40 @@ def acked_up_to(receipts: bytes, lease_id: uuid.UUID) -> int | None:
 
 
 def settle(
-    cursor: Cursor, lease_id: uuid.UUID | None, wishes: Mapping[int, Wish], retry_limit: int
+    cursor: Cursor,
+    lease_id: uuid.UUID | None,
+    wishes: Mapping[int, Wish],
+    retry_limit: int | None,
+    hidden: Iterable[int] = (),
 ) -> Settled:
     """Apply acknowledgments of one lease to a locked cursor.
 
     `lease_id` None means the caller did not name one: it is then the current lease, if that
-    still lives. The cursor passed in is not changed.
+    still lives. `retry_limit` None lets a message fail for ever. `hidden` are offsets that the
+    group was not shown: they are done. The cursor passed in is not changed.
     """
     owned = cursor.live and lease_id in (None, cursor.lease_id)
     if not owned:
         return _refused(cursor, lease_id, wishes)
     after = Settled(replace(cursor, failures=dict(cursor.failures)))
+    for offset in hidden:
+        _mark(after, offset, Wish.DONE, retry_limit)
     for offset, wish in wishes.items():
         after.verdicts[offset] = _mark(after, offset, wish, retry_limit)
     _advance(after.cursor)
+    after.must_wait = after.cursor.lease_id is None and bool(after.cursor.failures)
+    return after
+
+
+def set_aside(cursor: Cursor, offset: int) -> Cursor:
+    """Return the cursor with one message done, whoever holds it and whether or not it is next."""
+    after = replace(cursor, failures=dict(cursor.failures))
+    if not _is_done(after, offset):
+        after.acked |= 1 << (offset - after.committed)
+        after.failed &= ~(1 << (offset - after.committed))
+        if after.lease_id is None:
+            after.attempts = 0
+        _pass_over_done(after)
     return after
 
 
@@ -119,7 +141,7 @@ def _is_done(cursor: Cursor, offset: int) -> bool:
     return offset < cursor.committed or bool(cursor.acked >> (offset - cursor.committed) & 1)
 
 
-def _mark(after: Settled, offset: int, wish: Wish, retry_limit: int) -> Verdict:
+def _mark(after: Settled, offset: int, wish: Wish, retry_limit: int | None) -> Verdict:
     cursor = after.cursor
     if _is_done(cursor, offset):
         return Verdict.ALREADY
@@ -130,7 +152,8 @@ def _mark(after: Settled, offset: int, wish: Wish, retry_limit: int) -> Verdict:
         cursor.failed |= bit
         _count_failure(cursor, offset, wish)
     tries = _tries(cursor, offset)
-    if wish is Wish.DONE or wish is Wish.DEAD or (wish is Wish.FAILED and tries > retry_limit):
+    exhausted = wish is Wish.FAILED and retry_limit is not None and tries > retry_limit
+    if wish is Wish.DONE or wish is Wish.DEAD or exhausted:
         cursor.acked |= bit
         cursor.failed &= ~bit
         if wish is not Wish.DONE:
@@ -157,15 +180,10 @@ def _tries(cursor: Cursor, offset: int) -> int:
 def _advance(cursor: Cursor) -> None:
     """Move over the contiguous prefix of done messages; end the lease when all is decided."""
     assert cursor.batch_end is not None and cursor.lease_id is not None
-    steps = (~cursor.acked & (cursor.acked + 1)).bit_length() - 1
     decided = cursor.acked | cursor.failed
-    span = (1 << (cursor.batch_end - cursor.committed)) - 1
+    span = (1 << max(cursor.batch_end - cursor.committed, 0)) - 1
     ended = decided & span == span
-    cursor.committed += steps
-    cursor.acked >>= steps
-    cursor.failed >>= steps
-    if cursor.failures:
-        cursor.failures = {o: n for o, n in cursor.failures.items() if not _is_done(cursor, o)}
+    steps = _pass_over_done(cursor)
     if cursor.committed >= cursor.batch_end:
         cursor.attempts = 0
     elif steps:
@@ -175,6 +193,17 @@ def _advance(cursor: Cursor) -> None:
         _leave_receipt(cursor, cursor.lease_id, cursor.batch_end if ended else cursor.committed)
     if ended:
         _end_lease(cursor)
+
+
+def _pass_over_done(cursor: Cursor) -> int:
+    """Move over the contiguous prefix of done messages; return how far."""
+    steps = (~cursor.acked & (cursor.acked + 1)).bit_length() - 1
+    cursor.committed += steps
+    cursor.acked >>= steps
+    cursor.failed >>= steps
+    if cursor.failures:
+        cursor.failures = {o: n for o, n in cursor.failures.items() if not _is_done(cursor, o)}
+    return steps
 
 
 def _leave_receipt(cursor: Cursor, lease_id: uuid.UUID, upto: int) -> None:

@@ -47,6 +47,8 @@ CONTENT_TYPE = "application/vnd.queen.segment"
 VERSION = 1
 CODEC_RAW = 0
 CODEC_ZSTD = 1
+# Encrypted by the broker. Only in the database, never on the wire; see `queen.core.cipher`.
+CODEC_SEALED = 2
 
 MAX_MESSAGES = 10_000
 MAX_RAW_BYTES = 32 * 1024 * 1024

@@ -1,7 +1,9 @@
 """The options of a queue: their names, defaults and limits.
 
-The names and defaults are those of the original broker, which its clients send in full.
-`dedup` and `dedupWindowSeconds` are ours. Zero keeps its meaning on the wire: off.
+The names are those of the original broker, and so are the defaults where the original acts on
+them. It stores some options and does nothing with them; here all of them are real, so those
+have the default that changes nothing: messages do not expire, and one that exhausts its
+retries is set aside. `dedup` and `dedupWindowSeconds` are ours. Zero means off.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     lease_time: int = 300
     max_size: int = 0
-    ttl: int = 3600
+    ttl: int = 0
     retry_limit: int = 3
     retry_delay: int = 1000
-    dead_letter_queue: bool = False
-    dlq_after_max_retries: bool = False
+    dead_letter_queue: bool = True
+    dlq_after_max_retries: bool = True
     priority: int = 0
     delayed_processing: int = 0
     window_buffer: int = 0
@@ -36,6 +38,17 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     max_wait_time_seconds: int = 0
     dedup: Dedup = "window"
     dedup_window_seconds: int = DEFAULT_DEDUP_WINDOW_SECONDS
+
+    @property
+    def expiry_seconds(self) -> int:
+        """How old a message may get before it is of no use to anybody; 0 means it may."""
+        limits = [limit for limit in (self.ttl, self.max_wait_time_seconds) if limit]
+        return min(limits, default=0)
+
+    @property
+    def retry_ceiling(self) -> int | None:
+        """How often a message may fail before it is dead; None when it is tried for ever."""
+        return self.retry_limit if self.dlq_after_max_retries else None
 
 
 OPTION_NAMES = QueueOptions.__struct_encode_fields__

@@ -25,8 +25,10 @@ STATUS: dict[type[errors.QueenError], int] = {
     errors.LeaseLost: 409,
     errors.Conflict: 409,
     errors.Overloaded: 429,
+    errors.QueueFull: 429,
     errors.Unavailable: 503,
     errors.OutcomeUnknown: 503,
+    errors.EncryptionUnavailable: 503,
     errors.StartupError: 500,
     errors.WeakDurability: 500,
     errors.EmbeddedFailed: 500,
@@ -41,6 +43,8 @@ def failure(error: errors.QueenError, **more: Any) -> Response:
         headers = (*headers, ("retry-after", "1"))
     if isinstance(error, errors.OutcomeUnknown):
         body["outcome"] = "unknown"
+    if isinstance(error, errors.QueueFull):
+        body |= {"queue": error.queue, "maxSize": error.max_size, "left": error.left}
     return Response(STATUS[type(error)], msgspec.json.encode(body), headers)
 
 

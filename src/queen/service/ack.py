@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,13 +26,17 @@ from queen.core.cursor import (
     acked_up_to,
     bits_from_bytes,
     bits_to_bytes,
+    set_aside,
     settle,
 )
-from queen.core.frame import stored_segment
+from queen.core.frame import CODEC_RAW
 from queen.errors import QueenError
 from queen.service.batcher import Batcher
 from queen.service.catalog import Partition
-from queen.service.leases import LeaseBook, Span
+from queen.service.leases import LeaseBook, Span, span_of
+from queen.service.message import Message, message_at
+from queen.service.segments import Stored
+from queen.service.vault import Vault
 from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)
@@ -41,8 +45,26 @@ _failures = msgspec.json.Decoder(dict[int, int])
 
 # How far back an ended lease is looked through for the messages of a repeated ack.
 _LOOK_BACK = 10_000
+_SILENT = "No consumer ever came back with it"
 
-LeaseEnded = Callable[[Partition, str, uuid.UUID | None, int], None]
+# Partition, group, lease, how far the group has got, and how long the rest must wait.
+LeaseEnded = Callable[[Partition, str, uuid.UUID | None, int, int], None]
+
+
+class Letter(NamedTuple):
+    """A dead letter, field by field as it is stored."""
+
+    partition_id: int
+    group_id: int
+    offset: int
+    transaction_id: str
+    trace_id: str | None
+    payload: bytes
+    error: str | None
+    attempts: int
+    created_at: datetime
+    codec: int
+    producer_sub: str | None
 
 
 @dataclass(slots=True, eq=False)
@@ -55,12 +77,16 @@ class Settlement:
     lease_id: uuid.UUID | None
     wishes: dict[str, Wish]
     errors: dict[str, str] = field(default_factory=dict)
+    # Why a message died whose consumer gives no error.
+    reason: str = "Message processing failed"
     span: Span | None = None
     # This server granted the lease.
     own: bool = True
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     committed: int = 0
     ended: bool = False
+    # How long what failed has to wait before it is delivered again.
+    retry_ms: int = 0
     all_done: bool = False
     done: asyncio.Future[None] | None = None
 
@@ -78,6 +104,7 @@ class Settlement:
         return (
             span is not None
             and self.lease_id is not None
+            and not span.hidden
             and set(self.wishes.values()) == {Wish.DONE}
             and self.wishes.keys() == set(span.ids)
         )
@@ -91,11 +118,13 @@ class Acker:
     def __init__(
         self,
         database: Database,
+        vault: Vault,
         leases: LeaseBook,
         lease_ended: LeaseEnded,
         tell_others: Callable[[Partition, int], None],
     ) -> None:
         self._database = database
+        self._vault = vault
         self._leases = leases
         self._lease_ended = lease_ended
         self._tell_others = tell_others
@@ -146,7 +175,7 @@ class Acker:
         if one.ended:
             if one.lease_id is not None:
                 self._leases.close(one.lease_id, one.partition.id)
-            self._lease_ended(one.partition, one.group, one.lease_id, one.committed)
+            self._lease_ended(one.partition, one.group, one.lease_id, one.committed, one.retry_ms)
             if not one.own or one.partition.head > one.committed:
                 # Consumers that wait at other servers may have what is left.
                 self._tell_others(one.partition, one.group_id)
@@ -223,14 +252,10 @@ class Acker:
 
     async def _read_span(self, one: Settlement, start: int, stop: int) -> Span:
         rows = await self._database.fetch("read_spans", [one.partition.id], [start], [stop])
-        ids: list[str] = []
-        for row in rows:
-            segment = stored_segment(row["codec"], row["body"])
-            low = max(start, row["base_offset"]) - row["base_offset"]
-            high = min(stop, row["end_offset"]) - row["base_offset"]
-            ids += segment.transaction_ids(low, high)
-        # What retention has removed is missing at the front.
-        return Span(one.partition, one.group, one.group_id, stop - len(ids), stop, ids)
+        stored = [
+            Stored(row["base_offset"], row["created_at"], self._vault.segment(row)) for row in rows
+        ]
+        return span_of(one.partition, one.group, one.group_id, start, stop, stored)
 
     async def settle_in(self, transaction: Transaction, settlements: list[Settlement]) -> None:
         """Apply acknowledgments inside a transaction that may do more."""
@@ -239,7 +264,7 @@ class Acker:
             "lock_cursors", [key[0] for key in keys], [key[1] for key in keys]
         )
         cursors = {(row["partition_id"], row["group_id"]): _cursor(row) for row in rows}
-        changed: set[tuple[int, int]] = set()
+        changed: dict[tuple[int, int], int] = {}
         dead: list[tuple[Settlement, int, int]] = []
         for one in settlements:
             cursor = cursors.get(one.key)
@@ -250,11 +275,35 @@ class Acker:
             dead += [(one, offset, tries) for offset, tries in after.dead.items()]
             if after.cursor is not cursor:
                 cursors[one.key] = after.cursor
-                changed.add(one.key)
+                changed[one.key] = one.retry_ms
         if dead:
             await self._bury(transaction, dead)
         if changed:
-            await transaction.execute("store_cursors", *_columns(sorted(changed), cursors))
+            await transaction.execute("store_cursors", *_columns(changed, cursors))
+
+    async def give_up(
+        self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
+    ) -> None:
+        """Set aside a message that no consumer ever came back from."""
+        one = Settlement(partition, group, group_id, None, {}, reason=_SILENT)
+        async with self._database.transaction() as transaction:
+            rows = await transaction.fetch("lock_cursors", [partition.id], [group_id])
+            cursor = _cursor(rows[0]) if rows else None
+            if cursor is None or cursor.live or cursor.committed != offset:
+                return
+            if cursor.attempts < attempts:
+                return
+            await self._bury(transaction, [(one, offset, attempts)])
+            after = set_aside(cursor, offset)
+            after.lease_id = after.batch_start = after.batch_end = None
+            await transaction.execute("store_cursors", *_columns({one.key: 0}, {one.key: after}))
+
+    async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
+        """End a lease of which the group is shown nothing."""
+        one = Settlement(span.partition, span.group, span.group_id, lease_id, {}, span=span)
+        async with self._database.transaction() as transaction:
+            await self.settle_in(transaction, [one])
+        self.finish(one)
 
     async def _bury(
         self, transaction: Transaction, dead: list[tuple[Settlement, int, int]]
@@ -270,18 +319,50 @@ class Acker:
             [offset for _, offset in spans],
             [offset + 1 for _, offset in spans],
         )
-        messages = _messages_at(rows, offsets)
-        columns: list[list[Any]] = [[] for _ in range(9)]
+        messages = self._messages_at(rows, offsets)
+        letters: list[Letter] = []
         for one, offset, attempts in dead:
             message = messages.get((one.partition.id, offset))
-            if message is None:
-                continue
-            transaction_id, trace_id, payload, created_at = message
-            error = one.errors.get(transaction_id)
-            row = (one.partition.id, one.group_id, offset, transaction_id, trace_id, payload)
-            for column, value in zip(columns, (*row, error, attempts, created_at), strict=True):
-                column.append(value)
-        await transaction.execute("bury", *columns)
+            if message is not None and _is_kept(one, message):
+                letters.append(self._letter(one, message, attempts))
+        if letters:
+            await transaction.execute("bury", *map(list, zip(*letters, strict=True)))
+
+    def _letter(self, one: Settlement, message: Message, attempts: int) -> Letter:
+        payload, codec = message.payload, CODEC_RAW
+        if one.partition.queue.options.encryption_enabled:
+            codec, payload = self._vault.close_letter(one.partition.id, payload)
+        return Letter(
+            one.partition.id,
+            one.group_id,
+            message.offset,
+            message.transaction_id,
+            message.trace_id,
+            payload,
+            one.errors.get(message.transaction_id) or one.reason,
+            attempts,
+            message.created_at,
+            codec,
+            message.producer_sub,
+        )
+
+    def _messages_at(
+        self, rows: list[Any], offsets: Mapping[int, set[int]]
+    ) -> dict[tuple[int, int], Message]:
+        found: dict[tuple[int, int], Message] = {}
+        for row in rows:
+            segment = self._vault.segment(row)
+            for at, offset in enumerate(range(row["base_offset"], row["end_offset"])):
+                if offset in offsets[row["partition_id"]]:
+                    message = message_at(segment, at, offset, row["created_at"])
+                    found[row["partition_id"], offset] = message
+        return found
+
+
+def _is_kept(one: Settlement, message: Message) -> bool:
+    """Whether a dead message is kept: always when the consumer asked for it."""
+    wanted = one.wishes.get(message.transaction_id) is Wish.DEAD
+    return wanted or one.partition.queue.options.dead_letter_queue
 
 
 def _limits(one: Settlement, row: Record) -> tuple[int, int] | None:
@@ -305,9 +386,11 @@ def _apply(one: Settlement, cursor: Cursor) -> Settled:
         for offset in one.span.offsets_of(transaction_id):
             wishes[offset] = wish
             ids[offset] = transaction_id
-    after = settle(cursor, one.lease_id, wishes, one.partition.queue.options.retry_limit)
+    options = one.partition.queue.options
+    after = settle(cursor, one.lease_id, wishes, options.retry_ceiling, one.span.hidden)
     for offset, verdict in after.verdicts.items():
         one.verdicts[ids[offset]] = verdict
+    one.retry_ms = options.retry_delay if after.must_wait else 0
     one.committed = after.cursor.committed
     one.ended = cursor.lease_id is not None and after.cursor.lease_id is None
     return after
@@ -330,8 +413,10 @@ def _cursor(row: Record) -> Cursor:
 
 
 def _columns(
-    keys: list[tuple[int, int]], cursors: dict[tuple[int, int], Cursor]
+    changed: dict[tuple[int, int], int], cursors: dict[tuple[int, int], Cursor]
 ) -> list[list[Any]]:
+    """Return the arguments of `store_cursors`; `changed` says how long each has to wait."""
+    keys = sorted(changed)
     rows = [cursors[key] for key in keys]
     return [
         [key[0] for key in keys],
@@ -345,20 +430,5 @@ def _columns(
         [bits_to_bytes(row.failed) for row in rows],
         [msgspec.json.encode(row.failures) if row.failures else None for row in rows],
         [row.receipts for row in rows],
+        [changed[key] for key in keys],
     ]
-
-
-def _messages_at(
-    rows: list[Any], offsets: Mapping[int, set[int]]
-) -> dict[tuple[int, int], tuple[str, str | None, bytes, datetime]]:
-    found: dict[tuple[int, int], tuple[str, str | None, bytes, datetime]] = {}
-    for row in rows:
-        segment = stored_segment(row["codec"], row["body"])
-        ids, payloads = segment.transaction_ids(), segment.payloads()
-        traces = segment.column("traceId")
-        for at, offset in enumerate(range(row["base_offset"], row["end_offset"])):
-            if offset in offsets[row["partition_id"]]:
-                trace = traces[at] if traces else None
-                key = (row["partition_id"], offset)
-                found[key] = (ids[at], trace, payloads[at], row["created_at"])
-    return found

@@ -32,6 +32,7 @@ class Append:
         "first_try_head",
         "hashes",
         "ids",
+        "is_again",
         "lane",
         "partition",
         "payloads",
@@ -72,6 +73,8 @@ class Append:
         # Where the partition ended when a flush with unknown outcome was first tried.
         self.first_try_head: int | None = None
         self.error: QueenError | None = None
+        # Stored before and now stored once more, on purpose.
+        self.is_again = False
 
     def __len__(self) -> int:
         return len(self.ids)

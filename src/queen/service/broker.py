@@ -14,6 +14,7 @@ from datetime import datetime
 import asyncpg
 import msgspec
 
+from queen.core.cipher import KeyRing
 from queen.core.names import DEFAULT_PARTITION
 from queen.core.options import QueueOptions
 from queen.service.ack import Acker
@@ -27,6 +28,7 @@ from queen.service.push import Pusher
 from queen.service.segments import SegmentCache
 from queen.service.signals import Signals
 from queen.service.transact import Transactor
+from queen.service.vault import Vault
 from queen.storage.database import Database, session_settings
 
 
@@ -41,29 +43,42 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Broker:
-    def __init__(self, dsn: str, database: Database, limits: Limits) -> None:
+    def __init__(self, dsn: str, database: Database, limits: Limits, keys: KeyRing) -> None:
         self._dsn = dsn
         self.database = database
         self.catalog = Catalog(database)
         self.leases = LeaseBook()
         self.cache = SegmentCache(limits.segment_cache_bytes)
-        self.dedup = Dedup(database, limits.dedup_hashes)
-        self.popper = Popper(database, self.catalog, self.cache, self.leases)
+        self.vault = Vault(keys)
+        self.dedup = Dedup(database, self.vault, limits.dedup_hashes)
+        self.popper = Popper(database, self.catalog, self.cache, self.leases, self.vault)
         self.signals = Signals(database, self.catalog, self.popper)
         self.pusher = Pusher(
-            database, self.catalog, self.dedup, self.cache, self._committed, limits.flushes
+            database,
+            self.catalog,
+            self.dedup,
+            self.vault,
+            self.cache,
+            self._committed,
+            limits.flushes,
         )
         dispatcher = self.popper.dispatcher
-        self.acker = Acker(database, self.leases, dispatcher.lease_ended, self.signals.released)
+        self.acker = Acker(
+            database, self.vault, self.leases, dispatcher.lease_ended, self.signals.released
+        )
+        self.popper.acker = self.acker
         self.transactor = Transactor(database, self.pusher, self.acker)
-        self.fetcher = Fetcher(database, self.catalog)
+        self.fetcher = Fetcher(database, self.catalog, self.vault)
         self.jobs = Jobs(database)
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def start(cls, dsn: str, limits: Limits | None = None) -> Broker:
+    async def start(
+        cls, dsn: str, limits: Limits | None = None, keys: KeyRing | None = None
+    ) -> Broker:
         limits = limits or Limits()
-        broker = cls(dsn, await Database.connect(dsn, size=limits.connections), limits)
+        database = await Database.connect(dsn, size=limits.connections)
+        broker = cls(dsn, database, limits, keys or KeyRing())
         broker._tasks = [
             asyncio.create_task(broker.popper.lookout.run_timers()),
             asyncio.create_task(broker.popper.lookout.run_net()),

@@ -65,6 +65,11 @@ class Partition:
     def saw_head(self, head: int) -> None:
         self.head = max(self.head, head)
 
+    def went_back(self, head: int) -> None:
+        """The database has lost what it had confirmed: believe it, and ask anew."""
+        self.head = head
+        self.known = None
+
 
 class Subscription(NamedTuple):
     """Where a group starts that has never been seen: `all`, `new`, or `timestamp`."""

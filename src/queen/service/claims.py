@@ -5,24 +5,56 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from queen.core.cursor import bits_from_bytes
-from queen.core.frame import stored_segment
 from queen.core.ids import new_lease
 from queen.errors import OutcomeUnknown, QueenError
 from queen.service.batcher import Batcher
 from queen.service.catalog import Catalog, Partition
 from queen.service.dispatch import Attempt, Dispatcher
 from queen.service.feeds import Feed, Grant
-from queen.service.leases import LeaseBook, Span
+from queen.service.leases import LeaseBook, Span, span_of
 from queen.service.segments import SegmentCache, Stored
+from queen.service.vault import Vault
 from queen.storage.database import Database, Record
 
 _log = logging.getLogger(__name__)
 
-_GRANTED, _EMPTY, _HELD, _MISSING, _SPENT = range(5)
+_GRANTED, _EMPTY, _HELD, _MISSING, _SPENT, _EXHAUSTED, _PAUSED = range(7)
+_KNOWS_HEAD = {_GRANTED, _EMPTY, _HELD, _EXHAUSTED}
+# What is read of one partition for one pop, as it is stored.
+_MAX_READ_BYTES = 16 * 1024 * 1024
+
+_failures = msgspec.json.Decoder(dict[int, int])
+
+
+class Entry(NamedTuple):
+    """One partition that one attempt wants to claim."""
+
+    partition: Partition
+    group_id: int
+    number: int
+    # Where this server believed it to end when it asked.
+    head: int
+
+
+class Hooks(Protocol):
+    """What a claim leaves to others."""
+
+    async def give_up(
+        self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
+    ) -> None:
+        """Set aside a message that no consumer ever came back from."""
+
+    def unwanted(self, grants: list[Grant]) -> None:
+        """Take grants for which nobody waits any more."""
+
+    def passed_over(self, grant: Grant, span: Span) -> None:
+        """Take a grant of which the group is shown nothing."""
 
 
 class Claims:
@@ -32,16 +64,17 @@ class Claims:
         catalog: Catalog,
         cache: SegmentCache,
         leases: LeaseBook,
+        vault: Vault,
         dispatcher: Dispatcher,
-        unwanted: Callable[[list[Grant]], None],
+        hooks: Hooks,
     ) -> None:
         self._database = database
         self._catalog = catalog
         self._cache = cache
         self._leases = leases
         self._dispatcher = dispatcher
-        # Called with grants for which nobody waits any more.
-        self._unwanted = unwanted
+        self._vault = vault
+        self.hooks = hooks
         self._batcher: Batcher[Attempt] = Batcher(
             self._flush, max_items=512, max_weight=1000, max_waiting_weight=100_000
         )
@@ -76,43 +109,63 @@ class Claims:
         lease_ids = [new_lease() for _ in attempts]
         entries = sorted(
             (
-                (partition, attempt.feed.group_id, number)
+                Entry(partition, attempt.feed.group_id, number, partition.head)
                 for number, attempt in enumerate(attempts)
                 for partition in attempt.partitions
             ),
-            key=lambda entry: (entry[0].id, entry[1]),
+            key=lambda entry: (entry.partition.id, entry.group_id),
         )
-        lease_ms = [attempt.feed.queue.options.lease_time * 1000 for attempt in attempts]
-        rows = await self._claim_rows(
-            any(attempt.pop.auto_ack for attempt in attempts),
-            [entry[0].id for entry in entries],
-            [entry[1] for entry in entries],
-            [lease_ids[number] for _, _, number in entries],
-            [lease_ms[number] for _, _, number in entries],
-            [attempts[number].pop.auto_ack for _, _, number in entries],
-            [number + 1 for _, _, number in entries],
-            [attempt.pop.batch for attempt in attempts],
-        )
+        rows = await self._claim_rows(attempts, entries, lease_ids)
         granted: dict[int, list[Grant]] = defaultdict(list)
-        for (partition, _, number), row in zip(entries, rows, strict=True):
-            attempt = attempts[number]
-            attempt.feed.claiming.discard(partition.id)
-            partition.saw_head(row["head"])
+        for entry, row in zip(entries, rows, strict=True):
+            attempt = attempts[entry.number]
+            attempt.feed.claiming.discard(entry.partition.id)
+            self._saw_head(entry, row)
             if row["outcome"] == _GRANTED:
-                lease_id = None if attempt.pop.auto_ack else lease_ids[number]
-                granted[number].append(self._grant(attempt.feed, partition, lease_id, row))
+                lease_id = None if attempt.pop.auto_ack else lease_ids[entry.number]
+                grant = self._grant(attempt.feed, entry.partition, lease_id, row)
+                granted[entry.number].append(grant)
             else:
-                self._not_granted(attempt.feed, partition, row)
+                await self._not_granted(attempt.feed, entry.partition, row)
         await self._read([grant for grants in granted.values() for grant in grants])
         return granted
 
-    async def _claim_rows(self, any_auto: bool, *arguments: list[Any]) -> list[Record]:
+    def _saw_head(self, entry: Entry, row: Record) -> None:
+        if row["outcome"] in _KNOWS_HEAD and row["head"] < entry.head:
+            _log.error(
+                "the database went back in time: partition %d ended at %d and now ends at %d",
+                entry.partition.id,
+                entry.head,
+                row["head"],
+            )
+            entry.partition.went_back(row["head"])
+            self._cache.forget(entry.partition.id)
+        else:
+            entry.partition.saw_head(row["head"])
+
+    async def _claim_rows(
+        self, attempts: list[Attempt], entries: list[Entry], lease_ids: list[uuid.UUID]
+    ) -> list[Record]:
+        options = [attempt.feed.queue.options for attempt in attempts]
+        arguments: tuple[list[Any], ...] = (
+            [entry.partition.id for entry in entries],
+            [entry.group_id for entry in entries],
+            [entry.number + 1 for entry in entries],
+            lease_ids,
+            [one.lease_time * 1000 for one in options],
+            [attempt.pop.auto_ack for attempt in attempts],
+            [attempt.pop.batch for attempt in attempts],
+            [one.retry_ceiling for one in options],
+            [one.delayed_processing * 1000 for one in options],
+            [one.window_buffer * 1000 for one in options],
+            [one.expiry_seconds * 1000 for one in options],
+        )
         try:
             return await self._database.fetch("claim", *arguments)
         except OutcomeUnknown:
             # A lease is recognised by its id when it is claimed again. What was committed at
             # once is not: asking again would skip it.
-            if any_auto:
+            if any(attempt.pop.auto_ack for attempt in attempts):
                 raise
             return await self._database.fetch("claim", *arguments)
 
@@ -128,7 +181,7 @@ class Claims:
             row["epoch"],
             row["attempt"],
             bits_from_bytes(row["acked"]),
-            [],
+            _failures.decode(row["failures"]) if row["failures"] else {},
             row["wait_ms"],
         )
         if lease_id is None:
@@ -138,7 +191,7 @@ class Claims:
             self._dispatcher.set_timer(feed, partition, lease_id, grant.lease_ms)
         return grant
 
-    def _not_granted(self, feed: Feed, partition: Partition, row: Record) -> None:
+    async def _not_granted(self, feed: Feed, partition: Partition, row: Record) -> None:
         outcome = row["outcome"]
         if outcome == _EMPTY:
             feed.moved(partition, row["committed"])
@@ -152,30 +205,40 @@ class Claims:
         elif outcome == _MISSING:
             feed.forget(partition.id)
             self._catalog.forget_partition(partition.id)
+        elif outcome == _EXHAUSTED:
+            await self.hooks.give_up(
+                partition, feed.group, feed.group_id, row["committed"], row["attempt"]
+            )
+            feed.offer_again(partition, first=True)
+        elif outcome == _PAUSED:
+            self._dispatcher.group_paused(feed)
+            feed.offer_again(partition, first=True)
 
     def _deliver(self, attempt: Attempt, grants: list[Grant]) -> None:
         pop = attempt.pop
-        if not grants:
+        shown = [grant for grant in grants if self._book(attempt.feed, grant)]
+        if not shown:
             self._dispatcher.unserved(pop)
         else:
             pop.busy = False
-            for grant in grants:
-                self._book(attempt.feed, grant)
             if pop.done.done():
-                self._unwanted(grants)
+                self.hooks.unwanted(shown)
             else:
-                pop.finish(grants)
+                pop.finish(shown)
         self._dispatcher.pump(attempt.feed)
 
-    def _book(self, feed: Feed, grant: Grant) -> None:
-        """Remember which transaction ids a lease covers."""
-        if grant.lease_id is None:
-            return
-        ids: list[str] = []
-        for stored in grant.stored:
-            ids += stored.segment.transaction_ids(*stored.part(grant.start, grant.stop))
-        span = Span(grant.partition, feed.group, feed.group_id, grant.start, grant.stop, ids)
-        self._leases.add(grant.lease_id, span)
+    def _book(self, feed: Feed, grant: Grant) -> bool:
+        """Remember which messages a lease covers; return whether there is one to show."""
+        span = span_of(
+            grant.partition, feed.group, feed.group_id, grant.start, grant.stop, grant.stored
+        )
+        for offset in span.hidden:
+            grant.skip |= 1 << (offset - grant.start)
+        if grant.lease_id is not None:
+            self._leases.add(grant.lease_id, span)
+            if grant.shows_nothing:
+                self.hooks.passed_over(grant, span)
+        return not grant.shows_nothing
 
     async def _read(self, grants: list[Grant]) -> None:
         """Fill in the messages, from the cache where it has them all."""
@@ -186,15 +249,41 @@ class Claims:
                 missing.append(grant)
             else:
                 grant.stored.extend(found)
-        if not missing:
-            return
+        if missing:
+            await self._read_stored(missing)
+
+    async def _read_stored(self, grants: list[Grant]) -> None:
+        """Read messages from the database, no more of a partition at once than fits an answer."""
         rows = await self._database.fetch(
-            "read_spans",
-            [grant.partition.id for grant in missing],
-            [grant.start for grant in missing],
-            [grant.stop for grant in missing],
+            "read_some",
+            [grant.partition.id for grant in grants],
+            [grant.start if not grant.stored else grant.stored[-1].end_offset for grant in grants],
+            [grant.stop for grant in grants],
+            _MAX_READ_BYTES,
         )
         for row in rows:
-            segment = stored_segment(row["codec"], row["body"])
-            stored = Stored(row["base_offset"], row["created_at"], segment)
-            missing[row["span"] - 1].stored.append(stored)
+            stored = Stored(row["base_offset"], row["created_at"], self._vault.segment(row))
+            grants[row["span"] - 1].stored.append(stored)
+        cut = [grant for grant in grants if _is_cut(grant)]
+        for grant in cut:
+            if grant.lease_id is not None:
+                await self._shorten(grant, grant.stored[-1].end_offset)
+        at_once = [grant for grant in cut if grant.lease_id is None]
+        if at_once:
+            # Committed already: all of it must be delivered.
+            await self._read_stored(at_once)
+
+    async def _shorten(self, grant: Grant, stop: int) -> None:
+        """Lease no more than was read; the rest stays for the next pop."""
+        feed = self._dispatcher.feed(grant.partition.queue.id, grant.group)
+        if feed is None:
+            return
+        await self._database.fetch(
+            "shorten_lease", grant.partition.id, feed.group_id, grant.lease_id, stop
+        )
+        grant.stop = stop
+        feed.moved(grant.partition, stop)
+
+
+def _is_cut(grant: Grant) -> bool:
+    return bool(grant.stored) and grant.stored[-1].end_offset < grant.stop

@@ -18,21 +18,22 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from queen.core.frame import stored_segment
 from queen.core.hashing import HASH_BYTES
 from queen.core.options import DEFAULT_DEDUP_WINDOW_SECONDS
 from queen.service.append import Append
 from queen.service.catalog import Partition
 from queen.service.lane import Lane
 from queen.service.recent import RecentKeys, keys_of, salt_of
+from queen.service.vault import Vault
 from queen.storage.database import Database
 
 _END = 2**62
 
 
 class Dedup:
-    def __init__(self, database: Database, capacity: int) -> None:
+    def __init__(self, database: Database, vault: Vault, capacity: int) -> None:
         self._database = database
+        self._vault = vault
         self.recent = RecentKeys(capacity, DEFAULT_DEDUP_WINDOW_SECONDS, time.monotonic)
 
     async def screen(self, lanes: list[Lane]) -> None:
@@ -139,7 +140,7 @@ class Dedup:
         wanted = set(starts)
         found: dict[int, bytes] = {}
         for row in rows:
-            ids = stored_segment(row["codec"], row["body"]).id_bytes()
+            ids = self._vault.segment(row).id_bytes()
             for at, transaction_id in enumerate(ids, row["base_offset"]):
                 if at in wanted:
                     found[at] = transaction_id

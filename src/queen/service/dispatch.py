@@ -7,6 +7,7 @@ to the claim. Nothing here asks the database.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import time
 import uuid
@@ -18,6 +19,8 @@ from queen.service.leases import LeaseBook, Span
 
 # The database decides when a lease has ended; its clock may be a little behind ours.
 _CLOCK_MARGIN_S = 0.02
+# How often a paused group is looked at; resuming it wakes its pops at once where it is heard.
+_PAUSE_CHECK_S = 1.0
 
 
 class Attempt:
@@ -76,12 +79,31 @@ class Dispatcher:
             self.pump(feed)
 
     def lease_ended(
-        self, partition: Partition, group: str, lease_id: uuid.UUID | None, committed: int
+        self,
+        partition: Partition,
+        group: str,
+        lease_id: uuid.UUID | None,
+        committed: int,
+        wait_ms: int = 0,
     ) -> None:
-        """A lease is over, acked or given back; its partition may have more."""
+        """A lease is over, acked or given back; its partition may have more, now or later."""
         feed = self.feed(partition.queue.id, group)
-        if feed is not None and feed.lease_ended(partition, lease_id, committed):
+        if feed is None:
+            return
+        more = feed.lease_ended(partition, lease_id, committed, offer=not wait_ms)
+        if more and wait_ms:
+            self.set_timer(feed, partition, None, wait_ms)
+        elif more:
             self.pump(feed)
+
+    def group_paused(self, feed: Feed) -> None:
+        """Claims find that the group is paused: leave them for a while."""
+        feed.paused_until = time.monotonic() + _PAUSE_CHECK_S
+        asyncio.get_running_loop().call_later(_PAUSE_CHECK_S, self.pump, feed)
+
+    def group_resumed(self, feed: Feed) -> None:
+        feed.paused_until = 0.0
+        self.pump(feed)
 
     def released_elsewhere(self, partition: Partition, group_id: int) -> None:
         """Another server ended a lease, one of its own or one that this server granted."""
@@ -101,6 +123,8 @@ class Dispatcher:
 
     def pump(self, feed: Feed) -> None:
         """Give ready partitions to waiting pops while there are both."""
+        if feed.paused_until > time.monotonic():
+            return
         while (pair := feed.take_named()) is not None:
             self.attempt(pair[0], feed, [pair[1]])
         while feed.waiters and feed.has_ready:
@@ -118,6 +142,10 @@ class Dispatcher:
         """A claim brought nothing: try the next candidates, look for more, wait, or give up."""
         pop.busy = False
         if pop.done.done():
+            return
+        if not pop.waits and pop.turn is None:
+            # Its time is over; another candidate would only make it later.
+            pop.finish([])
             return
         for feed in pop.feeds:
             feed.park(pop, first=True)

@@ -20,7 +20,7 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict, deque
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from queen.service.catalog import FROM_BEGINNING, Partition, Queue, Subscription
 from queen.service.segments import Stored
@@ -29,7 +29,8 @@ from queen.service.segments import Stored
 _UNREAD = -1
 
 
-class Grant(NamedTuple):
+@dataclass(slots=True)
+class Grant:
     """Messages of one partition that were leased, or committed at once, for a pop."""
 
     partition: Partition
@@ -39,9 +40,22 @@ class Grant(NamedTuple):
     stop: int
     epoch: int
     attempt: int
-    acked: int
-    stored: list[Stored]
+    # Bit i is set when offset start + i is not delivered: done before, or hidden.
+    skip: int
+    # How often messages were given back.
+    failures: dict[int, int]
     lease_ms: int
+    stored: list[Stored] = field(default_factory=list)
+
+    @property
+    def shows_nothing(self) -> bool:
+        return self.skip.bit_count() >= self.stop - self.start
+
+    def attempt_of(self, offset: int) -> int:
+        """Return the how-manyth delivery of a message this is, as far as it is known."""
+        if offset == self.start:
+            return self.attempt
+        return self.failures.get(offset, 0) + 1
 
 
 class Pop:
@@ -114,6 +128,7 @@ class Feed:
         "lease_ends",
         "leased",
         "named",
+        "paused_until",
         "pops",
         "queue",
         "sweep_after",
@@ -140,6 +155,8 @@ class Feed:
         self.pops: set[Pop] = set()
         self.waiters: OrderedDict[Pop, None] = OrderedDict()
         self.named: dict[str, OrderedDict[Pop, None]] = {}
+        # The group is paused; asked again after this instant, or when it is resumed.
+        self.paused_until = 0.0
         # Where the sweep goes on; None when it has come round.
         self.sweep_after: int | None = 0
         self.swept_at = time.monotonic()
@@ -197,8 +214,15 @@ class Feed:
         self.leased[partition.id] = lease_id
         self.moved(partition, batch_end)
 
-    def lease_ended(self, partition: Partition, lease_id: uuid.UUID | None, committed: int) -> bool:
-        """Forget a lease; return whether the partition is worth another claim."""
+    def lease_ended(
+        self,
+        partition: Partition,
+        lease_id: uuid.UUID | None,
+        committed: int,
+        *,
+        offer: bool = True,
+    ) -> bool:
+        """Forget a lease; return whether the partition has more."""
         ours = self.leased.get(partition.id)
         if ours is not None and lease_id is not None and ours != lease_id:
             return False
@@ -206,7 +230,8 @@ class Feed:
         self.moved(partition, committed)
         if partition.head <= committed:
             return False
-        self.offer_again(partition)
+        if offer:
+            self.offer_again(partition)
         return True
 
     def offer_held(self, limit: int) -> None:

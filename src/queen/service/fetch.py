@@ -14,6 +14,7 @@ from typing import Any
 
 from queen.core.frame import Frame, pack_frame, raw_size
 from queen.service.catalog import Catalog, Partition, Queue
+from queen.service.vault import Vault
 from queen.storage.database import Database
 
 _PAGE_ROWS = 256
@@ -25,8 +26,9 @@ _Page = list[Any]
 
 
 class Fetcher:
-    def __init__(self, database: Database, catalog: Catalog) -> None:
+    def __init__(self, database: Database, catalog: Catalog, vault: Vault) -> None:
         self._database = database
+        self._vault = vault
         self._catalog = catalog
 
     async def partition(
@@ -91,25 +93,24 @@ class Fetcher:
         for row in rows:
             partition = partitions.get(row["partition_id"])
             if partition is not None:
-                frames.append(_frame(partition, row))
+                frames.append(self._frame(partition, row))
         return b"".join(frames)
 
-
-def _frame(partition: Partition, row: Any) -> bytes:
-    body: bytes = row["body"]
-    return pack_frame(
-        Frame(
-            partition.queue.name,
-            partition.name,
-            row["end_offset"] - row["base_offset"],
-            row["codec"],
-            raw_size(row["codec"], body),
-            body,
-            row["base_offset"],
-            _microseconds(row["created_at"]),
-            partition.id,
+    def _frame(self, partition: Partition, row: Any) -> bytes:
+        codec, body = self._vault.plain(partition.id, row["codec"], row["body"])
+        return pack_frame(
+            Frame(
+                partition.queue.name,
+                partition.name,
+                row["end_offset"] - row["base_offset"],
+                codec,
+                raw_size(codec, body),
+                body,
+                row["base_offset"],
+                _microseconds(row["created_at"]),
+                partition.id,
+            )
         )
-    )
 
 
 def _microseconds(at: datetime) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from queen.core.frame import MAX_MESSAGES, Segment, compress, encode_body, segment_of
 from queen.service.append import Append
 from queen.service.catalog import Partition
+from queen.service.vault import Vault
 
 _MAX_MERGED_BYTES = 1024 * 1024
 _NO_KEYS: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
@@ -43,7 +44,8 @@ class Lane:
 
     @property
     def dedup(self) -> str:
-        return self.partition.queue.options.dedup
+        # What is delivered again on purpose is not a duplicate.
+        return "off" if self.appends[0].is_again else self.partition.queue.options.dedup
 
     @property
     def ids(self) -> Sequence[bytes]:
@@ -55,8 +57,17 @@ class Lane:
     def total(self) -> int:
         return sum(built.size for built in self.segments)
 
-    def build(self) -> None:
+    def build(self, vault: Vault) -> None:
         """Turn what is new among the appends into segments, in order."""
+        self._build()
+        if self.partition.queue.options.encryption_enabled:
+            self.segments = [
+                built._replace(codec=codec, body=body)
+                for built in self.segments
+                for codec, body in [vault.close(self.partition.id, built.codec, built.body)]
+            ]
+
+    def _build(self) -> None:
         self.segments = []
         only = self.appends[0]
         if len(self.appends) == 1 and not only.repeats:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict, defaultdict
 
+from queen.core.visibility import hidden_bits
 from queen.service.catalog import Partition
+from queen.service.segments import Stored
 
 _MAX_MESSAGES = 100_000
 
@@ -18,10 +20,17 @@ _MAX_MESSAGES = 100_000
 class Span:
     """One partition's part of a lease."""
 
-    __slots__ = ("_offsets", "group", "group_id", "ids", "partition", "start", "stop")
+    __slots__ = ("_offsets", "group", "group_id", "hidden", "ids", "partition", "start", "stop")
 
     def __init__(
-        self, partition: Partition, group: str, group_id: int, start: int, stop: int, ids: list[str]
+        self,
+        partition: Partition,
+        group: str,
+        group_id: int,
+        start: int,
+        stop: int,
+        ids: list[str],
+        hidden: frozenset[int] = frozenset(),
     ) -> None:
         self.partition = partition
         self.group = group
@@ -30,6 +39,8 @@ class Span:
         self.stop = stop
         # Transaction ids of [start, stop); those done before are in it too.
         self.ids = ids
+        # Offsets that the group was not shown.
+        self.hidden = hidden
         self._offsets: dict[str, list[int]] | None = None
 
     def offsets_of(self, transaction_id: str) -> list[int]:
@@ -40,6 +51,22 @@ class Span:
             for offset, one in enumerate(self.ids, self.start):
                 self._offsets[one].append(offset)
         return self._offsets.get(transaction_id, [])
+
+
+def span_of(
+    partition: Partition, group: str, group_id: int, start: int, stop: int, stored: list[Stored]
+) -> Span:
+    """Return what a lease covers. What retention has removed is missing at the front."""
+    ids: list[str] = []
+    hidden: set[int] = set()
+    for one in stored:
+        low, high = one.part(start, stop)
+        ids += one.segment.transaction_ids(low, high)
+        bits = hidden_bits(one.segment, low, high, group)
+        hidden.update(one.base_offset + low + at for at in range(high - low) if bits >> at & 1)
+    first = stop - len(ids)
+    hidden.update(range(start, first))
+    return Span(partition, group, group_id, first, stop, ids, frozenset(hidden))
 
 
 class LeaseBook:

@@ -14,13 +14,15 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from queen.errors import QueenError
+from queen.service.ack import Acker
 from queen.service.catalog import Catalog, Partition, Queue
 from queen.service.claims import Claims
 from queen.service.dispatch import Dispatcher
 from queen.service.feeds import Feed, Grant, Pop
-from queen.service.leases import LeaseBook
+from queen.service.leases import LeaseBook, Span
 from queen.service.lookout import Lookout
 from queen.service.segments import SegmentCache
+from queen.service.vault import Vault
 from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
@@ -31,16 +33,21 @@ _MAX_HELD_TRIED = 4
 
 class Popper:
     def __init__(
-        self, database: Database, catalog: Catalog, cache: SegmentCache, leases: LeaseBook
+        self,
+        database: Database,
+        catalog: Catalog,
+        cache: SegmentCache,
+        leases: LeaseBook,
+        vault: Vault,
     ) -> None:
         self._database = database
         self._catalog = catalog
         self._leases = leases
+        # Who sets aside what nobody can process; the broker puts it in place.
+        self.acker: Acker
         self.dispatcher = Dispatcher(leases)
         self.lookout = Lookout(database, catalog, self.dispatcher)
-        self._claims = Claims(
-            database, catalog, cache, leases, self.dispatcher, self._give_back_later
-        )
+        self._claims = Claims(database, catalog, cache, leases, vault, self.dispatcher, self)
         # Pops by namespace and task that wait; queues that come up later may serve them.
         self._by_label: dict[Pop, tuple[str, str]] = {}
         # Every pop that has not been answered yet.
@@ -192,8 +199,17 @@ class Popper:
 
     # ---- leases that nobody will use ----
 
-    def _give_back_later(self, grants: list[Grant]) -> None:
+    def unwanted(self, grants: list[Grant]) -> None:
         self._spawn(self._give_back(grants))
+
+    def passed_over(self, grant: Grant, span: Span) -> None:
+        if grant.lease_id is not None:
+            self._spawn(self.acker.pass_over(span, grant.lease_id))
+
+    async def give_up(
+        self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
+    ) -> None:
+        await self.acker.give_up(partition, group, group_id, offset, attempts)
 
     async def _give_back_result(self, pop: Pop) -> None:
         try:

@@ -12,12 +12,14 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from queen.errors import OutcomeUnknown, QueenError, Unavailable
+from queen.service.admission import Admission
 from queen.service.append import OWN_SEGMENT_MESSAGES, Append, Request
 from queen.service.batcher import Batcher
 from queen.service.catalog import Catalog, Partition
 from queen.service.dedup import Dedup
 from queen.service.lane import Lane
 from queen.service.segments import SegmentCache
+from queen.service.vault import Vault
 from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
@@ -81,6 +83,7 @@ class Pusher:
         database: Database,
         catalog: Catalog,
         dedup: Dedup,
+        vault: Vault,
         cache: SegmentCache,
         committed: Callable[[list[Partition]], None],
         flushes: int,
@@ -88,6 +91,8 @@ class Pusher:
         self._database = database
         self._catalog = catalog
         self._dedup = dedup
+        self._vault = vault
+        self._admission = Admission(database, vault)
         self._cache = cache
         self._committed = committed
         # A partition always goes through the same one, so its appends stay in order and no two
@@ -150,7 +155,7 @@ class Pusher:
                 append.request = None
 
     async def _store(self, appends: list[Append]) -> None:
-        lanes = await self.plan(appends)
+        lanes = await self._admitted(await self.plan(appends))
         for _ in range(MAX_ROUNDS):
             lanes = self.build(lanes)
             if not lanes:
@@ -159,6 +164,22 @@ class Pusher:
             self.appended(lanes, rows)
             lanes = await self.refused(lanes, rows)
         raise Unavailable("too many servers write the same transaction ids at once")
+
+    async def _admitted(self, lanes: list[Lane]) -> list[Lane]:
+        """Answer the appends that their queue refuses; return what is left."""
+        refused = await self._admission.refusals(lanes)
+        if not refused:
+            return lanes
+        for append, error in refused.items():
+            self._fail([append], error)
+        for lane in lanes:
+            lane.appends = [append for append in lane.appends if append not in refused]
+        return [lane for lane in lanes if lane.appends]
+
+    async def check_admission(self, lanes: list[Lane]) -> None:
+        """Raise why a queue takes one of the appends not, if there is one."""
+        for error in (await self._admission.refusals(lanes)).values():
+            raise error
 
     async def plan(self, appends: list[Append]) -> list[Lane]:
         """Group appends by partition and mark what is stored already."""
@@ -183,7 +204,7 @@ class Pusher:
         """Make segments of what is new, in lock order; answer lanes that have nothing new."""
         open_lanes = []
         for lane in lanes:
-            lane.build()
+            lane.build(self._vault)
             if lane.segments:
                 open_lanes.append(lane)
             else:

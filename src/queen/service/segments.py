@@ -33,17 +33,20 @@ class Stored:
 class _Lane:
     """The cached segments of one partition, oldest first; dropped ones leave at the front."""
 
-    __slots__ = ("first", "items")
+    __slots__ = ("first", "fresh", "items")
 
     def __init__(self) -> None:
         self.items: list[Stored | None] = []
         self.first = 0
+        # What stands before this is no longer true; it leaves in its turn.
+        self.fresh = 0
 
     def drop_first(self) -> None:
         self.items[self.first] = None
         self.first += 1
         if self.first > 64 and self.first * 2 > len(self.items):
             del self.items[: self.first]
+            self.fresh = max(0, self.fresh - self.first)
             self.first = 0
 
 
@@ -73,6 +76,12 @@ class SegmentCache:
         while self._bytes > self._max_bytes:
             self._drop_oldest()
 
+    def forget(self, partition_id: int) -> None:
+        """Drop what is cached of a partition whose segments have changed after all."""
+        lane = self._lanes.get(partition_id)
+        if lane is not None:
+            lane.fresh = len(lane.items)
+
     def _drop_oldest(self) -> None:
         partition_id, size = self._order.popleft()
         self._bytes -= size
@@ -86,8 +95,9 @@ class SegmentCache:
         lane = self._lanes.get(partition_id)
         if lane is None:
             return None
-        at = bisect_right(lane.items, start, lo=lane.first, key=_base_offset) - 1
-        if at < lane.first:
+        lowest = max(lane.first, lane.fresh)
+        at = bisect_right(lane.items, start, lo=lowest, key=_base_offset) - 1
+        if at < lowest:
             return None
         found: list[Stored] = []
         position = start

@@ -51,6 +51,7 @@ class Transactor:
     ) -> None:
         """Commit all of it, or raise and change nothing."""
         lanes = await self._pusher.plan(appends)
+        await self._pusher.check_admission(lanes)
         await self._acker.find_spans(settlements)
         for _ in range(MAX_ROUNDS):
             lanes = self._pusher.build(lanes)

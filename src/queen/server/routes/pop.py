@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +21,7 @@ from queen.server.routing import Route
 from queen.service.broker import Broker
 from queen.service.catalog import FROM_BEGINNING, Queue, Subscription
 from queen.service.feeds import Grant, Pop
+from queen.service.segments import Stored
 from queen.wire import answers
 
 T = TypeVar("T")
@@ -62,7 +65,7 @@ class PopRoutes:
             check_name(kind, name or "any")
         since = await self._broker.now() if query.flag("wait") else None
         pop = _pop_of(query, None, since)
-        queues = await self._broker.catalog.queues_by_label(*label)
+        queues = _in_order_of_priority(await self._broker.catalog.queues_by_label(*label))
         return await self._answer(request, pop, queues, _timeout_s(query), label)
 
     async def _pop_queue(self, request: Request, name: str, partition: str | None) -> Response:
@@ -94,6 +97,13 @@ class PopRoutes:
         work = self._broker.popper.pop(queues, pop, timeout_s, label)
         grants = await (_unless_gone(request, work) if pop.waits else work)
         return Response(200, pop_body(grants, pop.group)) if grants else EMPTY
+
+
+def _in_order_of_priority(queues: list[Queue]) -> list[Queue]:
+    """Return queues as a pop tries them: the higher first, equals in an order of chance, so that
+    none of them is always the last."""
+    shuffled = random.sample(queues, len(queues))
+    return sorted(shuffled, key=lambda queue: -queue.options.priority)
 
 
 def _pop_of(query: Query, partition: str | None, since: datetime | None) -> Pop:
@@ -189,8 +199,7 @@ def _messages_of(grant: Grant) -> list[bytes]:
     partition = grant.partition
     group = None if grant.group == QUEUE_MODE_GROUP else grant.group
     found: list[bytes] = []
-    for stored in grant.stored:
-        low, high = stored.part(grant.start, grant.stop)
+    for stored, low, high, failures in _runs(grant):
         segment = stored.segment
         traces = segment.column("traceId")
         first = stored.base_offset + low
@@ -201,7 +210,7 @@ def _messages_of(grant: Grant) -> list[bytes]:
             "leaseId": str(grant.lease_id) if grant.lease_id else "",
             "consumerGroup": group,
             "createdAt": answers.iso(stored.created_at),
-            "retryCount": grant.attempt - 1,
+            "retryCount": failures,
             "priority": partition.queue.options.priority,
             "producerSub": None,
         }
@@ -210,11 +219,25 @@ def _messages_of(grant: Grant) -> list[bytes]:
             _quotable_ids(segment.id_bytes(low, high)),
             segment.payloads(low, high),
             traces[low:high] if traces else None,
-            grant.acked >> (first - grant.start) if grant.acked else 0,
+            grant.skip >> (first - grant.start) if grant.skip else 0,
             message_prefix(partition.id),
             common,
         )
     return found
+
+
+def _runs(grant: Grant) -> Iterator[tuple[Stored, int, int, int]]:
+    """Yield the parts of segments whose messages have failed equally often, nearly always one."""
+    for stored in grant.stored:
+        low, high = stored.part(grant.start, grant.stop)
+        if grant.attempt == 1 and not grant.failures:
+            yield stored, low, high, 0
+            continue
+        offsets = range(stored.base_offset + low, stored.base_offset + high)
+        for failures, run in groupby(offsets, lambda offset: grant.attempt_of(offset) - 1):
+            first, *rest = run
+            at = first - stored.base_offset
+            yield stored, at, at + 1 + len(rest), failures
 
 
 def _quotable_ids(ids: list[bytes]) -> list[bytes]:

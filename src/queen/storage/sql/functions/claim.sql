@@ -1,27 +1,38 @@
 -- Leases spans of partitions to consumers: one entry per candidate, in order of
 -- (partition, group), many pops in one transaction.
 --
--- p_request    candidates with the same number belong to one pop and share p_budget, the
---              messages that pop may still get
--- p_auto       committed at once instead of leased
+-- p_request     the pop a candidate belongs to; the arrays behind it have one entry per pop
+-- p_auto        committed at once instead of leased
+-- p_budget      the messages the pop may still get
+-- p_retry_limit failures a message may have before it is dead; null: no limit
+-- p_delay_ms    messages younger than this are not due yet
+-- p_window_ms   nothing is due while the youngest message of the partition is younger than this
+-- p_expiry_ms   messages older than this are passed over; 0 means never
 --
 -- One row per candidate, in order. Outcomes:
 --   0 granted    [committed, batch_end) is the caller's; `wait_ms` is the length of the lease
 --   1 empty      nothing to read
---   2 held       leased to somebody; `wait_ms` until that lease ends
+--   2 held       leased to somebody, or not due yet; `wait_ms` until that changes
 --   3 missing    no such partition
 --   4 spent      the pop's budget went to earlier candidates
+--   5 exhausted  the message at `committed` was delivered `attempt` times, alone, and never
+--                came back: whoever sets it aside may claim again
+--   6 paused     the group is given nothing
 create or replace function queen.claim(
     p_partition bigint[],
     p_group integer[],
+    p_request integer[],
     p_lease uuid[],
     p_lease_ms bigint[],
     p_auto boolean[],
-    p_request integer[],
-    p_budget integer[]
+    p_budget integer[],
+    p_retry_limit integer[],
+    p_delay_ms bigint[],
+    p_window_ms bigint[],
+    p_expiry_ms bigint[]
 ) returns table (
     outcome smallint, committed bigint, batch_end bigint, head bigint,
-    epoch bigint, attempt integer, acked bytea, wait_ms bigint
+    epoch bigint, attempt integer, acked bytea, failures bytea, wait_ms bigint
 )
 language plpgsql
 set search_path = queen, pg_temp
@@ -29,20 +40,33 @@ as $$
 #variable_conflict use_column
 declare
     c cursors%rowtype;
-    v_head bigint;
+    p record;
+    r integer;
     v_left integer[] := p_budget;
+    v_paused integer[];
     v_now timestamptz;
+    v_from bigint;
+    v_due bigint;
+    v_due_at timestamptz;
+    v_careful bigint;
 begin
     -- A lost grant is a redelivery and its holder is refused, so a lease need not reach the
     -- disk before the answer. What is committed at once must.
     if not true = any (p_auto) then
         perform set_config('synchronous_commit', 'off', true);
     end if;
+    select array_agg(g.id) into v_paused from groups g where g.id = any (p_group) and g.paused;
 
     for i in 1 .. cardinality(p_partition) loop
+        r := p_request[i];
         outcome := 4; committed := 0; batch_end := 0; head := 0;
-        epoch := 0; attempt := 0; acked := null; wait_ms := 0;
-        if v_left[p_request[i]] <= 0 then
+        epoch := 0; attempt := 0; acked := null; failures := null; wait_ms := 0;
+        if v_left[r] <= 0 then
+            return next;
+            continue;
+        end if;
+        if p_group[i] = any (v_paused) then
+            outcome := 6;
             return next;
             continue;
         end if;
@@ -53,56 +77,116 @@ begin
         if not found then
             c := queen.open_cursor(p_partition[i], p_group[i]);
         end if;
-        select p.head into v_head from partitions p where p.id = p_partition[i];
-        if v_head is null or c.committed is null then
+        select a.head, a.tail, a.head_at into p from partitions a where a.id = p_partition[i];
+        if p.head is null or c.committed is null then
             outcome := 3;
             return next;
             continue;
         end if;
 
         v_now := clock_timestamp();
-        head := v_head;
+        head := p.head;
         committed := c.committed;
-        if c.lease_until > v_now and c.lease_id = p_lease[i] then
-            -- The same claim again, because the first answer was lost.
-            outcome := 0;
-            batch_end := c.batch_end;
-            epoch := c.epoch;
-            attempt := c.attempts;
-            acked := c.acked;
-            wait_ms := p_lease_ms[i];
-            v_left[p_request[i]] := v_left[p_request[i]] - (batch_end - c.committed);
-        elsif c.lease_until > v_now then
-            outcome := 2;
-            wait_ms := ceil(extract(epoch from c.lease_until - v_now) * 1000);
-        elsif c.committed >= v_head then
-            outcome := 1;
-        else
-            outcome := 0;
-            -- After two failures messages come one at a time, so that a message that kills
-            -- its consumer takes no neighbour with it.
-            batch_end := least(v_head, c.committed
-                               + case when c.attempts >= 2 then 1 else v_left[p_request[i]] end);
-            epoch := c.epoch + 1;
-            attempt := c.attempts + 1;
-            acked := c.acked;
-            wait_ms := p_lease_ms[i];
-            v_left[p_request[i]] := v_left[p_request[i]] - (batch_end - c.committed);
-            if p_auto[i] then
-                c := queen.advance(c, batch_end);
-                update cursors k
-                   set committed = c.committed, epoch = claim.epoch, attempts = 0,
-                       lease_id = null, lease_until = null, batch_start = null,
-                       batch_end = null, acked = c.acked, failed = null
-                 where k.partition_id = p_partition[i] and k.group_id = p_group[i];
+        if c.lease_until > v_now then
+            if c.lease_id = p_lease[r] then
+                -- The same claim again, because the first answer was lost.
+                outcome := 0;
+                batch_end := c.batch_end;
+                epoch := c.epoch;
+                attempt := c.attempts;
+                acked := c.acked;
+                failures := c.failures;
+                wait_ms := p_lease_ms[r];
+                v_left[r] := v_left[r] - (batch_end - c.committed);
             else
-                update cursors k
-                   set epoch = claim.epoch, attempts = claim.attempt,
-                       batch_start = c.committed, batch_end = claim.batch_end,
-                       lease_id = p_lease[i], failed = null,
-                       lease_until = v_now + p_lease_ms[i] * interval '1 millisecond'
-                 where k.partition_id = p_partition[i] and k.group_id = p_group[i];
+                outcome := 2;
+                wait_ms := queen.ms_until(c.lease_until, v_now);
             end if;
+            return next;
+            continue;
+        end if;
+
+        -- What retention has removed, and what is too old to be of use, is passed over.
+        v_from := p.tail;
+        if p_expiry_ms[r] > 0 and c.committed < p.head then
+            v_from := greatest(v_from, queen.offset_at(
+                p_partition[i], v_now - p_expiry_ms[r] * interval '1 millisecond'));
+        end if;
+        if c.committed < v_from then
+            c := queen.advance(c, v_from);
+            c.attempts := 0;
+            c.batch_end := null;
+            committed := c.committed;
+        end if;
+        if c.committed >= p.head then
+            outcome := 1;
+            return next;
+            continue;
+        end if;
+
+        -- The first of these instants that has not come yet holds the partition back.
+        v_due := p.head;
+        v_due_at := c.retry_at;
+        if p_window_ms[r] > 0 then
+            v_due_at := greatest(v_due_at, p.head_at + p_window_ms[r] * interval '1 millisecond');
+        end if;
+        if p_delay_ms[r] > 0 and p.head_at > v_now - p_delay_ms[r] * interval '1 millisecond' then
+            v_due := queen.offset_at(
+                p_partition[i], v_now - p_delay_ms[r] * interval '1 millisecond');
+            if v_due <= c.committed then
+                select greatest(v_due_at, s.created_at + p_delay_ms[r] * interval '1 millisecond')
+                  into v_due_at
+                  from segments s
+                 where s.partition_id = p_partition[i] and s.base_offset <= c.committed
+                 order by s.base_offset desc limit 1;
+            end if;
+        end if;
+        if v_due_at > v_now then
+            outcome := 2;
+            wait_ms := queen.ms_until(v_due_at, v_now);
+            return next;
+            continue;
+        end if;
+
+        -- A consumer that died without a word took its whole batch along. After two of them
+        -- what they held comes one at a time, so that the message that kills takes no
+        -- neighbour with it, and only a message that was alone is ever given up.
+        attempt := c.attempts;
+        if c.attempts > p_retry_limit[r] and c.batch_end = c.committed + 1 and not p_auto[r] then
+            outcome := 5;
+            return next;
+            continue;
+        end if;
+        v_careful := c.careful_until;
+        if c.attempts >= 2 then
+            v_careful := greatest(v_careful, c.batch_end, c.committed + 1);
+        end if;
+        outcome := 0;
+        batch_end := least(v_due, c.committed
+                           + case when c.committed < v_careful then 1 else v_left[r] end);
+        epoch := c.epoch + 1;
+        attempt := c.attempts + 1;
+        acked := c.acked;
+        failures := c.failures;
+        wait_ms := p_lease_ms[r];
+        v_left[r] := v_left[r] - (batch_end - c.committed);
+        if p_auto[r] then
+            c := queen.advance(c, batch_end);
+            update cursors k
+               set committed = c.committed, epoch = claim.epoch, attempts = 0,
+                   lease_id = null, lease_until = null, batch_start = null,
+                   batch_end = null, acked = c.acked, failed = null, failures = null,
+                   retry_at = null, careful_until = null
+             where k.partition_id = p_partition[i] and k.group_id = p_group[i];
+        else
+            update cursors k
+               set committed = c.committed, acked = c.acked,
+                   epoch = claim.epoch, attempts = claim.attempt,
+                   batch_start = c.committed, batch_end = claim.batch_end,
+                   lease_id = p_lease[r], failed = null, retry_at = null,
+                   careful_until = case when v_careful > c.committed then v_careful end,
+                   lease_until = v_now + p_lease_ms[r] * interval '1 millisecond'
+             where k.partition_id = p_partition[i] and k.group_id = p_group[i];
         end if;
         return next;
     end loop;

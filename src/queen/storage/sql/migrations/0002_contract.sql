@@ -26,3 +26,7 @@ delete from queen.dead_letters where queue_id is null;
 alter table queen.dead_letters alter column queue_id set not null;
 create index dead_letters_by_queue on queen.dead_letters (queue_id, failed_at desc, id desc);
 create index dead_letters_by_time on queen.dead_letters (failed_at desc, id desc);
+
+-- Its arguments have changed; one version of each function is enough.
+drop function if exists queen.claim(
+    bigint[], integer[], uuid[], bigint[], boolean[], integer[], integer[]);

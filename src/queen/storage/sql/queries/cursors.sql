@@ -1,6 +1,6 @@
 -- name: claim :many
 -- Lease spans to many pops at once.
-select * from queen.claim($1, $2, $3, $4, $5, $6, $7)
+select * from queen.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: ack_spans :many
 -- Commit whole leased spans.
@@ -24,11 +24,13 @@ set committed = w.committed, batch_start = w.batch_start, batch_end = w.batch_en
     lease_id = w.lease_id,
     lease_until = case when w.lease_id is null then null else c.lease_until end,
     attempts = w.attempts, acked = w.acked, failed = w.failed, failures = w.failures,
-    receipts = w.receipts
+    receipts = w.receipts,
+    retry_at = case when w.retry_ms > 0
+                    then clock_timestamp() + w.retry_ms * interval '1 millisecond' end
 from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::bigint[], $6::uuid[],
-            $7::integer[], $8::bytea[], $9::bytea[], $10::bytea[], $11::bytea[])
+            $7::integer[], $8::bytea[], $9::bytea[], $10::bytea[], $11::bytea[], $12::bigint[])
      w (partition_id, group_id, committed, batch_start, batch_end, lease_id, attempts, acked,
-        failed, failures, receipts)
+        failed, failures, receipts, retry_ms)
 where c.partition_id = w.partition_id and c.group_id = w.group_id
 
 -- name: cursor_spans :many
@@ -51,6 +53,11 @@ where c.partition_id = w.partition_id and c.group_id = w.group_id
   and c.lease_id = $3 and c.lease_until > clock_timestamp()
 returning c.partition_id, c.group_id, c.lease_until
 
+-- name: shorten_lease :exec
+-- Lease less than was claimed.
+update queen.cursors c set batch_end = $4
+where c.partition_id = $1 and c.group_id = $2 and c.lease_id = $3 and c.committed < $4
+
 -- name: release_lease :many
 -- Give a lease back unused: it does not count as an attempt.
 update queen.cursors c
@@ -64,11 +71,12 @@ returning c.partition_id
 -- Set messages aside for good. A repeated ack finds them there already.
 insert into queen.dead_letters
     (queue_id, partition_id, group_id, message_offset, transaction_id, trace_id, payload, error,
-     attempts, created_at)
+     attempts, created_at, codec, producer_sub)
 select p.queue_id, w.*
 from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::text[], $5::text[],
-            $6::bytea[], $7::text[], $8::integer[], $9::timestamptz[])
+            $6::bytea[], $7::text[], $8::integer[], $9::timestamptz[], $10::smallint[],
+            $11::text[])
      w (partition_id, group_id, message_offset, transaction_id, trace_id, payload, error,
-        attempts, created_at)
+        attempts, created_at, codec, producer_sub)
 join queen.partitions p on p.id = w.partition_id
 on conflict (partition_id, group_id, message_offset) do nothing

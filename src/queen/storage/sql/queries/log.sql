@@ -18,6 +18,28 @@ cross join lateral (
     order by g.base_offset
 ) s
 
+-- name: read_some :many
+-- The same, but of each span no more than so many bytes, and at least one segment.
+select r.* from (
+    select w.span, s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body,
+           coalesce(sum(length(s.body)) over (
+               partition by w.span order by s.base_offset
+               rows between unbounded preceding and 1 preceding), 0) as bytes_before
+    from unnest($1::bigint[], $2::bigint[], $3::bigint[])
+         with ordinality w (partition_id, start, stop, span)
+    cross join lateral (
+        select * from queen.segments g
+        where g.partition_id = w.partition_id
+          and g.base_offset >= coalesce((
+                select f.base_offset from queen.segments f
+                where f.partition_id = w.partition_id and f.base_offset <= w.start
+                order by f.base_offset desc limit 1), 0)
+          and g.base_offset < w.stop and g.end_offset > w.start
+    ) s
+) r
+where r.bytes_before < $4::bigint
+order by r.span, r.base_offset
+
 -- name: recent_hashes :many
 -- What was written to partitions within their dedup windows, and how far that reaches. The
 -- start is searched once for each partition; a volatile clock would search it for each row.

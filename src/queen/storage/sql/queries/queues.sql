@@ -50,3 +50,18 @@ select id from queen.groups where queue_id = $1 and name = $2
 
 -- name: delete_queue :one
 select queen.delete_queue($1)
+
+-- name: queue_depth :one
+-- How many messages the slowest group has still to read; without groups, all there are.
+select coalesce(max(g.pending), (
+           select sum(p.head - p.tail) from queen.partitions p where p.queue_id = $1), 0)::bigint
+from (
+    select sum(p.head - greatest(p.tail, coalesce(c.committed, case
+               when w.starts_at is null then 0 else queen.offset_at(p.id, w.starts_at) end)))
+           as pending
+    from queen.groups w
+    join queen.partitions p on p.queue_id = w.queue_id
+    left join queen.cursors c on c.partition_id = p.id and c.group_id = w.id
+    where w.queue_id = $1
+    group by w.id
+) g

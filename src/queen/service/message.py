@@ -1,0 +1,30 @@
+"""One message, taken out of its segment."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from queen.core.frame import Segment
+
+
+class Message(NamedTuple):
+    offset: int
+    transaction_id: str
+    trace_id: str | None
+    producer_sub: str | None
+    payload: bytes
+    created_at: datetime
+
+
+def message_at(segment: Segment, at: int, offset: int, created_at: datetime) -> Message:
+    """Return the message at a place of a segment."""
+    traces, producers = segment.column("traceId"), segment.column("producerSub")
+    return Message(
+        offset,
+        segment.transaction_ids(at, at + 1)[0],
+        traces[at] if traces else None,
+        producers[at] if producers else None,
+        segment.payloads(at, at + 1)[0],
+        created_at,
+    )

@@ -1,0 +1,46 @@
+"""What is stored, as columns: decompressed, and decrypted where the queue asks for it.
+
+Everybody who reads a segment from the database comes through here, so that nobody has to
+know whether its queue is encrypted.
+"""
+
+from __future__ import annotations
+
+from queen.core.cipher import KeyRing
+from queen.core.frame import CODEC_RAW, CODEC_SEALED, Segment, stored_segment
+from queen.storage.database import Record
+
+_SEGMENT = b"segment"
+_LETTER = b"dead letter"
+
+
+class Vault:
+    def __init__(self, keys: KeyRing) -> None:
+        self.keys = keys
+
+    def close(self, partition_id: int, codec: int, body: bytes) -> tuple[int, bytes]:
+        """Return codec and bytes of an encoded segment as an encrypted queue stores it."""
+        return CODEC_SEALED, self.keys.seal(_place(_SEGMENT, partition_id), codec, body)
+
+    def plain(self, partition_id: int, codec: int, body: bytes) -> tuple[int, bytes]:
+        """Return codec and bytes of a stored segment without its encryption."""
+        if codec == CODEC_SEALED:
+            return self.keys.open(_place(_SEGMENT, partition_id), body)
+        return codec, body
+
+    def segment(self, row: Record) -> Segment:
+        """Return the columns of a row that holds a segment."""
+        return stored_segment(*self.plain(row["partition_id"], row["codec"], row["body"]))
+
+    def close_letter(self, partition_id: int, payload: bytes) -> tuple[int, bytes]:
+        """Return codec and bytes of a dead letter of an encrypted queue."""
+        return CODEC_SEALED, self.keys.seal(_place(_LETTER, partition_id), CODEC_RAW, payload)
+
+    def open_letter(self, partition_id: int, codec: int, payload: bytes) -> bytes:
+        if codec == CODEC_SEALED:
+            return self.keys.open(_place(_LETTER, partition_id), payload)[1]
+        return payload
+
+
+def _place(kind: bytes, partition_id: int) -> bytes:
+    return kind + partition_id.to_bytes(8)
