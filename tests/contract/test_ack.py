@@ -223,6 +223,7 @@ def test_a_repeated_ack_of_a_part_of_a_lease_succeeds(api: Api, other_api: Api, 
 def test_a_repeated_ack_succeeds_although_an_earlier_message_was_given_back(
     api: Api, other_api: Api, queue: str
 ) -> None:
+    api.configure(queue, retryDelay=0)
     api.push(*[{"queue": queue, "payload": n} for n in range(3)])
     first, second, third = api.messages(queue, batch=3)
     assert api.ack(second).status == 200
@@ -235,6 +236,7 @@ def test_a_repeated_ack_succeeds_although_an_earlier_message_was_given_back(
 
 
 def test_an_ack_of_what_was_given_back_is_refused(api: Api, queue: str) -> None:
+    api.configure(queue, retryDelay=0)
     # The lease ended with a receipt, but this message is not done: it comes again.
     api.push_many(queue, 2)
     first, second = api.messages(queue, batch=2)
@@ -369,7 +371,7 @@ async def dead_letters(connection: asyncpg.Connection, queue: str) -> list[Any]:
 async def test_a_failed_message_comes_again_until_the_limit_and_is_then_dead(
     api: Api, queue: str, connection: asyncpg.Connection
 ) -> None:
-    api.configure(queue, retryLimit=2)
+    api.configure(queue, retryDelay=0, retryLimit=2)
     trace = str(uuid.uuid4())
     api.push({"queue": queue, "payload": {"a": 1}, "transactionId": "t", "traceId": trace})
     api.push({"queue": queue, "payload": 2})
@@ -394,7 +396,7 @@ async def test_a_failed_message_comes_again_until_the_limit_and_is_then_dead(
 async def test_without_retries_the_first_failure_is_the_last(
     api: Api, queue: str, connection: asyncpg.Connection
 ) -> None:
-    api.configure(queue, retryLimit=0)
+    api.configure(queue, retryDelay=0, retryLimit=0)
     api.push(*[{"queue": queue, "payload": n} for n in range(3)])
     messages = api.messages(queue, batch=3)
     assert results(api.ack_batch([messages[1]], "failed")) == [(True, "failed_dlq")]
@@ -404,6 +406,7 @@ async def test_without_retries_the_first_failure_is_the_last(
 
 
 def test_a_failed_part_of_a_batch_comes_again_alone(api: Api, queue: str) -> None:
+    api.configure(queue, retryDelay=0)
     api.push(*[{"queue": queue, "payload": n} for n in range(5)])
     messages = api.messages(queue, batch=5)
     acks = [
@@ -427,7 +430,7 @@ def test_a_failed_part_of_a_batch_comes_again_alone(api: Api, queue: str) -> Non
 
 
 def test_a_message_fails_at_its_own_limit_not_at_its_neighbours(api: Api, queue: str) -> None:
-    api.configure(queue, retryLimit=1)
+    api.configure(queue, retryDelay=0, retryLimit=1)
     api.push({"queue": queue, "payload": "bad"})
     assert results(api.ack_batch(api.messages(queue), "failed")) == [(True, "failed_retry")]
     api.push({"queue": queue, "payload": "unlucky"})
@@ -441,7 +444,7 @@ def test_a_message_fails_at_its_own_limit_not_at_its_neighbours(api: Api, queue:
 async def test_a_batch_of_bad_messages_is_delivered_as_often_as_the_limit_says(
     api: Api, queue: str, connection: asyncpg.Connection
 ) -> None:
-    api.configure(queue, retryLimit=2)
+    api.configure(queue, retryDelay=0, retryLimit=2)
     api.push(*[{"queue": queue, "payload": n} for n in range(3)])
     delivered = {0: 0, 1: 0, 2: 0}
     while messages := api.messages(queue, batch=3):
@@ -453,7 +456,7 @@ async def test_a_batch_of_bad_messages_is_delivered_as_often_as_the_limit_says(
 
 
 def test_a_batch_that_fails_twice_and_then_succeeds_is_done(api: Api, queue: str) -> None:
-    api.configure(queue, retryLimit=3)
+    api.configure(queue, retryDelay=0, retryLimit=3)
     api.push(*[{"queue": queue, "payload": n} for n in range(10)])
     for _ in range(2):
         messages = api.messages(queue, batch=10)
@@ -487,7 +490,7 @@ async def test_dead_letters_keep_the_text_of_their_error(
 
 
 def test_retry_gives_a_message_back_without_counting(api: Api, queue: str) -> None:
-    api.configure(queue, retryLimit=1)
+    api.configure(queue, retryDelay=0, retryLimit=1)
     api.push(*[{"queue": queue, "payload": n} for n in range(2)])
     for _ in range(4):
         (message,) = api.messages(queue)
@@ -515,7 +518,7 @@ async def test_a_message_that_kills_its_consumer_takes_no_neighbour_along(
     api: Api, queue: str, connection: asyncpg.Connection
 ) -> None:
     # Nobody answers for the batch; after two silent deaths messages come one at a time.
-    api.configure(queue, retryLimit=2)
+    api.configure(queue, retryDelay=0, retryLimit=2)
     api.push(*[{"queue": queue, "payload": n} for n in range(3)])
     for _ in range(2):
         messages = api.messages(queue, "Default", batch=3)
@@ -533,6 +536,7 @@ async def test_a_message_that_kills_its_consumer_takes_no_neighbour_along(
 def test_an_ack_wakes_who_waits_for_the_partition(
     api: Api, queue: str, park: Park, status: str
 ) -> None:
+    api.configure(queue, retryDelay=0)
     api.push(*[{"queue": queue, "payload": n} for n in range(2)])
     (message,) = api.messages(queue)
     polls = [park(api, queue), park(api, queue, "Default")]

@@ -306,7 +306,10 @@ async def test_failures_inside_a_transaction_follow_the_same_rules(
     )
     assert [one["dlq"] for one in answer.json["results"]] == [True, False, True]
     rows = await dead_letters(connection, queue)
-    assert [(row["message_offset"], row["error"]) for row in rows] == [(0, "boom"), (2, None)]
+    assert [(row["message_offset"], row["error"]) for row in rows] == [
+        (0, "boom"),
+        (2, "Message processing failed"),
+    ]
 
 
 def test_a_transaction_wakes_who_waits(api: Api, other_api: Api, queue: str, park: Park) -> None:

@@ -136,6 +136,7 @@ async def test_an_ack_on_one_server_wakes_who_waits_on_the_other(
 async def test_what_was_given_back_on_one_server_is_there_for_the_next_pop_on_the_other(
     api: Api, other_api: Api, queue: str, connection: asyncpg.Connection
 ) -> None:
+    api.configure(queue, retryDelay=0)
     api.push_many(queue, 1)
     (message,) = api.messages(queue)
     assert other_api.pop(queue).status == 204

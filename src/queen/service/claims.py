@@ -180,6 +180,7 @@ class Claims:
             row["batch_end"],
             row["epoch"],
             row["attempt"],
+            row["seen"],
             bits_from_bytes(row["acked"]),
             _failures.decode(row["failures"]) if row["failures"] else {},
             row["wait_ms"],
@@ -209,6 +210,8 @@ class Claims:
             await self.hooks.give_up(
                 partition, feed.group, feed.group_id, row["committed"], row["attempt"]
             )
+            # Whoever held it has lost it, even if this server's timer has not rung yet.
+            feed.leased.pop(partition.id, None)
             feed.offer_again(partition, first=True)
         elif outcome == _PAUSED:
             self._dispatcher.group_paused(feed)

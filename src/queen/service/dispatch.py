@@ -143,8 +143,8 @@ class Dispatcher:
         pop.busy = False
         if pop.done.done():
             return
-        if not pop.waits and pop.turn is None:
-            # Its time is over; another candidate would only make it later.
+        if pop.over:
+            # Another candidate would only make it later.
             pop.finish([])
             return
         for feed in pop.feeds:

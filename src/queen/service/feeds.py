@@ -40,6 +40,8 @@ class Grant:
     stop: int
     epoch: int
     attempt: int
+    # What lies before this was delivered by the lease before, which lapsed.
+    seen: int
     # Bit i is set when offset start + i is not delivered: done before, or hidden.
     skip: int
     # How often messages were given back.
@@ -49,11 +51,12 @@ class Grant:
 
     @property
     def shows_nothing(self) -> bool:
-        return self.skip.bit_count() >= self.stop - self.start
+        count = self.stop - self.start
+        return (self.skip & ((1 << count) - 1)).bit_count() == count
 
     def attempt_of(self, offset: int) -> int:
         """Return the how-manyth delivery of a message this is, as far as it is known."""
-        if offset == self.start:
+        if offset == self.start or offset < self.seen:
             return self.attempt
         return self.failures.get(offset, 0) + 1
 
@@ -69,6 +72,7 @@ class Pop:
         "feeds",
         "group",
         "named",
+        "over",
         "partitions",
         "subscription",
         "turn",
@@ -95,6 +99,8 @@ class Pop:
         self.named = named
         self.subscription = subscription
         self.feeds: list[Feed] = []
+        # Its time is over, or the server stops: whatever comes now is its answer.
+        self.over = False
         # A claim for this pop is on its way.
         self.busy = False
         # Whoever looks for candidates wants to know when there is none left to try.

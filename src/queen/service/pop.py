@@ -260,5 +260,6 @@ class Popper:
 
 def _answer_empty(pop: Pop) -> None:
     pop.waits = False
+    pop.over = True
     if not pop.busy:
         pop.finish([])

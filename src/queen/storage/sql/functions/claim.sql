@@ -10,7 +10,8 @@
 -- p_expiry_ms   messages older than this are passed over; 0 means never
 --
 -- One row per candidate, in order. Outcomes:
---   0 granted    [committed, batch_end) is the caller's; `wait_ms` is the length of the lease
+--   0 granted    [committed, batch_end) is the caller's; `wait_ms` is the length of the lease,
+--                what lies before `seen` was in a lease that lapsed
 --   1 empty      nothing to read
 --   2 held       leased to somebody, or not due yet; `wait_ms` until that changes
 --   3 missing    no such partition
@@ -32,7 +33,7 @@ create or replace function queen.claim(
     p_expiry_ms bigint[]
 ) returns table (
     outcome smallint, committed bigint, batch_end bigint, head bigint,
-    epoch bigint, attempt integer, acked bytea, failures bytea, wait_ms bigint
+    epoch bigint, attempt integer, seen bigint, acked bytea, failures bytea, wait_ms bigint
 )
 language plpgsql
 set search_path = queen, pg_temp
@@ -60,7 +61,7 @@ begin
     for i in 1 .. cardinality(p_partition) loop
         r := p_request[i];
         outcome := 4; committed := 0; batch_end := 0; head := 0;
-        epoch := 0; attempt := 0; acked := null; failures := null; wait_ms := 0;
+        epoch := 0; attempt := 0; seen := 0; acked := null; failures := null; wait_ms := 0;
         if v_left[r] <= 0 then
             return next;
             continue;
@@ -166,6 +167,7 @@ begin
                            + case when c.committed < v_careful then 1 else v_left[r] end);
         epoch := c.epoch + 1;
         attempt := c.attempts + 1;
+        seen := coalesce(c.batch_end, 0);
         acked := c.acked;
         failures := c.failures;
         wait_ms := p_lease_ms[r];
