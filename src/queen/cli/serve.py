@@ -55,6 +55,15 @@ Insecure = Annotated[
     bool,
     typer.Option(envvar="QUEEN_INSECURE", help="Listen beyond loopback without authentication."),
 ]
+EncryptionKey = Annotated[
+    str,
+    typer.Option(
+        envvar="QUEEN_ENCRYPTION_KEY",
+        help="Keys for encrypted queues, 64 hexadecimal digits each, separated by commas: the "
+        "first one encrypts, all of them decrypt. Better set in the environment.",
+        show_default=False,
+    ),
+]
 AllowWeak = Annotated[
     bool,
     typer.Option(
@@ -74,6 +83,7 @@ def serve(
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     dedup_hashes: DedupHashes = 2_000_000,
+    encryption_key: EncryptionKey = "",
     insecure: Insecure = False,
     allow_weak_durability: AllowWeak = False,
     show_settings: ShowSettings = False,
@@ -82,6 +92,7 @@ def serve(
     if show_settings:
         _print_settings()
         return
+    from queen.core.cipher import parse_keys
     from queen.server.run import ServeOptions, listen
     from queen.service.broker import Limits
 
@@ -91,13 +102,14 @@ def serve(
         # A port that is taken is found out before anything else is done.
         listen(ServeOptions(dsn="", host=host, port=port)).close()
         with _database(database_url or url_from_environment(), data_dir) as dsn:
-            asyncio.run(_prepare(dsn, allow_weak_durability))
+            asyncio.run(_prepare(dsn, allow_weak_durability, bool(parse_keys(encryption_key))))
             options = ServeOptions(
                 dsn=dsn,
                 host=host,
                 port=port,
                 shared=workers > 1,
                 limits=Limits(dedup_hashes=dedup_hashes),
+                encryption_keys=encryption_key,
             )
             _run(options, workers)
     except StartupError as error:
@@ -191,8 +203,8 @@ def _run(options: ServeOptions, workers: int) -> None:
         _serve_in_processes(options, workers, ready)
 
 
-async def _prepare(dsn: str, allow_weak: bool) -> None:
-    """Bring the schema up to date and look whether the database keeps its promises."""
+async def _prepare(dsn: str, allow_weak: bool, has_key: bool) -> None:
+    """Bring the schema up to date and look whether the promises of it can be kept."""
     import asyncpg
 
     from queen.storage.database import Database
@@ -212,6 +224,10 @@ async def _prepare(dsn: str, allow_weak: bool) -> None:
     try:
         if not allow_weak:
             await database.check_durability()
+        if not has_key and await database.fetchval("any_encrypted"):
+            raise StartupError(
+                "a queue of this database is encrypted; start with QUEEN_ENCRYPTION_KEY"
+            )
     finally:
         await database.close()
 

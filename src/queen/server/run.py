@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from queen.core.cipher import parse_keys
 from queen.errors import StartupError
 from queen.server.app import App
 from queen.server.connection import Hub
@@ -27,6 +28,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # Several processes listen on one port; the kernel deals the connections out.
     shared: bool = False
     limits: Limits = Limits()
+    # Hexadecimal keys, the first one encrypts; see `queen.core.cipher`.
+    encryption_keys: str = ""
 
 
 def listen(options: ServeOptions) -> socket.socket:
@@ -55,7 +58,8 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    broker = await Broker.start(options.dsn, options.limits)
+    keys = parse_keys(options.encryption_keys)
+    broker = await Broker.start(options.dsn, options.limits, keys)
     hub = Hub(App(broker).handle)
     watching = asyncio.create_task(hub.watch())
     server = await loop.create_server(hub.protocol, sock=bound)

@@ -148,7 +148,3 @@ class Request:
         self._left -= 1
         if self._left == 0 and not self.done.done():
             self.done.set_result(None)
-
-    @property
-    def error(self) -> QueenError | None:
-        return next((append.error for append in self.appends if append.error), None)

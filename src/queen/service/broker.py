@@ -17,6 +17,7 @@ import msgspec
 from queen.core.cipher import KeyRing
 from queen.core.names import DEFAULT_PARTITION
 from queen.core.options import QueueOptions
+from queen.errors import EncryptionUnavailable
 from queen.service.ack import Acker
 from queen.service.catalog import Catalog, Partition
 from queen.service.dedup import Dedup
@@ -112,6 +113,8 @@ class Broker:
         self, queue: str, namespace: str, task: str, options: QueueOptions
     ) -> tuple[int, Partition]:
         """Create a queue or overwrite its configuration; returns its id and first partition."""
+        if options.encryption_enabled and not self.vault.keys:
+            raise EncryptionUnavailable
         encoded = msgspec.json.encode(options).decode()
         queue_id: int = await self.database.fetchval(
             "configure_queue", queue, namespace, task, encoded

@@ -51,6 +51,8 @@ class Grant:
 
     @property
     def shows_nothing(self) -> bool:
+        if not self.skip:
+            return False
         count = self.stop - self.start
         return (self.skip & ((1 << count) - 1)).bit_count() == count
 

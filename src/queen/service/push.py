@@ -108,7 +108,8 @@ class Pusher:
         ]
 
     async def push(self, appends: list[Append]) -> None:
-        """Store messages; returns after the commit. Raises the first error, if any."""
+        """Store messages; returns after the commit. Raises when none of them were stored; where
+        only some were not, their appends say why."""
         if not appends:
             return
         batchers = [self._batcher_of(append) for append in appends]
@@ -119,9 +120,9 @@ class Pusher:
             self._prepare(append)
             batcher.submit(append)
         await request.done
-        error = request.error
-        if error is not None:
-            raise error
+        errors = [append.error for append in appends if append.error is not None]
+        if len(errors) == len(appends):
+            raise errors[0]
 
     def _prepare(self, append: Append) -> None:
         """Do what needs no database while it is busy with the flush before this one."""

@@ -26,7 +26,7 @@ from queen.core.payload import (
     reason_against_payload,
     without_surrogates,
 )
-from queen.errors import BadRequest, InvalidFrame, InvalidItem, PayloadTooLarge
+from queen.errors import BadRequest, InvalidFrame, InvalidItem, PayloadTooLarge, QueenError
 from queen.server.access import Role
 from queen.server.failures import UNDECODABLE, bad_json, failure
 from queen.server.http import MAX_BODY_BYTES, Request, Response
@@ -68,8 +68,9 @@ class PushRoutes:
         planned, bad = plan(items, indexes, trusted=trusted)
         refused += bad
         await self._broker.pusher.push([one.append for one in planned])
-        if refused:
-            return _partly_refused(refused, planned)
+        failed = [one for one in planned if one.append.error is not None]
+        if refused or failed:
+            return _partly_refused(refused, failed, planned)
         return Response(201, push_body(planned))
 
     async def _push_frames(self, body: bytes) -> Response:
@@ -81,7 +82,11 @@ class PushRoutes:
             raise PayloadTooLarge(f"the frames inflate to more than {MAX_BODY_BYTES} bytes")
         appends = [_append_of_frame(frame, index) for index, frame in enumerate(frames)]
         await self._broker.pusher.push(appends)
-        return Response(201, msgspec.json.encode([_segment_result(one) for one in appends]))
+        results = [_segment_result(one) for one in appends]
+        for one in appends:
+            if one.error is not None:
+                return failure(one.error, results=results)
+        return Response(201, msgspec.json.encode(results))
 
 
 def decode_items(body: bytes) -> tuple[list[PushItem], Sequence[int], list[InvalidItem]]:
@@ -308,19 +313,30 @@ def _results(planned: Planned) -> list[str]:
     ]
 
 
-def _partly_refused(refused: list[InvalidItem], planned: list[Planned]) -> Response:
+def _partly_refused(
+    refused: list[InvalidItem], failed: list[Planned], planned: list[Planned]
+) -> Response:
     """Some items cannot be taken: say which and why, and what became of the others."""
-    refused.sort(key=lambda error: error.index)
-    stored = [msgspec.Raw(text.encode()) for text in _results_in_order(planned)]
+    reasons: dict[int, QueenError] = {error.index: error for error in refused}
+    for one in failed:
+        if one.append.error is not None:
+            reasons |= dict.fromkeys(one.indexes, one.append.error)
+    stored = [one for one in planned if one.append.error is None]
     return failure(
-        refused[0],
-        items=[{"index": error.index, "reason": error.reason} for error in refused],
-        results=stored,
+        reasons[min(reasons)],
+        items=[
+            {"index": index, "reason": getattr(error, "reason", error.message), "code": error.code}
+            for index, error in sorted(reasons.items())
+        ],
+        results=[msgspec.Raw(text.encode()) for text in _results_in_order(stored)],
     )
 
 
 def _segment_result(append: Append) -> dict[str, object]:
     lane = append.lane
+    if append.error is not None:
+        where = {"queue": append.queue, "partition": append.partition}
+        return {**where, "status": "refused", "count": 0, "error": append.error.message}
     assert lane is not None
     duplicates = (
         [at for at in range(len(append)) if append.is_duplicate(at)] if append.repeats else []

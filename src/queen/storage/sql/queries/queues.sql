@@ -65,3 +65,8 @@ from (
     where w.queue_id = $1
     group by w.id
 ) g
+
+-- name: any_encrypted :one
+-- Whether a queue of this database needs an encryption key.
+select exists (
+    select 1 from queen.queues where (options ->> 'encryptionEnabled')::boolean)
