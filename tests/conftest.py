@@ -22,6 +22,8 @@ from tests.api import Api
 
 _READY = "queen ready on "
 _MEMORY_BYTES = 2 * 1024**3
+# Of the servers of the tests, and of nobody else.
+ENCRYPTION_KEY = "0123456789abcdef" * 4
 
 
 def free_port() -> int:
@@ -34,10 +36,13 @@ def free_port() -> int:
 class ServerProcess:
     """`queen serve` in a process of its own."""
 
-    def __init__(self, *arguments: str, port: int | None = None) -> None:
+    def __init__(
+        self, *arguments: str, port: int | None = None, env: dict[str, str] | None = None
+    ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         environment = {key: value for key, value in os.environ.items() if key != "PORT"}
+        environment |= {"QUEEN_ENCRYPTION_KEY": ENCRYPTION_KEY} | (env or {})
         command = [str(Path(sys.executable).parent / "queen"), "serve", "--port", str(self.port)]
         self.process = subprocess.Popen(
             [*command, *arguments], stdout=subprocess.PIPE, text=True, env=environment
