@@ -215,7 +215,7 @@ def test_deleting_ends_the_polls_that_wait_for_the_queue(api: Api, queue: str, p
     started = time.monotonic()
     api.delete_queue(queue)
     assert [poll.answer().status for poll in polls] == [204, 204]
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5
 
 
 def test_a_queue_can_be_deleted_while_it_is_written(api: Api, twin: Api, queue: str) -> None:
