@@ -24,6 +24,7 @@ from queen.service.dedup import Dedup
 from queen.service.fetch import Fetcher
 from queen.service.jobs import Jobs
 from queen.service.leases import LeaseBook
+from queen.service.lookup import Lookup
 from queen.service.pop import Popper
 from queen.service.push import Pusher
 from queen.service.segments import SegmentCache
@@ -70,6 +71,7 @@ class Broker:
         self.popper.acker = self.acker
         self.transactor = Transactor(database, self.pusher, self.acker)
         self.fetcher = Fetcher(database, self.catalog, self.vault)
+        self.lookup = Lookup(database, self.vault)
         self.jobs = Jobs(database)
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -1,0 +1,92 @@
+"""Finding one message: by its transaction id, or by its offset.
+
+Hashes stand beside most segments, so PostgreSQL can say which of them may hold an id without
+sending their bodies; a hash that hits is a suspicion and the stored ids decide. Segments
+written while dedup was `off` have no hashes: their bodies are read and looked through, a
+few at a time, newest first, and no further than a bound.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from queen.core.hashing import hash_ids
+from queen.service.catalog import Partition
+from queen.service.vault import Vault
+from queen.storage.database import Database, Record
+
+# Segments whose hashes are looked at together.
+_PAGE = 1000
+# Bodies read together, and how many are looked through for one id before it counts as unknown.
+_BODIES = 8
+_MAX_BODIES = 10_000
+_END = 2**62
+
+
+class Found(NamedTuple):
+    """A stored message."""
+
+    offset: int
+    transaction_id: str
+    trace_id: str | None
+    created_at: datetime
+    # JSON text as the producer wrote it.
+    payload: bytes
+
+
+class Lookup:
+    def __init__(self, database: Database, vault: Vault) -> None:
+        self._database = database
+        self._vault = vault
+
+    async def by_transaction_id(self, partition: Partition, transaction_id: str) -> Found | None:
+        """Return the newest message of a partition with this id; what retention took is gone."""
+        wanted = transaction_id.encode()
+        digest = hash_ids([wanted]).tobytes()
+        before, bodies = _END, 0
+        while bodies < _MAX_BODIES:
+            (page,) = await self._database.fetch(
+                "suspects_before", partition.id, before, digest, _PAGE
+            )
+            if page["first"] is None:
+                return None
+            suspects: list[int] = page["suspects"] or []
+            for at in range(0, len(suspects), _BODIES):
+                found = await self._newest(partition, suspects[at : at + _BODIES], wanted)
+                if found is not None:
+                    return found
+            before = page["first"]
+            bodies += len(suspects)
+        return None
+
+    async def at(self, partition: Partition, offset: int) -> Found | None:
+        """Return the message at an offset, unless it is not written yet or no longer there."""
+        if not 0 <= offset < _END:
+            return None
+        for row in await self._database.fetch("segments_at", partition.id, [offset]):
+            if row["tail"] <= offset < row["end_offset"]:
+                return self._message(row, offset)
+        return None
+
+    async def _newest(self, partition: Partition, starts: list[int], wanted: bytes) -> Found | None:
+        """Return the newest message with an id among segments that are given newest first."""
+        for row in await self._database.fetch("segments_at", partition.id, starts):
+            ids = self._vault.segment(row).id_bytes()
+            for at in range(len(ids) - 1, -1, -1):
+                offset = row["base_offset"] + at
+                if ids[at] == wanted and offset >= row["tail"]:
+                    return self._message(row, offset)
+        return None
+
+    def _message(self, row: Record, offset: int) -> Found:
+        segment = self._vault.segment(row)
+        at = offset - row["base_offset"]
+        traces = segment.column("traceId")
+        return Found(
+            offset,
+            segment.transaction_ids(at, at + 1)[0],
+            traces[at] if traces else None,
+            row["created_at"],
+            segment.payloads(at, at + 1)[0],
+        )
