@@ -13,7 +13,8 @@
     ├── QueueFull             the queue holds as many messages as it may
     ├── Unavailable           the database does not answer
     │   ├── OutcomeUnknown    the connection broke during a commit
-    │   └── EncryptionUnavailable  the server lacks the key that the queue needs
+    │   ├── EncryptionUnavailable  the server lacks the key that the queue needs
+    │   └── InMaintenance     an operator holds pushes back
     └── StartupError          the server refuses to start
         ├── WeakDurability    the database may lose what it has confirmed
         └── EmbeddedFailed    the embedded PostgreSQL did not start
@@ -138,6 +139,12 @@ class EncryptionUnavailable(Unavailable):
     """The queue is encrypted and this server has no key; set QUEEN_ENCRYPTION_KEY."""
 
     code = "encryption_unavailable"
+
+
+class InMaintenance(Unavailable):
+    """The server is in maintenance and takes no messages; send them again later."""
+
+    code = "maintenance"
 
 
 class StartupError(QueenError):

@@ -51,6 +51,10 @@ DedupHashes = Annotated[
         help="Transaction ids each process remembers for dedup, twelve bytes each.",
     ),
 ]
+TraceDays = Annotated[
+    int,
+    typer.Option(envvar="QUEEN_TRACE_DAYS", min=1, max=3650, help="Traces are kept this long."),
+]
 Insecure = Annotated[
     bool,
     typer.Option(envvar="QUEEN_INSECURE", help="Listen beyond loopback without authentication."),
@@ -83,6 +87,7 @@ def serve(
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     dedup_hashes: DedupHashes = 2_000_000,
+    trace_days: TraceDays = 30,
     encryption_key: EncryptionKey = "",
     insecure: Insecure = False,
     allow_weak_durability: AllowWeak = False,
@@ -108,7 +113,7 @@ def serve(
                 host=host,
                 port=port,
                 shared=workers > 1,
-                limits=Limits(dedup_hashes=dedup_hashes),
+                limits=Limits(dedup_hashes=dedup_hashes, trace_days=trace_days),
                 encryption_keys=encryption_key,
             )
             _run(options, workers)

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from queen.server.http import Request, Response
 from queen.server.routes.ack import AckRoutes
 from queen.server.routes.fetch import FetchRoutes
+from queen.server.routes.groups import GroupRoutes
 from queen.server.routes.health import HealthRoutes
+from queen.server.routes.maintenance import MaintenanceRoutes
 from queen.server.routes.pop import PopRoutes
 from queen.server.routes.push import PushRoutes
 from queen.server.routes.queues import QueueRoutes
+from queen.server.routes.seek import SeekRoutes
+from queen.server.routes.traces import TraceRoutes
 from queen.server.routes.transaction import TransactionRoutes
 from queen.server.routing import Route, Router
 from queen.service.broker import Broker
@@ -23,6 +27,10 @@ _RESOURCES = (
     TransactionRoutes,
     QueueRoutes,
     FetchRoutes,
+    GroupRoutes,
+    SeekRoutes,
+    TraceRoutes,
+    MaintenanceRoutes,
     HealthRoutes,
 )
 

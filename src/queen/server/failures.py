@@ -29,6 +29,7 @@ STATUS: dict[type[errors.QueenError], int] = {
     errors.Unavailable: 503,
     errors.OutcomeUnknown: 503,
     errors.EncryptionUnavailable: 503,
+    errors.InMaintenance: 503,
     errors.StartupError: 500,
     errors.WeakDurability: 500,
     errors.EmbeddedFailed: 500,

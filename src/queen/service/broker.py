@@ -22,13 +22,17 @@ from queen.service.ack import Acker
 from queen.service.catalog import Catalog, Partition
 from queen.service.dedup import Dedup
 from queen.service.fetch import Fetcher
+from queen.service.groups import Groups
 from queen.service.jobs import Jobs
+from queen.service.lag import Lag
 from queen.service.leases import LeaseBook
 from queen.service.lookup import Lookup
+from queen.service.maintenance import Maintenance
 from queen.service.pop import Popper
 from queen.service.push import Pusher
 from queen.service.segments import SegmentCache
 from queen.service.signals import Signals
+from queen.service.traces import DEFAULT_DAYS, JOB, JOB_INTERVAL_S, Traces
 from queen.service.transact import Transactor
 from queen.service.vault import Vault
 from queen.storage.database import Database, session_settings
@@ -42,6 +46,8 @@ class Limits(msgspec.Struct, frozen=True):
     connections: int = 8
     # Pushes in flight at once, each over partitions of its own.
     flushes: int = 1
+    # Traces are kept this long.
+    trace_days: int = DEFAULT_DAYS
 
 
 class Broker:
@@ -53,8 +59,11 @@ class Broker:
         self.cache = SegmentCache(limits.segment_cache_bytes)
         self.vault = Vault(keys)
         self.dedup = Dedup(database, self.vault, limits.dedup_hashes)
-        self.popper = Popper(database, self.catalog, self.cache, self.leases, self.vault)
-        self.signals = Signals(database, self.catalog, self.popper)
+        self.maintenance = Maintenance(database)
+        self.popper = Popper(
+            database, self.catalog, self.cache, self.leases, self.vault, self.maintenance
+        )
+        self.signals = Signals(database, self.catalog, self.popper, self.maintenance)
         self.pusher = Pusher(
             database,
             self.catalog,
@@ -62,6 +71,7 @@ class Broker:
             self.vault,
             self.cache,
             self._committed,
+            self.maintenance,
             limits.flushes,
         )
         dispatcher = self.popper.dispatcher
@@ -69,10 +79,14 @@ class Broker:
             database, self.vault, self.leases, dispatcher.lease_ended, self.signals.released
         )
         self.popper.acker = self.acker
-        self.transactor = Transactor(database, self.pusher, self.acker)
+        self.transactor = Transactor(database, self.pusher, self.acker, self.maintenance)
         self.fetcher = Fetcher(database, self.catalog, self.vault)
         self.lookup = Lookup(database, self.vault)
+        self.lag = Lag(database)
+        self.groups = Groups(database, self.popper, self.signals)
+        self.traces = Traces(database, limits.trace_days)
         self.jobs = Jobs(database)
+        self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -87,6 +101,7 @@ class Broker:
             asyncio.create_task(broker.popper.lookout.run_net()),
             asyncio.create_task(broker.popper.run_labels()),
             asyncio.create_task(broker.jobs.run()),
+            asyncio.create_task(broker.maintenance.run()),
             asyncio.create_task(broker.signals.run_sender()),
             asyncio.create_task(broker.signals.run_listener(broker._listener)),
         ]
@@ -132,6 +147,11 @@ class Broker:
         """Return the time that counts: the database's."""
         at: datetime = await self.database.fetchval("now")
         return at
+
+    async def turn_maintenance(self, switch: str, enabled: bool) -> None:
+        """Hold pushes or pops back on all servers, or let them through again."""
+        await self.maintenance.turn(switch, enabled)
+        self.signals.maintenance_turned()
 
     async def cursors_of(self, lease_id: uuid.UUID) -> list[tuple[int, int]]:
         """Return partition and group of every cursor that a lease holds, or held a moment ago."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -110,11 +110,13 @@ class Catalog:
         await self._load_queues([name])
         return self._queues.get(name)
 
-    async def appearance(self, name: str, timeout_s: float) -> Queue | None:
-        """Wait for a queue that nobody has made yet."""
+    async def appearance(
+        self, name: str, timeout_s: float, in_vain: Callable[[], bool]
+    ) -> Queue | None:
+        """Wait for a queue that nobody has made yet, unless it would be in vain."""
         deadline = time.monotonic() + timeout_s
         while (found := await self.queue(name)) is None and time.monotonic() < deadline:
-            if self._stopping:
+            if self._stopping or in_vain():
                 return None
             self._made.clear()
             with contextlib.suppress(TimeoutError):
@@ -213,6 +215,12 @@ class Catalog:
             if found is not None:
                 self._groups[queue.id, name] = found
         return found
+
+    def forget_group(self, queue_id: int, group_id: int) -> None:
+        """Ask again for a group that was deleted: its name may stand for a new one."""
+        for key in [key for key, known in self._groups.items() if known == group_id]:
+            if key[0] == queue_id:
+                del self._groups[key]
 
     async def _load_queues(self, names: Iterable[str]) -> None:
         stale = time.monotonic() - _OPTIONS_TTL_S

@@ -56,6 +56,9 @@ class Hooks(Protocol):
     def passed_over(self, grant: Grant, span: Span) -> None:
         """Take a grant of which the group is shown nothing."""
 
+    def missing(self, feed: Feed) -> None:
+        """Find out whether the group of a feed is gone."""
+
 
 class Claims:
     def __init__(
@@ -123,7 +126,7 @@ class Claims:
             self._saw_head(entry, row)
             if row["outcome"] == _GRANTED:
                 lease_id = None if attempt.pop.auto_ack else lease_ids[entry.number]
-                grant = self._grant(attempt.feed, entry.partition, lease_id, row)
+                grant = self._grant(attempt, entry.partition, lease_id, row)
                 granted[entry.number].append(grant)
             else:
                 await self._not_granted(attempt.feed, entry.partition, row)
@@ -170,8 +173,9 @@ class Claims:
             return await self._database.fetch("claim", *arguments)
 
     def _grant(
-        self, feed: Feed, partition: Partition, lease_id: uuid.UUID | None, row: Record
+        self, attempt: Attempt, partition: Partition, lease_id: uuid.UUID | None, row: Record
     ) -> Grant:
+        feed = attempt.feed
         grant = Grant(
             partition,
             feed.group,
@@ -187,6 +191,10 @@ class Claims:
         )
         if lease_id is None:
             feed.lease_ended(partition, None, grant.stop)
+        elif attempt.generation != feed.generation:
+            # The group was moved meanwhile. Whether before or after this grant, the next claim
+            # finds out.
+            feed.offer_again(partition)
         else:
             feed.granted(partition, lease_id, grant.stop)
             self._dispatcher.set_timer(feed, partition, lease_id, grant.lease_ms)
@@ -206,6 +214,7 @@ class Claims:
         elif outcome == _MISSING:
             feed.forget(partition.id)
             self._catalog.forget_partition(partition.id)
+            self.hooks.missing(feed)
         elif outcome == _EXHAUSTED:
             await self.hooks.give_up(
                 partition, feed.group, feed.group_id, row["committed"], row["attempt"]

@@ -26,12 +26,13 @@ _PAUSE_CHECK_S = 1.0
 class Attempt:
     """A pop and the partitions it tries to claim."""
 
-    __slots__ = ("feed", "partitions", "pop")
+    __slots__ = ("feed", "generation", "partitions", "pop")
 
     def __init__(self, pop: Pop, feed: Feed, partitions: list[Partition]) -> None:
         self.pop = pop
         self.feed = feed
         self.partitions = partitions
+        self.generation = feed.generation
 
     @property
     def weight(self) -> int:
@@ -65,6 +66,19 @@ class Dispatcher:
         """Forget the feeds of a queue; yield the pops that were there."""
         for feed in self._feeds.pop(queue_id, {}).values():
             yield from list(feed.pops)
+
+    def feed_of(self, queue_id: int, group_id: int) -> Feed | None:
+        for feed in self.feeds_of(queue_id):
+            if feed.group_id == group_id:
+                return feed
+        return None
+
+    def remove(self, feed: Feed) -> list[Pop]:
+        """Forget a feed; return the pops that were there."""
+        feeds = self._feeds.get(feed.queue.id, {})
+        if feeds.get(feed.group) is feed:
+            del feeds[feed.group]
+        return list(feed.pops)
 
     # ---- what others tell ----
 

@@ -130,6 +130,7 @@ class Feed:
         "_position",
         "_ready",
         "claiming",
+        "generation",
         "group",
         "group_id",
         "held",
@@ -149,6 +150,8 @@ class Feed:
         self.queue = queue
         self.group = group
         self.group_id = group_id
+        # Counts how often all that was believed turned out to be void.
+        self.generation = 0
         self._ready: OrderedDict[int, Partition] = OrderedDict()
         # Ready partitions that a pop asks for by name; it comes before those that take any.
         self._named_ready: deque[Partition] = deque()
@@ -247,6 +250,22 @@ class Feed:
         for partition in list(self.held.values())[:limit]:
             del self.held[partition.id]
             self.offer_again(partition)
+
+    def reset(self) -> None:
+        """Believe nothing: the group was moved and its leases have ended."""
+        self.generation += 1
+        self._position.clear()
+        self.leased.clear()
+        self.lease_ends.clear()
+        self.held.clear()
+
+    def look_again(self) -> None:
+        """Let the sweep begin anew; partitions that somebody waits for by name come first."""
+        self.sweep_after = 0
+        for name in self.named:
+            partition = self.queue.partitions.get(name)
+            if partition is not None:
+                self.offer_again(partition)
 
     def forget(self, partition_id: int) -> None:
         self._position.pop(partition_id, None)

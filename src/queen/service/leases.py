@@ -91,6 +91,17 @@ class LeaseBook:
     def spans(self, lease_id: uuid.UUID) -> list[Span]:
         return list(self._leases.get(lease_id, {}).values())
 
+    def forget_group(self, group_id: int) -> None:
+        """Strike out the leases of a group that was moved or deleted: they are void."""
+        void = [
+            (lease_id, span.partition.id)
+            for lease_id, spans in self._leases.items()
+            for span in spans.values()
+            if span.group_id == group_id
+        ]
+        for lease_id, partition_id in void:
+            self.close(lease_id, partition_id)
+
     def close(self, lease_id: uuid.UUID, partition_id: int) -> None:
         spans = self._leases.get(lease_id)
         span = spans.pop(partition_id, None) if spans else None

@@ -28,6 +28,7 @@ _NET_INTERVAL_S = 1.0
 _SWEEP_INTERVAL_S = 30.0
 _FEED_IDLE_S = 600.0
 _SWEEP_PAGE = 1000
+_TOUCH_INTERVAL_S = 60.0
 
 
 class Lookout:
@@ -36,6 +37,7 @@ class Lookout:
         self._catalog = catalog
         self._dispatcher = dispatcher
         self._looked: dict[int, datetime] = {}
+        self._touched_at = float("-inf")
         self._looking: dict[int, asyncio.Task[None]] = {}
 
     async def look(self, queue: Queue) -> None:
@@ -95,8 +97,24 @@ class Lookout:
             try:
                 for feeds in self._dispatcher.feeds_by_queue():
                     await self._cast(feeds)
+                await self._touch()
             except QueenError as error:
                 _log.warning("looking for messages: %s", error)
+
+    async def _touch(self) -> None:
+        """Note which groups are in use: what nobody uses must not hold back the clean-up."""
+        now = time.monotonic()
+        if now - self._touched_at < _TOUCH_INTERVAL_S:
+            return
+        since, self._touched_at = self._touched_at, now
+        used = [
+            feed.group_id
+            for feeds in self._dispatcher.feeds_by_queue()
+            for feed in feeds
+            if feed.used_at >= since
+        ]
+        if used:
+            await self._database.fetch("touch_groups", sorted(used))
 
     async def _cast(self, feeds: list[Feed]) -> None:
         now = time.monotonic()

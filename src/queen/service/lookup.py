@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from queen.core.hashing import hash_ids
+from queen.core.visibility import DELETED
 from queen.service.catalog import Partition
 from queen.service.vault import Vault
 from queen.storage.database import Database, Record
@@ -65,8 +66,7 @@ class Lookup:
         if not 0 <= offset < _END:
             return None
         for row in await self._database.fetch("segments_at", partition.id, [offset]):
-            if row["tail"] <= offset < row["end_offset"]:
-                return self._message(row, offset)
+            return self._message(row, offset)
         return None
 
     async def _newest(self, partition: Partition, starts: list[int], wanted: bytes) -> Found | None:
@@ -74,14 +74,18 @@ class Lookup:
         for row in await self._database.fetch("segments_at", partition.id, starts):
             ids = self._vault.segment(row).id_bytes()
             for at in range(len(ids) - 1, -1, -1):
-                offset = row["base_offset"] + at
-                if ids[at] == wanted and offset >= row["tail"]:
-                    return self._message(row, offset)
+                if ids[at] == wanted:
+                    found = self._message(row, row["base_offset"] + at)
+                    if found is not None:
+                        return found
         return None
 
-    def _message(self, row: Record, offset: int) -> Found:
+    def _message(self, row: Record, offset: int) -> Found | None:
         segment = self._vault.segment(row)
         at = offset - row["base_offset"]
+        deleted = segment.column(DELETED)
+        if offset < row["tail"] or (deleted is not None and deleted[at]):
+            return None
         traces = segment.column("traceId")
         return Found(
             offset,

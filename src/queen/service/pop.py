@@ -21,6 +21,7 @@ from queen.service.dispatch import Dispatcher
 from queen.service.feeds import Feed, Grant, Pop
 from queen.service.leases import LeaseBook, Span
 from queen.service.lookout import Lookout
+from queen.service.maintenance import Maintenance
 from queen.service.segments import SegmentCache
 from queen.service.vault import Vault
 from queen.storage.database import Database
@@ -39,6 +40,7 @@ class Popper:
         cache: SegmentCache,
         leases: LeaseBook,
         vault: Vault,
+        maintenance: Maintenance,
     ) -> None:
         self._database = database
         self._catalog = catalog
@@ -48,6 +50,8 @@ class Popper:
         self.dispatcher = Dispatcher(leases)
         self.lookout = Lookout(database, catalog, self.dispatcher)
         self._claims = Claims(database, catalog, cache, leases, vault, self.dispatcher, self)
+        self._maintenance = maintenance
+        maintenance.pops_stopped = self.answer_all
         # Pops by namespace and task that wait; queues that come up later may serve them.
         self._by_label: dict[Pop, tuple[str, str]] = {}
         # Every pop that has not been answered yet.
@@ -65,7 +69,7 @@ class Popper:
         label: tuple[str, str] | None = None,
     ) -> list[Grant]:
         """Return what could be claimed; empty when nothing came within the timeout."""
-        if self._closed:
+        if self.gives_nothing:
             return []
         pop.feeds = [await self._feed(queue, pop) for queue in queues]
         if pop.waits and label is not None:
@@ -76,7 +80,7 @@ class Popper:
                 feed.pops.add(pop)
                 feed.park(pop)
             await self._first_try(pop)
-            if not pop.busy and (not pop.waits or self._closed):
+            if not pop.busy and (not pop.waits or self.gives_nothing):
                 pop.finish([])
             return await self._served(pop, timeout_s)
         except BaseException:
@@ -168,6 +172,45 @@ class Popper:
         for pop in self.dispatcher.remove_queue(queue_id):
             _answer_empty(pop)
 
+    def forget_group(self, queue_id: int, group_id: int) -> None:
+        """A group was deleted. Who waits for it is answered, and comes back as a new group."""
+        self._catalog.forget_group(queue_id, group_id)
+        self._leases.forget_group(group_id)
+        feed = self.dispatcher.feed_of(queue_id, group_id)
+        if feed is not None:
+            for pop in self.dispatcher.remove(feed):
+                _answer_empty(pop)
+
+    def group_moved(self, queue_id: int, group_id: int) -> None:
+        """A group was moved: its leases have ended, and anything may be there to read."""
+        self._leases.forget_group(group_id)
+        feed = self.dispatcher.feed_of(queue_id, group_id)
+        if feed is not None:
+            feed.reset()
+            self.look_again(queue_id, group_id)
+
+    def look_again(self, queue_id: int, group_id: int) -> None:
+        """A group may read what it could not a moment ago."""
+        feed = self.dispatcher.feed_of(queue_id, group_id)
+        if feed is not None:
+            feed.look_again()
+            self.dispatcher.group_resumed(feed)
+            self._spawn(self._refill(feed))
+
+    async def _refill(self, feed: Feed) -> None:
+        await self.lookout.fill(feed)
+        self.dispatcher.pump(feed)
+
+    def missing(self, feed: Feed) -> None:
+        """A claim found no such partition, or no such group."""
+        self._spawn(self._forget_if_gone(feed))
+
+    async def _forget_if_gone(self, feed: Feed) -> None:
+        """Another server may have deleted a group without our hearing of it."""
+        found = await self._database.fetchval("find_group", feed.queue.id, feed.group)
+        if found != feed.group_id:
+            self.forget_group(feed.queue.id, feed.group_id)
+
     # ---- queues that come up while a pop by label waits ----
 
     async def run_labels(self) -> None:
@@ -247,12 +290,20 @@ class Popper:
         if not task.cancelled() and task.exception() is not None:
             _log.warning("background work failed: %s", task.exception())
 
+    @property
+    def gives_nothing(self) -> bool:
+        return self._closed or self._maintenance.pops_are_held
+
+    def answer_all(self) -> None:
+        """Answer every pop that waits with nothing."""
+        for pop in list(self._pops):
+            _answer_empty(pop)
+
     async def close(self) -> None:
         """Answer every parked pop with nothing and let claims under way finish."""
         self._closed = True
         self._catalog.stop_waiting()
-        for pop in list(self._pops):
-            _answer_empty(pop)
+        self.answer_all()
         await self._claims.drained()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)

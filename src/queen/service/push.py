@@ -18,6 +18,7 @@ from queen.service.batcher import Batcher
 from queen.service.catalog import Catalog, Partition
 from queen.service.dedup import Dedup
 from queen.service.lane import Lane
+from queen.service.maintenance import Maintenance
 from queen.service.segments import SegmentCache
 from queen.service.vault import Vault
 from queen.storage.database import Database
@@ -86,6 +87,7 @@ class Pusher:
         vault: Vault,
         cache: SegmentCache,
         committed: Callable[[list[Partition]], None],
+        maintenance: Maintenance,
         flushes: int,
     ) -> None:
         self._database = database
@@ -95,6 +97,7 @@ class Pusher:
         self._admission = Admission(database, vault)
         self._cache = cache
         self._committed = committed
+        self._maintenance = maintenance
         # A partition always goes through the same one, so its appends stay in order and no two
         # flushes of this server wait for one lock.
         self._batchers: list[Batcher[Append]] = [
@@ -112,6 +115,7 @@ class Pusher:
         only some were not, their appends say why."""
         if not appends:
             return
+        self._maintenance.check_push()
         batchers = [self._batcher_of(append) for append in appends]
         for append, batcher in zip(appends, batchers, strict=True):
             batcher.check_room(append.weight)

@@ -10,6 +10,10 @@ looks by itself once a second.
                                              l<queue>                        look for yourself
                                              r<partition>:<group>            lease released
                                              c                               options changed
+                                             s<queue>:<group>                group was moved
+                                             g<queue>:<group>                look for a group
+                                             d<queue>:<group>                group was deleted
+                                             m                               maintenance
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import asyncpg
 
 from queen.errors import QueenError
 from queen.service.catalog import Catalog, Partition
+from queen.service.maintenance import Maintenance
 from queen.service.pop import Popper
 from queen.storage.database import Database
 
@@ -32,17 +37,24 @@ _CHANNEL = "queen_log"
 _GATHER_S = 0.01
 # PostgreSQL takes payloads of up to 8000 bytes.
 _MAX_NAMED = 100
+_MAX_GROUP_WORDS = 20
 
 
 class Signals:
-    def __init__(self, database: Database, catalog: Catalog, popper: Popper) -> None:
+    def __init__(
+        self, database: Database, catalog: Catalog, popper: Popper, maintenance: Maintenance
+    ) -> None:
         self._database = database
         self._catalog = catalog
         self._popper = popper
+        self._maintenance = maintenance
         self._id = uuid.uuid4().hex[:12]
         self._written: dict[int, dict[int, int]] = {}
         self._released: set[tuple[int, int]] = set()
+        # Words about groups, in order and each once.
+        self._groups: dict[str, None] = {}
         self._changed = False
+        self._turned = False
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -61,6 +73,23 @@ class Signals:
         self._changed = True
         self._wake.set()
 
+    def group_moved(self, queue_id: int, group_id: int) -> None:
+        self._tell_group(f"s{queue_id}:{group_id}")
+
+    def look_again(self, queue_id: int, group_id: int) -> None:
+        self._tell_group(f"g{queue_id}:{group_id}")
+
+    def group_deleted(self, queue_id: int, group_id: int) -> None:
+        self._tell_group(f"d{queue_id}:{group_id}")
+
+    def _tell_group(self, word: str) -> None:
+        self._groups[word] = None
+        self._wake.set()
+
+    def maintenance_turned(self) -> None:
+        self._turned = True
+        self._wake.set()
+
     def _payload(self) -> str:
         words = [self._id]
         many = sum(map(len, self._written.values())) > _MAX_NAMED
@@ -72,11 +101,14 @@ class Signals:
                 words.append(f"w{queue_id}:{named}")
         leases = list(self._released)[:_MAX_NAMED]
         words += [f"r{partition}:{group}" for partition, group in leases]
-        if self._changed:
-            words.append("c")
-        self._written, self._changed = {}, False
+        groups = list(self._groups)[:_MAX_GROUP_WORDS]
+        words += groups
+        words += ["c"] * self._changed + ["m"] * self._turned
+        self._written, self._changed, self._turned = {}, False, False
         self._released.difference_update(leases)
-        if self._released:
+        for word in groups:
+            del self._groups[word]
+        if self._released or self._groups:
             # The rest goes with the next one.
             self._wake.set()
         return " ".join(words)
@@ -124,7 +156,7 @@ class Signals:
         try:
             for word in words:
                 await self._act_on(word)
-        except (QueenError, ValueError) as error:
+        except (QueenError, ValueError, KeyError) as error:
             _log.debug("notification not understood or not followed: %s", error)
 
     async def _act_on(self, word: str) -> None:
@@ -144,3 +176,13 @@ class Signals:
                 self._popper.dispatcher.released_elsewhere(partition, group_id)
         elif kind == "c":
             self._catalog.expire_options()
+        elif kind == "m":
+            await self._maintenance.refresh()
+        else:
+            queue_id, group_id = map(int, rest.split(":"))
+            follow = {
+                "s": self._popper.group_moved,
+                "g": self._popper.look_again,
+                "d": self._popper.forget_group,
+            }
+            follow[kind](queue_id, group_id)

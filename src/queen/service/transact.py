@@ -17,6 +17,7 @@ from queen.errors import LeaseLost, Unavailable
 from queen.service.ack import Acker, Settlement
 from queen.service.append import Append
 from queen.service.lane import Lane
+from queen.service.maintenance import Maintenance
 from queen.service.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
 from queen.storage.database import Database, Transaction
 
@@ -41,8 +42,11 @@ class Guard(NamedTuple):
 
 
 class Transactor:
-    def __init__(self, database: Database, pusher: Pusher, acker: Acker) -> None:
+    def __init__(
+        self, database: Database, pusher: Pusher, acker: Acker, maintenance: Maintenance
+    ) -> None:
         self._database = database
+        self._maintenance = maintenance
         self._pusher = pusher
         self._acker = acker
 
@@ -50,6 +54,8 @@ class Transactor:
         self, appends: list[Append], settlements: list[Settlement], guards: list[Guard]
     ) -> None:
         """Commit all of it, or raise and change nothing."""
+        if appends:
+            self._maintenance.check_push()
         lanes = await self._pusher.plan(appends)
         await self._pusher.check_admission(lanes)
         await self._acker.find_spans(settlements)

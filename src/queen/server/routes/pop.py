@@ -75,11 +75,12 @@ class PopRoutes:
         query = Query(request.query)
         pop, timeout_s = _pop_of(query, partition, None), _timeout_s(query)
         queue = await self._broker.catalog.queue(name)
+        popper = self._broker.popper
         if queue is None and pop.waits:
             # A consumer may come before its producer; what is new is new since it came.
             pop = _pop_of(query, partition, await self._broker.now())
             started = time.monotonic()
-            waiting = self._broker.catalog.appearance(name, timeout_s)
+            waiting = self._broker.catalog.appearance(name, timeout_s, lambda: popper.gives_nothing)
             queue = await _unless_gone(request, waiting)
             timeout_s = max(0.0, timeout_s - (time.monotonic() - started))
         if queue is None:

@@ -20,6 +20,8 @@ begin
      where p.queue_id = v_queue and d.partition_id = p.id;
     delete from dedup_index d using partitions p
      where p.queue_id = v_queue and d.partition_id = p.id;
+    delete from traces t using partitions p
+     where p.queue_id = v_queue and t.partition_id = p.id;
     delete from partitions where queue_id = v_queue;
     delete from groups where queue_id = v_queue;
     delete from queues where id = v_queue;

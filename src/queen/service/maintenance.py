@@ -1,0 +1,71 @@
+"""Maintenance: switches that hold back pushes or pops on every server of a database.
+
+The switches are rows in `system_state`. A server is told by a signal when one is turned and
+looks by itself twice a second, so all servers follow within a second. While the database
+does not answer, what was last known holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from queen.errors import InMaintenance, QueenError
+from queen.storage.database import Database
+
+_log = logging.getLogger(__name__)
+
+_INTERVAL_S = 0.5
+
+PUSH = "maintenance_mode"
+POP = "pop_maintenance_mode"
+
+
+class _Switch(msgspec.Struct):
+    enabled: bool = False
+
+
+_switch = msgspec.json.Decoder(_Switch)
+
+
+class Maintenance:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.pushes_are_held = False
+        self.pops_are_held = False
+        # Called when pops begin to be held back: those that wait must not wait on.
+        self.pops_stopped: Callable[[], None] = lambda: None
+
+    def check_push(self) -> None:
+        """Raise when messages cannot be taken now. The spool will take them here instead."""
+        if self.pushes_are_held:
+            raise InMaintenance
+
+    async def refresh(self) -> None:
+        """Ask the database how the switches stand."""
+        rows = await self._database.fetch("read_state")
+        switches = {row["key"]: row["value"] for row in rows if row["key"] in (PUSH, POP)}
+        on = {key: _switch.decode(value).enabled for key, value in switches.items()}
+        self.pushes_are_held = on.get(PUSH, False)
+        stopped = on.get(POP, False) and not self.pops_are_held
+        self.pops_are_held = on.get(POP, False)
+        if stopped:
+            self.pops_stopped()
+
+    async def turn(self, switch: str, enabled: bool) -> None:
+        """Turn a switch for all servers."""
+        value = msgspec.json.encode(_Switch(enabled)).decode()
+        await self._database.fetch("write_state", switch, value)
+        await self.refresh()
+
+    async def run(self) -> None:
+        """Follow what other servers turned, told or not."""
+        while True:
+            try:
+                await self.refresh()
+            except QueenError as error:
+                _log.debug("maintenance: %s", error)
+            await asyncio.sleep(_INTERVAL_S)

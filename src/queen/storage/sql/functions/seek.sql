@@ -1,0 +1,57 @@
+-- Moves a group to a time or an offset, in one partition or in all of its queue; arguments
+-- as for `queen.seek_targets`. Leases end: their holders' acks are refused from now on.
+--
+-- Every partition gets a cursor, also those the group has not read yet: a consumer that comes
+-- to one at the same moment then waits here and finds it moved. Partitions that are made
+-- later follow by `starts_at`. Rows are written in order of partition, so this takes its
+-- locks like everybody else: group -> cursors by (partition, group).
+--
+-- Returns no row when the group is gone; otherwise how many partitions are concerned, how
+-- many messages are delivered again, and how many never. A dry run changes nothing.
+create or replace function queen.seek(
+    p_group integer, p_partition bigint, p_at timestamptz, p_offset bigint, p_dry boolean
+) returns table (partitions bigint, again bigint, skipped bigint, new_offset bigint)
+language plpgsql
+set search_path = queen, pg_temp
+as $$
+begin
+    if p_dry then
+        return query
+            select count(*) filter (where t.has_cursor or t.old_offset <> t.new_offset),
+                   coalesce(sum(greatest(t.old_offset - t.new_offset, 0)), 0)::bigint,
+                   coalesce(sum(greatest(t.new_offset - t.old_offset, 0)), 0)::bigint,
+                   max(t.new_offset)
+              from queen.seek_targets(p_group, p_partition, p_at, p_offset) t
+            having exists (select 1 from groups g where g.id = p_group);
+        return;
+    end if;
+
+    perform 1 from groups g where g.id = p_group for no key update;
+    if not found then
+        return;
+    end if;
+    return query
+        with targets as materialized (
+            select * from queen.seek_targets(p_group, p_partition, p_at, p_offset)
+        ), moved as (
+            insert into cursors as k (partition_id, group_id, committed)
+            select t.partition_id, p_group, t.new_offset from targets t order by t.partition_id
+                on conflict (partition_id, group_id) do update
+               set committed = excluded.committed, epoch = k.epoch + 1,
+                   lease_id = null, lease_until = null, batch_start = null, batch_end = null,
+                   attempts = 0, acked = null, failed = null, failures = null, receipts = '',
+                   retry_at = null, careful_until = null
+        )
+        select count(*) filter (where t.has_cursor or t.old_offset <> t.new_offset),
+               coalesce(sum(greatest(t.old_offset - t.new_offset, 0)), 0)::bigint,
+               coalesce(sum(greatest(t.new_offset - t.old_offset, 0)), 0)::bigint,
+               max(t.new_offset)
+          from targets t;
+    if p_partition is null then
+        update groups g
+           set starts_at = nullif(p_at, '-infinity'),
+               subscription_mode = case when p_at = '-infinity' then 'all' else 'timestamp' end
+         where g.id = p_group;
+    end if;
+end
+$$;
