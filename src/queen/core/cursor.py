@@ -116,11 +116,12 @@ def settle(
 def set_aside(cursor: Cursor, offset: int) -> Cursor:
     """Return the cursor with one message done, whoever holds it and whether or not it is next."""
     after = replace(cursor, failures=dict(cursor.failures))
-    if not _is_done(after, offset):
+    if not is_done(after, offset):
         after.acked |= 1 << (offset - after.committed)
         after.failed &= ~(1 << (offset - after.committed))
-        if after.lease_id is None:
+        if not after.live:
             after.attempts = 0
+            _end_lease(after)
         _pass_over_done(after)
     return after
 
@@ -130,20 +131,21 @@ def _refused(cursor: Cursor, lease_id: uuid.UUID | None, wishes: Mapping[int, Wi
     upto = acked_up_to(cursor.receipts, lease_id) if lease_id is not None else None
     verdicts = {
         offset: Verdict.ALREADY
-        if upto is not None and offset < upto and _is_done(cursor, offset)
+        if upto is not None and offset < upto and is_done(cursor, offset)
         else Verdict.LOST
         for offset in wishes
     }
     return Settled(cursor, verdicts)
 
 
-def _is_done(cursor: Cursor, offset: int) -> bool:
+def is_done(cursor: Cursor, offset: int) -> bool:
+    """Return whether a message needs nothing more from the group."""
     return offset < cursor.committed or bool(cursor.acked >> (offset - cursor.committed) & 1)
 
 
 def _mark(after: Settled, offset: int, wish: Wish, retry_limit: int | None) -> Verdict:
     cursor = after.cursor
-    if _is_done(cursor, offset):
+    if is_done(cursor, offset):
         return Verdict.ALREADY
     if cursor.batch_end is None or offset >= cursor.batch_end:
         return Verdict.LOST
@@ -202,7 +204,7 @@ def _pass_over_done(cursor: Cursor) -> int:
     cursor.acked >>= steps
     cursor.failed >>= steps
     if cursor.failures:
-        cursor.failures = {o: n for o, n in cursor.failures.items() if not _is_done(cursor, o)}
+        cursor.failures = {o: n for o, n in cursor.failures.items() if not is_done(cursor, o)}
     return steps
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from queen.server.http import Request, Response
 from queen.server.routes.ack import AckRoutes
+from queen.server.routes.deadletters import DeadLetterRoutes
 from queen.server.routes.fetch import FetchRoutes
 from queen.server.routes.groups import GroupRoutes
 from queen.server.routes.health import HealthRoutes
@@ -26,6 +27,7 @@ _RESOURCES = (
     AckRoutes,
     TransactionRoutes,
     QueueRoutes,
+    DeadLetterRoutes,
     FetchRoutes,
     GroupRoutes,
     SeekRoutes,

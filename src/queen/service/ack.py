@@ -10,13 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from queen.core.cursor import (
     Cursor,
@@ -24,24 +20,21 @@ from queen.core.cursor import (
     Verdict,
     Wish,
     acked_up_to,
-    bits_from_bytes,
-    bits_to_bytes,
     set_aside,
     settle,
 )
-from queen.core.frame import CODEC_RAW
 from queen.errors import QueenError
 from queen.service.batcher import Batcher
+from queen.service.burial import Burial, Letter, Place
 from queen.service.catalog import Partition
+from queen.service.cursors import Key, lock, store
 from queen.service.leases import LeaseBook, Span, span_of
-from queen.service.message import Message, message_at
+from queen.service.message import Message
 from queen.service.segments import Stored
 from queen.service.vault import Vault
 from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)
-
-_failures = msgspec.json.Decoder(dict[int, int])
 
 # How far back an ended lease is looked through for the messages of a repeated ack.
 _LOOK_BACK = 10_000
@@ -49,22 +42,6 @@ _SILENT = "No consumer ever came back with it"
 
 # Partition, group, lease, how far the group has got, and how long the rest must wait.
 LeaseEnded = Callable[[Partition, str, uuid.UUID | None, int, int], None]
-
-
-class Letter(NamedTuple):
-    """A dead letter, field by field as it is stored."""
-
-    partition_id: int
-    group_id: int
-    offset: int
-    transaction_id: str
-    trace_id: str | None
-    payload: bytes
-    error: str | None
-    attempts: int
-    created_at: datetime
-    codec: int
-    producer_sub: str | None
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +72,7 @@ class Settlement:
         return len(self.wishes)
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> Key:
         return self.partition.id, self.group_id
 
     def covers_span(self) -> bool:
@@ -114,6 +91,18 @@ class Settlement:
         self.all_done = verdict is Verdict.DONE
 
 
+class Death(NamedTuple):
+    """A message that was given up, and how often it was tried."""
+
+    settlement: Settlement
+    offset: int
+    attempts: int
+
+    @property
+    def place(self) -> Place:
+        return self.settlement.partition.id, self.offset
+
+
 class Acker:
     def __init__(
         self,
@@ -125,6 +114,7 @@ class Acker:
     ) -> None:
         self._database = database
         self._vault = vault
+        self._burial = Burial(vault)
         self._leases = leases
         self._lease_ended = lease_ended
         self._tell_others = tell_others
@@ -259,27 +249,22 @@ class Acker:
 
     async def settle_in(self, transaction: Transaction, settlements: list[Settlement]) -> None:
         """Apply acknowledgments inside a transaction that may do more."""
-        keys = sorted({one.key for one in settlements})
-        rows = await transaction.fetch(
-            "lock_cursors", [key[0] for key in keys], [key[1] for key in keys]
-        )
-        cursors = {(row["partition_id"], row["group_id"]): _cursor(row) for row in rows}
-        changed: dict[tuple[int, int], int] = {}
-        dead: list[tuple[Settlement, int, int]] = []
+        cursors = await lock(transaction, (one.key for one in settlements))
+        changed: dict[Key, Cursor] = {}
+        waits_ms: dict[Key, int] = {}
+        dead: list[Death] = []
         for one in settlements:
-            cursor = cursors.get(one.key)
+            cursor = changed.get(one.key) or cursors.get(one.key)
             if cursor is None:
                 one.give(Verdict.LOST)
                 continue
             after = _apply(one, cursor)
-            dead += [(one, offset, tries) for offset, tries in after.dead.items()]
+            dead += [Death(one, offset, tries) for offset, tries in after.dead.items()]
             if after.cursor is not cursor:
-                cursors[one.key] = after.cursor
-                changed[one.key] = one.retry_ms
-        if dead:
-            await self._bury(transaction, dead)
-        if changed:
-            await transaction.execute("store_cursors", *_columns(changed, cursors))
+                changed[one.key] = after.cursor
+                waits_ms[one.key] = one.retry_ms
+        await self._bury(transaction, dead)
+        await store(transaction, changed, waits_ms)
 
     async def give_up(
         self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
@@ -287,16 +272,14 @@ class Acker:
         """Set aside a message that no consumer ever came back from."""
         one = Settlement(partition, group, group_id, None, {}, reason=_SILENT)
         async with self._database.transaction() as transaction:
-            rows = await transaction.fetch("lock_cursors", [partition.id], [group_id])
-            cursor = _cursor(rows[0]) if rows else None
+            cursor = (await lock(transaction, [one.key])).get(one.key)
             if cursor is None or cursor.live or cursor.committed != offset:
                 return
             if cursor.attempts < attempts:
                 return
-            await self._bury(transaction, [(one, offset, attempts)])
+            await self._bury(transaction, [Death(one, offset, attempts)])
             after = set_aside(cursor, offset)
-            after.lease_id = after.batch_start = after.batch_end = None
-            await transaction.execute("store_cursors", *_columns({one.key: 0}, {one.key: after}))
+            await store(transaction, {one.key: after}, {})
 
     async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
         """End a lease of which the group is shown nothing."""
@@ -305,58 +288,21 @@ class Acker:
             await self.settle_in(transaction, [one])
         self.finish(one)
 
-    async def _bury(
-        self, transaction: Transaction, dead: list[tuple[Settlement, int, int]]
-    ) -> None:
+    async def _bury(self, transaction: Transaction, dead: list[Death]) -> None:
         """Copy dead messages aside, in the transaction that moves the cursor past them."""
-        offsets: dict[int, set[int]] = defaultdict(set)
-        for one, offset, _ in dead:
-            offsets[one.partition.id].add(offset)
-        spans = [(partition, offset) for partition, group in offsets.items() for offset in group]
-        rows = await transaction.fetch(
-            "read_spans",
-            [partition for partition, _ in spans],
-            [offset for _, offset in spans],
-            [offset + 1 for _, offset in spans],
-        )
-        messages = self._messages_at(rows, offsets)
+        if not dead:
+            return
+        messages = await self._burial.messages(transaction, (death.place for death in dead))
         letters: list[Letter] = []
-        for one, offset, attempts in dead:
-            message = messages.get((one.partition.id, offset))
-            if message is not None and _is_kept(one, message):
-                letters.append(self._letter(one, message, attempts))
-        if letters:
-            await transaction.execute("bury", *map(list, zip(*letters, strict=True)))
-
-    def _letter(self, one: Settlement, message: Message, attempts: int) -> Letter:
-        payload, codec = message.payload, CODEC_RAW
-        if one.partition.queue.options.encryption_enabled:
-            codec, payload = self._vault.close_letter(one.partition.id, payload)
-        return Letter(
-            one.partition.id,
-            one.group_id,
-            message.offset,
-            message.transaction_id,
-            message.trace_id,
-            payload,
-            one.errors.get(message.transaction_id) or one.reason,
-            attempts,
-            message.created_at,
-            codec,
-            message.producer_sub,
-        )
-
-    def _messages_at(
-        self, rows: list[Any], offsets: Mapping[int, set[int]]
-    ) -> dict[tuple[int, int], Message]:
-        found: dict[tuple[int, int], Message] = {}
-        for row in rows:
-            segment = self._vault.segment(row)
-            for at, offset in enumerate(range(row["base_offset"], row["end_offset"])):
-                if offset in offsets[row["partition_id"]]:
-                    message = message_at(segment, at, offset, row["created_at"])
-                    found[row["partition_id"], offset] = message
-        return found
+        for death in dead:
+            message, one = messages.get(death.place), death.settlement
+            if message is None or not _is_kept(one, message):
+                continue
+            error = one.errors.get(message.transaction_id) or one.reason
+            letters.append(
+                self._burial.letter(one.partition, one.group_id, message, error, death.attempts)
+            )
+        await self._burial.bury(transaction, letters)
 
 
 def _is_kept(one: Settlement, message: Message) -> bool:
@@ -394,41 +340,3 @@ def _apply(one: Settlement, cursor: Cursor) -> Settled:
     one.committed = after.cursor.committed
     one.ended = cursor.lease_id is not None and after.cursor.lease_id is None
     return after
-
-
-def _cursor(row: Record) -> Cursor:
-    return Cursor(
-        committed=row["committed"],
-        batch_start=row["batch_start"],
-        batch_end=row["batch_end"],
-        # asyncpg has its own UUID class; ours compares equal to it, but not the other way.
-        lease_id=uuid.UUID(bytes=row["lease_id"].bytes) if row["lease_id"] else None,
-        live=row["live"],
-        attempts=row["attempts"],
-        acked=bits_from_bytes(row["acked"]),
-        failed=bits_from_bytes(row["failed"]),
-        failures=_failures.decode(row["failures"]) if row["failures"] else {},
-        receipts=row["receipts"],
-    )
-
-
-def _columns(
-    changed: dict[tuple[int, int], int], cursors: dict[tuple[int, int], Cursor]
-) -> list[list[Any]]:
-    """Return the arguments of `store_cursors`; `changed` says how long each has to wait."""
-    keys = sorted(changed)
-    rows = [cursors[key] for key in keys]
-    return [
-        [key[0] for key in keys],
-        [key[1] for key in keys],
-        [row.committed for row in rows],
-        [row.batch_start for row in rows],
-        [row.batch_end for row in rows],
-        [row.lease_id for row in rows],
-        [row.attempts for row in rows],
-        [bits_to_bytes(row.acked) for row in rows],
-        [bits_to_bytes(row.failed) for row in rows],
-        [msgspec.json.encode(row.failures) if row.failures else None for row in rows],
-        [row.receipts for row in rows],
-        [changed[key] for key in keys],
-    ]

@@ -20,6 +20,7 @@ from queen.core.options import QueueOptions
 from queen.errors import EncryptionUnavailable
 from queen.service.ack import Acker
 from queen.service.catalog import Catalog, Partition
+from queen.service.deadletters import DeadLetters
 from queen.service.dedup import Dedup
 from queen.service.fetch import Fetcher
 from queen.service.groups import Groups
@@ -81,6 +82,7 @@ class Broker:
         self.popper.acker = self.acker
         self.transactor = Transactor(database, self.pusher, self.acker, self.maintenance)
         self.fetcher = Fetcher(database, self.catalog, self.vault)
+        self.dead_letters = DeadLetters(database, self.catalog, self.vault, self.pusher)
         self.lookup = Lookup(database, self.vault)
         self.lag = Lag(database)
         self.groups = Groups(database, self.popper, self.signals)

@@ -8,13 +8,12 @@ from collections import defaultdict
 from collections.abc import Awaitable
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
-
 from queen.core.cursor import bits_from_bytes
 from queen.core.ids import new_lease
 from queen.errors import OutcomeUnknown, QueenError
 from queen.service.batcher import Batcher
 from queen.service.catalog import Catalog, Partition
+from queen.service.cursors import failures_of
 from queen.service.dispatch import Attempt, Dispatcher
 from queen.service.feeds import Feed, Grant
 from queen.service.leases import LeaseBook, Span, span_of
@@ -28,8 +27,6 @@ _GRANTED, _EMPTY, _HELD, _MISSING, _SPENT, _EXHAUSTED, _PAUSED = range(7)
 _KNOWS_HEAD = {_GRANTED, _EMPTY, _HELD, _EXHAUSTED}
 # What is read of one partition for one pop, as it is stored.
 _MAX_READ_BYTES = 16 * 1024 * 1024
-
-_failures = msgspec.json.Decoder(dict[int, int])
 
 
 class Entry(NamedTuple):
@@ -186,7 +183,7 @@ class Claims:
             row["attempt"],
             row["seen"],
             bits_from_bytes(row["acked"]),
-            _failures.decode(row["failures"]) if row["failures"] else {},
+            failures_of(row["failures"]) if row["failures"] else {},
             row["wait_ms"],
         )
         if lease_id is None:

@@ -8,12 +8,10 @@ few at a time, newest first, and no further than a bound.
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import NamedTuple
-
 from queen.core.hashing import hash_ids
 from queen.core.visibility import DELETED
 from queen.service.catalog import Partition
+from queen.service.message import Message, message_at
 from queen.service.vault import Vault
 from queen.storage.database import Database, Record
 
@@ -25,23 +23,12 @@ _MAX_BODIES = 10_000
 _END = 2**62
 
 
-class Found(NamedTuple):
-    """A stored message."""
-
-    offset: int
-    transaction_id: str
-    trace_id: str | None
-    created_at: datetime
-    # JSON text as the producer wrote it.
-    payload: bytes
-
-
 class Lookup:
     def __init__(self, database: Database, vault: Vault) -> None:
         self._database = database
         self._vault = vault
 
-    async def by_transaction_id(self, partition: Partition, transaction_id: str) -> Found | None:
+    async def by_transaction_id(self, partition: Partition, transaction_id: str) -> Message | None:
         """Return the newest message of a partition with this id; what retention took is gone."""
         wanted = transaction_id.encode()
         digest = hash_ids([wanted]).tobytes()
@@ -61,7 +48,7 @@ class Lookup:
             bodies += len(suspects)
         return None
 
-    async def at(self, partition: Partition, offset: int) -> Found | None:
+    async def at(self, partition: Partition, offset: int) -> Message | None:
         """Return the message at an offset, unless it is not written yet or no longer there."""
         if not 0 <= offset < _END:
             return None
@@ -69,7 +56,9 @@ class Lookup:
             return self._message(row, offset)
         return None
 
-    async def _newest(self, partition: Partition, starts: list[int], wanted: bytes) -> Found | None:
+    async def _newest(
+        self, partition: Partition, starts: list[int], wanted: bytes
+    ) -> Message | None:
         """Return the newest message with an id among segments that are given newest first."""
         for row in await self._database.fetch("segments_at", partition.id, starts):
             ids = self._vault.segment(row).id_bytes()
@@ -80,17 +69,10 @@ class Lookup:
                         return found
         return None
 
-    def _message(self, row: Record, offset: int) -> Found | None:
+    def _message(self, row: Record, offset: int) -> Message | None:
         segment = self._vault.segment(row)
         at = offset - row["base_offset"]
         deleted = segment.column(DELETED)
         if offset < row["tail"] or (deleted is not None and deleted[at]):
             return None
-        traces = segment.column("traceId")
-        return Found(
-            offset,
-            segment.transaction_ids(at, at + 1)[0],
-            traces[at] if traces else None,
-            row["created_at"],
-            segment.payloads(at, at + 1)[0],
-        )
+        return message_at(segment, at, offset, row["created_at"])

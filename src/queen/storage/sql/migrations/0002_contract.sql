@@ -18,12 +18,16 @@ alter table queen.cursors
 -- Found by queue, newest first; the payload may be encrypted (`codec`, as in segments).
 alter table queen.dead_letters
     add column queue_id integer,
+    -- By name: dead letters outlive their group.
+    add column consumer_group text,
     add column codec smallint not null default 0,
     add column producer_sub text;
-update queen.dead_letters d set queue_id = p.queue_id
-  from queen.partitions p where p.id = d.partition_id;
+update queen.dead_letters d set queue_id = p.queue_id, consumer_group = g.name
+  from queen.partitions p, queen.groups g where p.id = d.partition_id and g.id = d.group_id;
 delete from queen.dead_letters where queue_id is null;
-alter table queen.dead_letters alter column queue_id set not null;
+alter table queen.dead_letters
+    alter column queue_id set not null,
+    alter column consumer_group set not null;
 create index dead_letters_by_queue on queen.dead_letters (queue_id, failed_at desc, id desc);
 create index dead_letters_by_time on queen.dead_letters (failed_at desc, id desc);
 

@@ -70,13 +70,14 @@ returning c.partition_id
 -- name: bury :exec
 -- Set messages aside for good. A repeated ack finds them there already.
 insert into queen.dead_letters
-    (queue_id, partition_id, group_id, message_offset, transaction_id, trace_id, payload, error,
-     attempts, created_at, codec, producer_sub)
-select p.queue_id, w.*
+    (queue_id, consumer_group, partition_id, group_id, message_offset, transaction_id, trace_id,
+     payload, error, attempts, created_at, codec, producer_sub)
+select p.queue_id, g.name, w.*
 from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::text[], $5::text[],
             $6::bytea[], $7::text[], $8::integer[], $9::timestamptz[], $10::smallint[],
             $11::text[])
      w (partition_id, group_id, message_offset, transaction_id, trace_id, payload, error,
         attempts, created_at, codec, producer_sub)
 join queen.partitions p on p.id = w.partition_id
+join queen.groups g on g.id = w.group_id
 on conflict (partition_id, group_id, message_offset) do nothing
