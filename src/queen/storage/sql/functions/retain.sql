@@ -1,0 +1,83 @@
+-- Removes the oldest segments of a queue that were written before an instant, and answers how
+-- far it looked, so that the next round can go on from there.
+--
+-- p_before     nothing written at or after this is touched
+-- p_after      where the last round ended: nothing at or before it is looked at again
+-- p_live_since groups used since then are alive. Null removes whatever is old enough; otherwise
+--              only what every living group has done, and nothing when there is none
+-- p_limit      how many segments one round looks at
+--
+-- A partition loses a prefix of its segments, `tail` says where it begins now, and a cursor
+-- that stood before that is passed over what is gone by the next claim. Partitions are locked
+-- by id, as everywhere; an append to one of them waits for this round.
+create or replace function queen.retain(
+    p_queue integer,
+    p_before timestamptz,
+    p_after timestamptz,
+    p_live_since timestamptz,
+    p_limit integer
+) returns table (looked integer, looked_until timestamptz, segments bigint, messages bigint)
+language plpgsql
+set search_path = queen, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_until timestamptz;
+    v_looked integer;
+    v_ids bigint[];
+    v_ends bigint[];
+    v_floors bigint[];
+begin
+    -- Whole instants only: segments that were committed together share their time.
+    select max(w.created_at), count(*) into v_until, v_looked from (
+        select s.created_at from segments s
+         where s.queue_id = p_queue and s.created_at < p_before and s.created_at > p_after
+         order by s.created_at limit p_limit
+    ) w;
+    looked := v_looked; looked_until := v_until; segments := 0; messages := 0;
+    if v_looked = 0 then
+        return next;
+        return;
+    end if;
+
+    select array_agg(w.partition_id), array_agg(w.upto) into v_ids, v_ends from (
+        select s.partition_id, max(s.end_offset) as upto
+          from segments s
+         where s.queue_id = p_queue and s.created_at <= v_until and s.created_at > p_after
+         group by s.partition_id order by s.partition_id
+    ) w;
+
+    if p_live_since is not null then
+        -- How far the slowest living group has got; a partition it has not opened counts from
+        -- where its subscription starts.
+        select array_agg(least(w.upto, f.done) order by w.n) into v_ends
+          from unnest(v_ids, v_ends) with ordinality w (id, upto, n)
+         cross join lateral (
+            select coalesce(min(coalesce(c.committed, case when g.starts_at is null then 0
+                                     else queen.offset_at(w.id, g.starts_at) end)), 0) as done
+              from groups g
+              left join cursors c on c.partition_id = w.id and c.group_id = g.id
+             where g.queue_id = p_queue and g.used_at >= p_live_since
+         ) f;
+    end if;
+
+    perform 1 from partitions p where p.id = any (v_ids) order by p.id for no key update;
+    with gone as (
+        delete from segments s using unnest(v_ids, v_ends) w (id, upto)
+         where s.partition_id = w.id and s.end_offset <= w.upto
+        returning s.partition_id, s.base_offset, s.end_offset, s.hashes
+    ), forgotten as (
+        delete from dedup_index d using gone, lateral generate_series(
+                   0, coalesce(length(gone.hashes), 0) / 8 - 1) g
+         where d.partition_id = gone.partition_id
+           and d.hash = substring(gone.hashes from g * 8 + 1 for 8)
+           and d.message_offset = gone.base_offset + g
+    ), tails as (
+        update partitions p set tail = greatest(p.tail, w.tail)
+          from (select partition_id, max(end_offset) as tail from gone group by partition_id) w
+         where p.id = w.partition_id
+    )
+    select count(*), coalesce(sum(end_offset - base_offset), 0) into segments, messages from gone;
+    return next;
+end
+$$;

@@ -1,0 +1,27 @@
+-- name: queues_to_clean :many
+-- Queues whose options say that something may be removed.
+select id, name, options from queen.queues
+where ((options ->> 'retentionEnabled')::boolean
+       and ((options ->> 'retentionSeconds')::bigint > 0
+            or (options ->> 'completedRetentionSeconds')::bigint > 0))
+   or (options ->> 'maxWaitTimeSeconds')::bigint > 0
+   or (options ->> 'ttl')::bigint > 0
+order by id
+
+-- name: retain :many
+-- Remove old segments of one queue; see the function.
+select * from queen.retain(
+    $1, clock_timestamp() - $2::bigint * interval '1 second', $3,
+    case when $4::bigint is not null
+         then clock_timestamp() - $4::bigint * interval '1 second' end, $5)
+
+-- name: record_retention :exec
+insert into queen.retention_history (queue_id, kind, segments, messages)
+values ($1, $2, $3, $4)
+
+-- name: drop_idle_partitions :many
+select * from queen.drop_idle_partitions(
+    $1, clock_timestamp() - $2::bigint * interval '1 second', $3)
+
+-- name: clear_queue :one
+select queen.clear_queue($1, $2)
