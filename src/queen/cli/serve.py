@@ -55,6 +55,24 @@ TraceDays = Annotated[
     int,
     typer.Option(envvar="QUEEN_TRACE_DAYS", min=1, max=3650, help="Traces are kept this long."),
 ]
+MetricsDays = Annotated[
+    int,
+    typer.Option(
+        envvar=["QUEEN_METRICS_RETENTION_DAYS", "METRICS_RETENTION_DAYS"],
+        min=1,
+        max=3650,
+        help="Days that throughput and other numbers about the past are kept.",
+    ),
+]
+MetricsQueues = Annotated[
+    int,
+    typer.Option(
+        envvar="QUEEN_METRICS_QUEUES",
+        min=0,
+        max=10_000,
+        help="Queues that have Prometheus metrics of their own; the others are one, `other`.",
+    ),
+]
 Insecure = Annotated[
     bool,
     typer.Option(envvar="QUEEN_INSECURE", help="Listen beyond loopback without authentication."),
@@ -89,6 +107,8 @@ def serve(
     dedup_hashes: DedupHashes = 2_000_000,
     trace_days: TraceDays = 30,
     encryption_key: EncryptionKey = "",
+    metrics_retention_days: MetricsDays = 90,
+    metrics_queues: MetricsQueues = 100,
     insecure: Insecure = False,
     allow_weak_durability: AllowWeak = False,
     show_settings: ShowSettings = False,
@@ -113,8 +133,13 @@ def serve(
                 host=host,
                 port=port,
                 shared=workers > 1,
-                limits=Limits(dedup_hashes=dedup_hashes, trace_days=trace_days),
                 encryption_keys=encryption_key,
+                limits=Limits(
+                    dedup_hashes=dedup_hashes,
+                    trace_days=trace_days,
+                    metrics_retention_days=metrics_retention_days,
+                    metrics_queues=metrics_queues,
+                ),
             )
             _run(options, workers)
     except StartupError as error:
@@ -256,9 +281,16 @@ def _serve_and_tell(options: ServeOptions, ready: Event) -> None:
 
 def _serve_in_processes(options: ServeOptions, workers: int, ready: Callable[[], None]) -> None:
     """Run several processes that share the port; each is a server of its own to the others."""
+    import msgspec
+
     context = multiprocessing.get_context("spawn")
     events = [context.Event() for _ in range(workers)]
-    processes = [context.Process(target=_serve_and_tell, args=(options, event)) for event in events]
+    processes = [
+        context.Process(
+            target=_serve_and_tell, args=(msgspec.structs.replace(options, worker=number), event)
+        )
+        for number, event in enumerate(events)
+    ]
     for process in processes:
         process.start()
 

@@ -15,6 +15,7 @@ from queen.core.cipher import parse_keys
 from queen.errors import StartupError
 from queen.server.app import App
 from queen.server.connection import Hub
+from queen.service.activity import ServerName
 from queen.service.broker import Broker, Limits
 
 _BACKLOG = 1024
@@ -27,6 +28,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 6632
     # Several processes listen on one port; the kernel deals the connections out.
     shared: bool = False
+    # Which of them this is.
+    worker: int = 0
     limits: Limits = Limits()
     # Hexadecimal keys, the first one encrypts; see `queen.core.cipher`.
     encryption_keys: str = ""
@@ -59,7 +62,8 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     keys = parse_keys(options.encryption_keys)
-    broker = await Broker.start(options.dsn, options.limits, keys)
+    name = ServerName(port=options.port, worker=options.worker)
+    broker = await Broker.start(options.dsn, options.limits, keys, name)
     hub = Hub(App(broker).handle)
     watching = asyncio.create_task(hub.watch())
     server = await loop.create_server(hub.protocol, sock=bound)

@@ -24,6 +24,7 @@ from queen.core.cursor import (
     settle,
 )
 from queen.errors import QueenError
+from queen.service.activity import Activity
 from queen.service.batcher import Batcher
 from queen.service.burial import Burial, Letter, Place
 from queen.service.catalog import Partition
@@ -109,6 +110,7 @@ class Acker:
         database: Database,
         vault: Vault,
         leases: LeaseBook,
+        activity: Activity,
         lease_ended: LeaseEnded,
         tell_others: Callable[[Partition, int], None],
     ) -> None:
@@ -116,6 +118,7 @@ class Acker:
         self._vault = vault
         self._burial = Burial(vault)
         self._leases = leases
+        self._activity = activity
         self._lease_ended = lease_ended
         self._tell_others = tell_others
         self._batcher: Batcher[Settlement] = Batcher(
@@ -162,6 +165,7 @@ class Acker:
 
     def finish(self, one: Settlement) -> None:
         """Tell whoever waits for the partition, then whoever asked."""
+        self._activity.settled(one)
         if one.ended:
             if one.lease_id is not None:
                 self._leases.close(one.lease_id, one.partition.id)

@@ -49,6 +49,10 @@ class Batcher(Generic[T]):
     def waiting_weight(self) -> int:
         return self._waiting_weight
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def check_room(self, weight: int) -> None:
         if self._waiting and self._waiting_weight + weight > self._max_waiting_weight:
             raise Overloaded

@@ -17,8 +17,10 @@ import msgspec
 from queen.core.cipher import KeyRing
 from queen.core.names import DEFAULT_PARTITION
 from queen.core.options import QueueOptions
-from queen.errors import EncryptionUnavailable
+from queen.errors import EncryptionUnavailable, QueenError
 from queen.service.ack import Acker
+from queen.service.activity import Activity, ServerName
+from queen.service.browse import Browser
 from queen.service.catalog import Catalog, Partition
 from queen.service.deadletters import DeadLetters
 from queen.service.dedup import Dedup
@@ -33,10 +35,14 @@ from queen.service.pop import Popper
 from queen.service.push import Pusher
 from queen.service.segments import SegmentCache
 from queen.service.signals import Signals
+from queen.service.statistics import Statistics
 from queen.service.traces import DEFAULT_DAYS, JOB, JOB_INTERVAL_S, Traces
 from queen.service.transact import Transactor
 from queen.service.vault import Vault
-from queen.storage.database import Database, session_settings
+from queen.service.vitals import Vitals
+from queen.storage.database import Database, Transaction, session_settings
+
+_FORGET_ROWS = 10_000
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -49,20 +55,34 @@ class Limits(msgspec.Struct, frozen=True):
     flushes: int = 1
     # Traces are kept this long.
     trace_days: int = DEFAULT_DAYS
+    # Numbers about the past are kept this long; queues with metrics of their own.
+    metrics_retention_days: int = 90
+    metrics_queues: int = 100
 
 
 class Broker:
-    def __init__(self, dsn: str, database: Database, limits: Limits, keys: KeyRing) -> None:
+    def __init__(
+        self, dsn: str, database: Database, limits: Limits, keys: KeyRing, name: ServerName
+    ) -> None:
         self._dsn = dsn
         self.database = database
+        self.limits = limits
+        self.activity = Activity(database, name)
         self.catalog = Catalog(database)
+        self.catalog.made_partitions = self.activity.made_partitions
         self.leases = LeaseBook()
         self.cache = SegmentCache(limits.segment_cache_bytes)
         self.vault = Vault(keys)
         self.dedup = Dedup(database, self.vault, limits.dedup_hashes)
         self.maintenance = Maintenance(database)
         self.popper = Popper(
-            database, self.catalog, self.cache, self.leases, self.vault, self.maintenance
+            database,
+            self.catalog,
+            self.cache,
+            self.leases,
+            self.vault,
+            self.activity,
+            self.maintenance,
         )
         self.signals = Signals(database, self.catalog, self.popper, self.maintenance)
         self.pusher = Pusher(
@@ -71,16 +91,24 @@ class Broker:
             self.dedup,
             self.vault,
             self.cache,
+            self.activity,
             self._committed,
             self.maintenance,
             limits.flushes,
         )
         dispatcher = self.popper.dispatcher
         self.acker = Acker(
-            database, self.vault, self.leases, dispatcher.lease_ended, self.signals.released
+            database,
+            self.vault,
+            self.leases,
+            self.activity,
+            dispatcher.lease_ended,
+            self.signals.released,
         )
         self.popper.acker = self.acker
-        self.transactor = Transactor(database, self.pusher, self.acker, self.maintenance)
+        self.transactor = Transactor(
+            database, self.pusher, self.acker, self.activity, self.maintenance
+        )
         self.fetcher = Fetcher(database, self.catalog, self.vault)
         self.dead_letters = DeadLetters(database, self.catalog, self.vault, self.pusher)
         self.lookup = Lookup(database, self.vault)
@@ -89,21 +117,38 @@ class Broker:
         self.traces = Traces(database, limits.trace_days)
         self.jobs = Jobs(database)
         self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
+        self.browser = Browser(database, self.catalog, self.vault)
+        self.statistics = Statistics(database, self.jobs, self.activity.version)
+        self.jobs.add("forget_activity", 600.0, self._forget_activity)
+        self.vitals = Vitals(
+            database,
+            lambda: self.activity.requests,
+            lambda: self.popper.parked_count,
+            lambda: self.pusher.waiting,
+        )
+        self.activity.parked = self.popper.parked
+        self.activity.also = self.vitals.report
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     async def start(
-        cls, dsn: str, limits: Limits | None = None, keys: KeyRing | None = None
+        cls,
+        dsn: str,
+        limits: Limits | None = None,
+        keys: KeyRing | None = None,
+        name: ServerName | None = None,
     ) -> Broker:
         limits = limits or Limits()
         database = await Database.connect(dsn, size=limits.connections)
-        broker = cls(dsn, database, limits, keys or KeyRing())
+        broker = cls(dsn, database, limits, keys or KeyRing(), name or ServerName())
         broker._tasks = [
             asyncio.create_task(broker.popper.lookout.run_timers()),
             asyncio.create_task(broker.popper.lookout.run_net()),
             asyncio.create_task(broker.popper.run_labels()),
             asyncio.create_task(broker.jobs.run()),
             asyncio.create_task(broker.maintenance.run()),
+            asyncio.create_task(broker.activity.run()),
+            asyncio.create_task(broker.vitals.run()),
             asyncio.create_task(broker.signals.run_sender()),
             asyncio.create_task(broker.signals.run_listener(broker._listener)),
         ]
@@ -119,7 +164,16 @@ class Broker:
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        with contextlib.suppress(QueenError):
+            await self.activity.flush()
         await self.database.close()
+
+    async def _forget_activity(self, transaction: Transaction) -> bool:
+        """Remove numbers about the past that are older than they are kept."""
+        days = self.limits.metrics_retention_days
+        (row,) = await transaction.fetch("forget_activity", days, _FORGET_ROWS)
+        await transaction.execute("forget_servers", days)
+        return bool(max(row) == _FORGET_ROWS)
 
     def _committed(self, partitions: list[Partition]) -> None:
         self.popper.written(partitions)

@@ -81,6 +81,14 @@ class Subscription(NamedTuple):
 FROM_BEGINNING = Subscription()
 
 
+class Sizes(NamedTuple):
+    """How much a catalog remembers."""
+
+    queues: int
+    partitions: int
+    groups: int
+
+
 class Catalog:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -88,7 +96,12 @@ class Catalog:
         self._by_id: dict[int, Partition] = {}
         self._groups: dict[tuple[int, str], int] = {}
         self._made = asyncio.Event()
+        # Told of partitions that this server made.
+        self.made_partitions: Callable[[Queue, int], None] = _tell_nobody
         self._stopping = False
+
+    def sizes(self) -> Sizes:
+        return Sizes(len(self._queues), len(self._by_id), len(self._groups))
 
     def cached(self, queue: str, partition: str) -> Partition | None:
         """Return a partition without asking the database, or None if that takes a question."""
@@ -160,6 +173,10 @@ class Catalog:
         queues = {queue.id: queue for queue, _ in pairs}
         rows = await self._database.fetch("partitions_by_name", ids, names)
         if len(rows) < len(pairs):
+            known = {(row["queue_id"], row["name"]) for row in rows}
+            for queue in queues.values():
+                new = sum(one is queue and (one.id, name) not in known for one, name in pairs)
+                self.made_partitions(queue, new)
             await self._database.fetch("ensure_partitions", ids, names)
             rows = await self._database.fetch("partitions_by_name", ids, names)
         for row in rows:
@@ -285,3 +302,7 @@ class Catalog:
         """Ask for options again before they are next used."""
         for queue in self._queues.values():
             queue.loaded_at = float("-inf")
+
+
+def _tell_nobody(_queue: Queue, _count: int) -> None:
+    pass

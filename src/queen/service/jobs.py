@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from queen.errors import QueenError
-from queen.storage.database import Database, Transaction
+from queen.storage.database import Database, Isolation, Transaction
 
 _log = logging.getLogger(__name__)
 
@@ -25,11 +25,17 @@ Work = Callable[[Transaction], Awaitable[bool]]
 class Jobs:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._jobs: dict[str, tuple[float, Work]] = {}
+        self._jobs: dict[str, tuple[float, Work, Isolation]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
 
-    def add(self, name: str, interval_s: float, work: Work) -> None:
-        self._jobs[name] = (interval_s, work)
+    def add(
+        self,
+        name: str,
+        interval_s: float,
+        work: Work,
+        isolation: Isolation = "read_committed",
+    ) -> None:
+        self._jobs[name] = (interval_s, work, isolation)
         self._wakes[name] = asyncio.Event()
 
     def wake(self, name: str) -> None:
@@ -43,13 +49,13 @@ class Jobs:
 
     async def run_once(self, name: str) -> bool:
         """Run one round of a job; false when another server is at it, or nothing is left."""
-        _, work = self._jobs[name]
-        async with self._database.transaction() as transaction:
+        _, work, isolation = self._jobs[name]
+        async with self._database.transaction(isolation) as transaction:
             rows = await transaction.fetch("try_job", name)
             return bool(rows[0][0]) and await work(transaction)
 
     async def _repeat(self, name: str) -> None:
-        interval_s, _ = self._jobs[name]
+        interval_s, _, _ = self._jobs[name]
         wake = self._wakes[name]
         while True:
             wake.clear()

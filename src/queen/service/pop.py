@@ -15,6 +15,7 @@ from typing import Any
 
 from queen.errors import QueenError
 from queen.service.ack import Acker
+from queen.service.activity import Activity
 from queen.service.catalog import Catalog, Partition, Queue
 from queen.service.claims import Claims
 from queen.service.dispatch import Dispatcher
@@ -40,6 +41,7 @@ class Popper:
         cache: SegmentCache,
         leases: LeaseBook,
         vault: Vault,
+        activity: Activity,
         maintenance: Maintenance,
     ) -> None:
         self._database = database
@@ -47,6 +49,7 @@ class Popper:
         self._leases = leases
         # Who sets aside what nobody can process; the broker puts it in place.
         self.acker: Acker
+        self._activity = activity
         self.dispatcher = Dispatcher(leases)
         self.lookout = Lookout(database, catalog, self.dispatcher)
         self._claims = Claims(database, catalog, cache, leases, vault, self.dispatcher, self)
@@ -82,7 +85,9 @@ class Popper:
             await self._first_try(pop)
             if not pop.busy and (not pop.waits or self.gives_nothing):
                 pop.finish([])
-            return await self._served(pop, timeout_s)
+            grants = await self._served(pop, timeout_s)
+            self._activity.popped(queues, grants)
+            return grants
         except BaseException:
             # The client has gone, or looking failed. What a claim still brings goes back.
             _answer_empty(pop)
@@ -149,6 +154,23 @@ class Popper:
                 self.dispatcher.add(feed)
         feed.used_at = time.monotonic()
         return feed
+
+    def parked(self) -> dict[int, int]:
+        """Return how many polls wait for messages of each queue."""
+        parked: dict[int, int] = {}
+        for pop in self._pops:
+            if pop.waits and not pop.busy:
+                for feed in pop.feeds:
+                    parked[feed.queue.id] = parked.get(feed.queue.id, 0) + 1
+        return parked
+
+    def parked_by_name(self) -> dict[str, int]:
+        names = {feed.queue.id: feed.queue.name for pop in self._pops for feed in pop.feeds}
+        return {names[queue_id]: count for queue_id, count in self.parked().items()}
+
+    @property
+    def parked_count(self) -> int:
+        return sum(pop.waits and not pop.busy for pop in self._pops)
 
     # ---- what others tell ----
 

@@ -7,11 +7,13 @@ same partition that are small are merged into one segment, in the order they arr
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from queen.errors import OutcomeUnknown, QueenError, Unavailable
+from queen.service.activity import Activity
 from queen.service.admission import Admission
 from queen.service.append import OWN_SEGMENT_MESSAGES, Append, Request
 from queen.service.batcher import Batcher
@@ -86,6 +88,7 @@ class Pusher:
         dedup: Dedup,
         vault: Vault,
         cache: SegmentCache,
+        activity: Activity,
         committed: Callable[[list[Partition]], None],
         maintenance: Maintenance,
         flushes: int,
@@ -96,6 +99,7 @@ class Pusher:
         self._vault = vault
         self._admission = Admission(database, vault)
         self._cache = cache
+        self._activity = activity
         self._committed = committed
         self._maintenance = maintenance
         # A partition always goes through the same one, so its appends stay in order and no two
@@ -127,6 +131,12 @@ class Pusher:
         errors = [append.error for append in appends if append.error is not None]
         if len(errors) == len(appends):
             raise errors[0]
+        self._activity.pushed(appends)
+
+    @property
+    def waiting(self) -> int:
+        """How many appends wait for a flush."""
+        return sum(batcher.waiting for batcher in self._batchers)
 
     def _prepare(self, append: Append) -> None:
         """Do what needs no database while it is busy with the flush before this one."""
@@ -165,7 +175,9 @@ class Pusher:
             lanes = self.build(lanes)
             if not lanes:
                 return
+            started = time.perf_counter()
             rows = await self._append(lanes)
+            self._activity.flushed(sum(lane.total for lane in lanes), time.perf_counter() - started)
             self.appended(lanes, rows)
             lanes = await self.refused(lanes, rows)
         raise Unavailable("too many servers write the same transaction ids at once")
@@ -257,6 +269,7 @@ class Pusher:
         return again
 
     def _appended(self, lane: Lane, row: Outcome) -> None:
+        self._activity.stored(lane)
         offset = row.head
         for append in lane.appends:
             append.base_offset = offset

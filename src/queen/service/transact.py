@@ -15,6 +15,7 @@ from typing import NamedTuple
 from queen.core.cursor import Verdict
 from queen.errors import LeaseLost, Unavailable
 from queen.service.ack import Acker, Settlement
+from queen.service.activity import Activity
 from queen.service.append import Append
 from queen.service.lane import Lane
 from queen.service.maintenance import Maintenance
@@ -43,12 +44,18 @@ class Guard(NamedTuple):
 
 class Transactor:
     def __init__(
-        self, database: Database, pusher: Pusher, acker: Acker, maintenance: Maintenance
+        self,
+        database: Database,
+        pusher: Pusher,
+        acker: Acker,
+        activity: Activity,
+        maintenance: Maintenance,
     ) -> None:
         self._database = database
         self._maintenance = maintenance
         self._pusher = pusher
         self._acker = acker
+        self._activity = activity
 
     async def run(
         self, appends: list[Append], settlements: list[Settlement], guards: list[Guard]
@@ -72,6 +79,8 @@ class Transactor:
             self._pusher.appended(lanes, rows)
             for one in settlements:
                 self._acker.finish(one)
+            partitions = [append.lane for append in appends] + [s.partition for s in settlements]
+            self._activity.transacted(one.queue for one in partitions if one is not None)
             return
         raise Unavailable("too many servers write the same transaction ids at once")
 

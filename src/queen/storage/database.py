@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import asyncpg
 from asyncpg import Record
@@ -35,6 +35,8 @@ _CONNECT_TIMEOUT_S = 5
 __all__ = ["Database", "Record", "Transaction", "session_settings", "translated"]
 
 _Pooled: TypeAlias = "PoolConnectionProxy[Record]"
+# Under `repeatable_read` all statements of a transaction see the same instant.
+Isolation = Literal["read_committed", "repeatable_read"]
 
 _SESSION = {
     "application_name": "queen",
@@ -67,6 +69,8 @@ class Database:
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
+        # Statements and connections that failed, for whoever watches.
+        self.failures = 0
         self._sql = {name: statement.sql for name, statement in statements().items()}
 
     @classmethod
@@ -87,6 +91,20 @@ class Database:
         except (OSError, asyncpg.PostgresError, TimeoutError) as error:
             raise Unavailable(f"cannot connect to PostgreSQL: {error}") from error
         return cls(pool)
+
+    @property
+    def pool_size(self) -> int:
+        """How many connections are open."""
+        return self._pool.get_size()
+
+    @property
+    def pool_idle(self) -> int:
+        """How many of them are not in use."""
+        return self._pool.get_idle_size()
+
+    @property
+    def pool_limit(self) -> int:
+        return self._pool.get_max_size()
 
     async def close(self) -> None:
         try:
@@ -127,10 +145,15 @@ class Database:
         return rows[0][0] if rows else None
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
+    async def transaction(
+        self, isolation: Isolation = "read_committed"
+    ) -> AsyncIterator[Transaction]:
         """Open one transaction; leaving the block commits it, an exception rolls it back."""
         try:
-            async with self._acquire() as connection, connection.transaction():
+            async with (
+                self._acquire() as connection,
+                connection.transaction(isolation=isolation),
+            ):
                 yield Transaction(connection, self._sql)
         except asyncpg.PostgresError as error:
             raise translated(error) from error
@@ -140,7 +163,11 @@ class Database:
         connection = await self._connected()
         try:
             yield connection
-        except (asyncpg.PostgresError, QueenError):
+        except asyncpg.PostgresError:
+            self.failures += 1
+            await self._give_back(connection)
+            raise
+        except QueenError:
             await self._give_back(connection)
             raise
         except (
@@ -149,6 +176,7 @@ class Database:
             asyncpg.InterfaceError,
             asyncpg.InternalClientError,
         ) as error:
+            self.failures += 1
             await self._drop(connection)
             raise OutcomeUnknown from error
         except BaseException:
@@ -168,6 +196,7 @@ class Database:
             asyncpg.InterfaceError,
             asyncpg.InternalClientError,
         ) as error:
+            self.failures += 1
             raise Unavailable from error
         return connection
 

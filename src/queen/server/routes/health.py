@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from queen import __version__
 from queen.errors import QueenError
 from queen.server.access import Role
 from queen.server.http import Request, Response
@@ -34,10 +35,12 @@ class HealthRoutes:
         return Response(200, b'{"status":"healthy"}')
 
     async def ready(self, _request: Request) -> Response:
+        worker = self._broker.activity.name.worker
+        about = {"server": "Queen", "worker_id": worker, "version": __version__}
         try:
             await self._broker.database.fetchval("now")
         except QueenError:
-            body = {"status": "unhealthy", "database": "disconnected", "server": "Queen"}
+            body = {"status": "unhealthy", "database": "disconnected", **about}
             return Response(503, msgspec.json.encode(body))
-        body = {"status": "healthy", "database": "connected", "server": "Queen"}
+        body = {"status": "healthy", "database": "connected", **about}
         return Response(200, msgspec.json.encode(body))

@@ -1,0 +1,233 @@
+"""Browse: messages as an operator looks at them, newest first, with what became of each.
+
+Reading moves no cursor and takes no lease. A page is found by walking the segments of a queue
+back in time, counting messages, and decoding only the segments that the page touches.
+
+What became of a message is told for each group by its cursor:
+
+    dead_letter   set aside for good
+    completed     before the cursor, or done out of turn
+    processing    inside a live lease
+    pending       none of these
+
+and for all groups together as the original tells it: queue mode decides where it is used;
+without it a message is completed when every group has done it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from queen.core.cursor import bits_from_bytes
+from queen.core.frame import Segment
+from queen.core.names import QUEUE_MODE_GROUP
+from queen.core.visibility import DELETED, ONLY_GROUP
+from queen.service.catalog import Catalog, Partition, Queue
+from queen.service.vault import Vault
+from queen.storage.database import Database, Record
+
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+MAX_OFFSET = 1_000_000
+_WALK_ROWS = 2000
+_END = 2**62
+
+DEAD, COMPLETED, PROCESSING, PENDING = "dead_letter", "completed", "processing", "pending"
+
+
+class GroupState(NamedTuple):
+    """What one group has done with one message."""
+
+    group: str
+    status: str
+    lease_until: datetime | None
+    retry_count: int
+    error: str | None
+
+
+@dataclass(slots=True)
+class Browsed:
+    """One message and what became of it. `index` is its place in the segment."""
+
+    partition: Partition
+    offset: int
+    created_at: datetime
+    segment: Segment
+    index: int
+    groups: list[GroupState]
+
+    @property
+    def transaction_id(self) -> str:
+        return self.segment.transaction_ids(self.index, self.index + 1)[0]
+
+    @property
+    def payload(self) -> bytes:
+        return self.segment.payloads(self.index, self.index + 1)[0]
+
+    def column(self, name: str) -> Any:
+        column = self.segment.column(name)
+        return column[self.index] if column else None
+
+    @property
+    def queue_status(self) -> str:
+        """What queue mode has done with it."""
+        mine = [one.status for one in self.groups if one.group == QUEUE_MODE_GROUP]
+        return mine[0] if mine else PENDING
+
+    @property
+    def status(self) -> str:
+        states = {one.status for one in self.groups}
+        if DEAD in states:
+            return DEAD
+        if any(one.group == QUEUE_MODE_GROUP for one in self.groups):
+            return self.queue_status
+        if states == {COMPLETED}:
+            return COMPLETED
+        return PROCESSING if PROCESSING in states else PENDING
+
+    @property
+    def consumed_by(self) -> int:
+        """How many groups have done it, queue mode not counted."""
+        done = {COMPLETED, DEAD}
+        return sum(one.status in done and one.group != QUEUE_MODE_GROUP for one in self.groups)
+
+    @property
+    def bus_groups(self) -> int:
+        return sum(one.group != QUEUE_MODE_GROUP for one in self.groups)
+
+    @property
+    def lease_until(self) -> datetime | None:
+        ends = [one.lease_until for one in self.groups if one.lease_until is not None]
+        return max(ends, default=None)
+
+    @property
+    def retry_count(self) -> int:
+        return max((one.retry_count for one in self.groups), default=0)
+
+
+class Browser:
+    def __init__(self, database: Database, catalog: Catalog, vault: Vault) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._vault = vault
+
+    async def newest(
+        self,
+        queue: Queue,
+        *,
+        partition: Partition | None = None,
+        from_time: datetime = EARLIEST,
+        to_time: datetime = LATEST,
+        limit: int = 50,
+        offset: int = 0,
+    ) -> list[Browsed]:
+        """Return a page of a queue's messages, newest first; those retention took are gone."""
+        found: list[tuple[Record, int, int]] = []
+        skip, wanted = offset, limit
+        last: Record | None = None
+        while wanted:
+            rows = await self._walk(queue, partition, from_time, to_time, last)
+            for row in rows:
+                count = row["end_offset"] - row["first_offset"]
+                if skip < count and wanted:
+                    stop = row["end_offset"] - skip
+                    start = max(row["first_offset"], stop - wanted)
+                    found.append((row, start, stop))
+                    wanted -= stop - start
+                skip = max(0, skip - count)
+            if len(rows) < _WALK_ROWS:
+                break
+            last = rows[-1]
+        return await self._read(found)
+
+    async def _walk(
+        self,
+        queue: Queue,
+        partition: Partition | None,
+        from_time: datetime,
+        to_time: datetime,
+        last: Record | None,
+    ) -> list[Record]:
+        """Return where the next segments lie behind the last one of the page before."""
+        if partition is not None:
+            before = _END if last is None else last["base_offset"]
+            return await self._database.fetch(
+                "browse_partition", partition.id, before, from_time, to_time, _WALK_ROWS
+            )
+        at = (to_time, _END, _END)
+        if last is not None:
+            at = (last["created_at"], last["partition_id"], last["base_offset"])
+        return await self._database.fetch("browse_queue", queue.id, from_time, *at, _WALK_ROWS)
+
+    async def at(self, partition: Partition, offset: int) -> Browsed | None:
+        """Return one message, None when it is not, or no longer, there."""
+        found = await self.spans([(partition, offset, offset + 1)])
+        return found[0] if found else None
+
+    async def spans(self, spans: Iterable[tuple[Partition, int, int]]) -> list[Browsed]:
+        """Return the messages of spans of offsets, newest first in each."""
+        partitions, starts, stops = zip(*spans, strict=True)
+        ids = [partition.id for partition in partitions]
+        rows = await self._database.fetch("read_spans", ids, list(starts), list(stops))
+        known = {partition.id: partition for partition in partitions}
+        groups = await self._groups_of(ids, list(starts), list(stops))
+        found = []
+        for row in rows:
+            segment, partition = self._vault.segment(row), known[row["partition_id"]]
+            deleted = segment.column(DELETED)
+            at = row["span"] - 1
+            low = max(starts[at], row["base_offset"])
+            for offset in range(min(stops[at], row["end_offset"]) - 1, low - 1, -1):
+                index = offset - row["base_offset"]
+                if deleted is None or not deleted[index]:
+                    one = Browsed(partition, offset, row["created_at"], segment, index, [])
+                    one.groups = groups.states(partition.id, offset, one.column(ONLY_GROUP))
+                    found.append(one)
+        return found
+
+    async def _read(self, found: list[tuple[Record, int, int]]) -> list[Browsed]:
+        partitions = await self._catalog.partitions(row["partition_id"] for row, _, _ in found)
+        spans = [
+            (partitions[row["partition_id"]], start, stop)
+            for row, start, stop in found
+            if row["partition_id"] in partitions
+        ]
+        return await self.spans(spans) if spans else []
+
+    async def _groups_of(self, ids: list[int], starts: list[int], stops: list[int]) -> _Standing:
+        cursors = await self._database.fetch("browse_cursors", list(set(ids)))
+        letters = await self._database.fetch("browse_dead_letters", ids, starts, stops)
+        return _Standing(cursors, letters)
+
+
+class _Standing:
+    """Where the groups of some partitions stand."""
+
+    def __init__(self, cursors: list[Record], letters: list[Record]) -> None:
+        self._cursors: dict[int, list[Record]] = {}
+        for row in cursors:
+            self._cursors.setdefault(row["partition_id"], []).append(row)
+        self._letters = {
+            (row["partition_id"], row["group_id"], row["message_offset"]): row for row in letters
+        }
+
+    def states(self, partition_id: int, offset: int, only: str | None) -> list[GroupState]:
+        """Return what each group has done with a message that it is shown."""
+        rows = self._cursors.get(partition_id, ())
+        return [self._state(row, offset) for row in rows if only in (None, row["name"])]
+
+    def _state(self, row: Record, offset: int) -> GroupState:
+        letter = self._letters.get((row["partition_id"], row["group_id"], offset))
+        name, place = row["name"], row["place"]
+        if letter is not None:
+            return GroupState(name, DEAD, None, letter["attempts"], letter["error"])
+        done = bits_from_bytes(row["acked"])
+        if offset < place or (row["is_read"] and done >> (offset - place) & 1):
+            return GroupState(name, COMPLETED, None, 0, None)
+        if row["live"] and offset < row["batch_end"]:
+            tries = max(row["attempts"] - 1, 0)
+            return GroupState(name, PROCESSING, row["lease_until"], tries, None)
+        return GroupState(name, PENDING, None, row["attempts"] if offset == place else 0, None)

@@ -1,0 +1,34 @@
+-- Where each group stands in each partition of a range of ids, at an instant.
+--
+-- One row per partition and group of its queue, or one with a null group when there is none.
+-- `place` is the first offset the group has not done: its cursor's, or where its subscription
+-- starts, but never before what retention has left. `leased` counts what a live lease covers.
+--
+-- No `set` clause: the planner puts the body in place of the call.
+create or replace function queen.lanes(p_low bigint, p_high bigint, p_at timestamptz)
+returns table (
+    partition_id bigint, queue_id integer, head bigint, tail bigint, group_id integer,
+    place bigint, leased bigint, live boolean
+)
+language sql stable
+as $$
+    select p.id, p.queue_id, p.head, p.tail, g.id, w.place,
+           case when c.lease_until > p_at then greatest(c.batch_end - w.place, 0) else 0 end,
+           coalesce(c.lease_until > p_at, false)
+      from queen.partitions p
+      left join queen.groups g on g.queue_id = p.queue_id
+      left join queen.cursors c on c.partition_id = p.id and c.group_id = g.id
+           -- Said again for the planner, which would read all cursors otherwise.
+           and c.partition_id > p_low and c.partition_id <= p_high
+     cross join lateral (
+        select least(p.head, greatest(p.tail, case
+            when c.committed is not null then c.committed
+            when g.starts_at is null then p.tail
+            when p.head_at < g.starts_at then p.head
+            when (select s.created_at from queen.segments s where s.partition_id = p.id
+                   order by s.base_offset limit 1) >= g.starts_at then p.tail
+            else queen.offset_at(p.id, g.starts_at)
+        end)) as place
+     ) w
+     where p.id > p_low and p.id <= p_high
+$$;

@@ -1,0 +1,41 @@
+-- name: browse_queue :many
+-- Where the segments of a queue lie, newest first, without their bodies. ($3, $4, $5) is where
+-- the last page ended.
+select s.partition_id, s.base_offset, s.end_offset, s.created_at,
+       greatest(s.base_offset, p.tail) as first_offset
+from queen.segments s join queen.partitions p on p.id = s.partition_id
+where s.queue_id = $1 and s.created_at >= $2 and s.created_at <= $3
+  and (s.created_at, s.partition_id, s.base_offset) < ($3, $4, $5)
+  and s.end_offset > p.tail
+order by s.created_at desc, s.partition_id desc, s.base_offset desc
+limit $6
+
+-- name: browse_partition :many
+-- The same for one partition, in which time and offsets grow together.
+select s.partition_id, s.base_offset, s.end_offset, s.created_at,
+       greatest(s.base_offset, p.tail) as first_offset
+from queen.segments s join queen.partitions p on p.id = s.partition_id
+where s.partition_id = $1 and s.base_offset < $2 and s.end_offset > p.tail
+  and s.created_at >= $3 and s.created_at <= $4
+order by s.base_offset desc
+limit $5
+
+-- name: browse_cursors :many
+-- Where every group of the queue stands in some partitions. `is_read`: it has a cursor there.
+select p.id as partition_id, g.id as group_id, g.name, c.partition_id is not null as is_read,
+       case when c.committed is not null then c.committed
+            when g.starts_at is null then p.tail
+            else queen.offset_at(p.id, g.starts_at) end as place,
+       c.batch_end, c.lease_until, coalesce(c.lease_until > clock_timestamp(), false) as live,
+       coalesce(c.attempts, 0) as attempts, c.acked
+from queen.partitions p join queen.groups g on g.queue_id = p.queue_id
+left join queen.cursors c on c.partition_id = p.id and c.group_id = g.id
+where p.id = any ($1::bigint[])
+order by p.id, g.id
+
+-- name: browse_dead_letters :many
+-- What died in spans of offsets.
+select d.partition_id, d.group_id, d.message_offset, d.attempts, d.error
+from unnest($1::bigint[], $2::bigint[], $3::bigint[]) w (partition_id, start, stop)
+join queen.dead_letters d on d.partition_id = w.partition_id
+ and d.message_offset >= w.start and d.message_offset < w.stop

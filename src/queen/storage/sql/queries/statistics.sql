@@ -1,0 +1,245 @@
+-- ---- computing ----
+
+-- name: stats_round :many
+-- When the counts were computed, how old they are, and what they cost. `now` is not after what
+-- the transaction sees.
+select computed_at, took_ms, rows_counted, bytes_at, bytes_took_ms, segments_counted, now() as now,
+       extract(epoch from clock_timestamp() - computed_at) as age_s,
+       extract(epoch from clock_timestamp() - bytes_at) as bytes_age_s
+from queen.stats_round
+
+-- name: stats_bound :many
+-- Where the next page of partitions ends.
+select max(id) as high, count(*) as size
+from (select id from queen.partitions where id > $1 order by id limit $2) p
+
+-- name: stats_page :many
+-- Sums over a page of partitions: one row per group, and one per queue with a null group.
+with lane as materialized (
+    select * from queen.lanes($1, $2, $3)
+),
+per_partition as (
+    select queue_id, head, tail,
+           max(head - place) as outstanding, max(leased) as leased, bool_or(live) as live
+    from lane group by partition_id, queue_id, head, tail
+)
+select queue_id, null::integer as group_id, count(*) as partitions,
+       sum(head)::bigint as written, sum(head - tail)::bigint as retained,
+       sum(outstanding)::bigint as outstanding, sum(leased)::bigint as leased,
+       count(*) filter (where live) as leased_partitions,
+       0::bigint as done, 0::bigint as behind, null::timestamptz as oldest
+from per_partition group by queue_id
+union all
+select l.queue_id, l.group_id, count(*), 0, 0,
+       sum(l.head - l.place)::bigint, sum(l.leased)::bigint, count(*) filter (where l.live),
+       sum(l.place)::bigint, count(*) filter (where l.place < l.head),
+       min(case when l.place < l.head then (
+            select s.created_at from queen.segments s
+            where s.partition_id = l.partition_id and s.base_offset <= l.place
+            order by s.base_offset desc limit 1) end)
+from lane l where l.group_id is not null group by l.queue_id, l.group_id
+
+-- name: stats_dead_letters :many
+-- Dead letters of a page of them, by group.
+select queue_id, group_id, count(*) as letters, max(id) as last
+from (select id, queue_id, group_id from queen.dead_letters where id > $1 order by id limit $2) d
+group by queue_id, group_id
+
+-- name: stats_bytes :many
+-- What a page of segments takes, by queue, and where the page ends. The length of a body that
+-- lies outside its row is known without reading it.
+with page as materialized (
+    select partition_id, base_offset, queue_id,
+           octet_length(body) + coalesce(octet_length(hashes), 0) as bytes
+    from queen.segments
+    where (partition_id, base_offset) > ($1, $2)
+    order by partition_id, base_offset limit $3
+)
+select queue_id, count(*) as segments, sum(bytes)::bigint as bytes,
+       (select array[partition_id, base_offset] from page
+         order by partition_id desc, base_offset desc limit 1) as last
+from page group by queue_id
+
+-- name: store_queue_stats :exec
+-- Write the counts of all queues; a queue that was not counted has nothing.
+insert into queen.queue_stats as t
+    (queue_id, partitions, written, retained, outstanding, leased_partitions, leased, dead_letters)
+select q.id, coalesce(w.partitions, 0), coalesce(w.written, 0), coalesce(w.retained, 0),
+       coalesce(w.outstanding, 0), coalesce(w.leased_partitions, 0), coalesce(w.leased, 0),
+       coalesce(w.dead_letters, 0)
+from queen.queues q
+left join unnest($1::integer[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
+                 $6::bigint[], $7::bigint[], $8::bigint[])
+     w (queue_id, partitions, written, retained, outstanding, leased_partitions, leased,
+        dead_letters) on w.queue_id = q.id
+order by q.id
+on conflict (queue_id) do update set
+    partitions = excluded.partitions, written = excluded.written, retained = excluded.retained,
+    outstanding = excluded.outstanding, leased_partitions = excluded.leased_partitions,
+    leased = excluded.leased, dead_letters = excluded.dead_letters
+where (t.partitions, t.written, t.retained, t.outstanding, t.leased_partitions, t.leased,
+       t.dead_letters)
+   is distinct from (excluded.partitions, excluded.written, excluded.retained,
+       excluded.outstanding, excluded.leased_partitions, excluded.leased, excluded.dead_letters)
+
+-- name: store_group_stats :exec
+-- The same for groups.
+insert into queen.group_stats as t
+    (group_id, queue_id, pending, partitions_behind, leased_partitions, leased, done,
+     dead_letters, oldest_unread_at)
+select g.id, g.queue_id, coalesce(w.pending, 0), coalesce(w.behind, 0),
+       coalesce(w.leased_partitions, 0), coalesce(w.leased, 0), coalesce(w.done, 0),
+       coalesce(w.dead_letters, 0), w.oldest
+from queen.groups g
+left join unnest($1::integer[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
+                 $6::bigint[], $7::bigint[], $8::timestamptz[])
+     w (group_id, pending, behind, leased_partitions, leased, done, dead_letters, oldest)
+  on w.group_id = g.id
+order by g.id
+on conflict (group_id) do update set
+    pending = excluded.pending, partitions_behind = excluded.partitions_behind,
+    leased_partitions = excluded.leased_partitions, leased = excluded.leased,
+    done = excluded.done, dead_letters = excluded.dead_letters,
+    oldest_unread_at = excluded.oldest_unread_at
+where (t.pending, t.partitions_behind, t.leased_partitions, t.leased, t.done, t.dead_letters,
+       t.oldest_unread_at)
+   is distinct from (excluded.pending, excluded.partitions_behind, excluded.leased_partitions,
+       excluded.leased, excluded.done, excluded.dead_letters, excluded.oldest_unread_at)
+
+-- name: store_bytes :exec
+update queen.queue_stats t set segments = coalesce(w.segments, 0), stored_bytes = coalesce(w.bytes, 0)
+from queen.queues q
+left join unnest($1::integer[], $2::bigint[], $3::bigint[]) w (queue_id, segments, bytes)
+  on w.queue_id = q.id
+where t.queue_id = q.id
+  and (t.segments, t.stored_bytes) is distinct from (coalesce(w.segments, 0), coalesce(w.bytes, 0))
+
+-- name: store_round :exec
+update queen.stats_round set computed_at = $1, took_ms = $2, rows_counted = $3
+
+-- name: store_bytes_round :exec
+update queen.stats_round set bytes_at = $1, bytes_took_ms = $2, segments_counted = $3
+
+-- ---- reading ----
+
+-- name: list_queues :many
+-- Queues with their counts, newest first. Empty filters match all.
+select q.id, q.name, q.namespace, q.task, q.options, q.created_at, t.partitions, t.written,
+       t.retained, t.outstanding, t.leased_partitions, t.leased, t.dead_letters, t.segments,
+       t.stored_bytes, g.groups, g.done, g.pending, g.oldest_unread_at,
+       count(*) over () as total
+from queen.queues q
+left join queen.queue_stats t on t.queue_id = q.id
+left join lateral (
+    select count(*) as groups, coalesce(sum(s.done), 0)::bigint as done,
+           coalesce(max(s.pending), 0) as pending, min(s.oldest_unread_at) as oldest_unread_at
+    from queen.group_stats s where s.queue_id = q.id
+) g on true
+where ($1 = '' or q.name = $1) and ($2 = '' or q.namespace = $2) and ($3 = '' or q.task = $3)
+  and ($4::text[] is null or q.namespace = any ($4))
+order by case when $7 then coalesce((q.options ->> 'priority')::integer, 0) end desc,
+         case when $7 then q.name end, q.id desc
+limit $5 offset $6
+
+-- name: list_groups :many
+-- Groups with their counts. Empty filters match all.
+select q.id as queue_id, q.name as queue, q.namespace, q.task, g.name as group_name, g.id as group_id,
+       s.done, s.pending, s.partitions_behind, s.leased_partitions, s.leased, s.dead_letters,
+       s.oldest_unread_at
+from queen.group_stats s
+join queen.groups g on g.id = s.group_id
+join queen.queues q on q.id = g.queue_id
+where ($1 = '' or q.name = $1) and ($2 = '' or q.namespace = $2) and ($3 = '' or q.task = $3)
+  and ($4::text[] is null or q.namespace = any ($4))
+order by s.pending desc, g.id
+limit $5
+
+-- name: list_namespaces :many
+select q.namespace as label, count(*) as queues, coalesce(sum(t.partitions), 0)::bigint as partitions,
+       coalesce(sum(t.retained), 0)::bigint as retained,
+       coalesce(sum(t.outstanding), 0)::bigint as outstanding,
+       coalesce(sum(t.leased), 0)::bigint as leased
+from queen.queues q left join queen.queue_stats t on t.queue_id = q.id
+where $1::text[] is null or q.namespace = any ($1)
+group by q.namespace order by q.namespace
+
+-- name: list_tasks :many
+select q.task as label, count(*) as queues, coalesce(sum(t.partitions), 0)::bigint as partitions,
+       coalesce(sum(t.retained), 0)::bigint as retained,
+       coalesce(sum(t.outstanding), 0)::bigint as outstanding,
+       coalesce(sum(t.leased), 0)::bigint as leased
+from queen.queues q left join queen.queue_stats t on t.queue_id = q.id
+where $1::text[] is null or q.namespace = any ($1)
+group by q.task order by q.task
+
+-- name: sum_queues :many
+-- All counts of the queues that a filter leaves.
+select count(*) as queues, count(distinct q.namespace) as namespaces, count(distinct q.task) as tasks,
+       coalesce(sum(t.partitions), 0)::bigint as partitions,
+       coalesce(sum(t.written), 0)::bigint as written,
+       coalesce(sum(t.retained), 0)::bigint as retained,
+       coalesce(sum(t.outstanding), 0)::bigint as outstanding,
+       coalesce(sum(t.leased_partitions), 0)::bigint as leased_partitions,
+       coalesce(sum(t.leased), 0)::bigint as leased,
+       coalesce(sum(t.dead_letters), 0)::bigint as dead_letters,
+       coalesce(sum(t.stored_bytes), 0)::bigint as stored_bytes
+from queen.queues q left join queen.queue_stats t on t.queue_id = q.id
+where ($1 = '' or q.name = $1) and ($2 = '' or q.namespace = $2) and ($3 = '' or q.task = $3)
+  and ($4::text[] is null or q.namespace = any ($4))
+
+-- name: partition_page :many
+-- A page of a queue's partitions, counted at this moment over all groups, in order of creation.
+with page as materialized (
+    select id, name, created_at, head_at from queen.partitions
+    where queue_id = $1 order by id limit $2 offset $3
+),
+lane as materialized (
+    select partition_id, head, tail, max(head - place) as outstanding, max(leased) as leased,
+           max(place) filter (where group_id is not null) as done
+    from queen.lanes((select min(id) - 1 from page), (select max(id) from page), clock_timestamp())
+    where queue_id = $1
+    group by partition_id, head, tail
+)
+select p.id, p.name, p.created_at, l.head, l.tail, l.outstanding, l.leased,
+       coalesce(l.done, 0) as done, f.created_at as oldest_at,
+       case when l.head > l.tail then p.head_at end as newest_at,
+       case when p.head_at > '-infinity' then p.head_at end as active_at,
+       (select count(*) from queen.dead_letters d where d.partition_id = p.id) as dead_letters
+from page p join lane l on l.partition_id = p.id
+left join lateral (
+    select s.created_at from queen.segments s
+    where s.partition_id = p.id order by s.base_offset limit 1
+) f on true
+order by p.id
+
+-- name: count_partitions :one
+-- Exact and cheap: entries of an index, no rows.
+select count(*) from queen.partitions where queue_id = $1
+
+-- name: top_errors :many
+-- What the last thousand dead letters of some queues died of.
+select coalesce(d.error, '') as error, count(*) as count
+from (
+    select d.error from queen.dead_letters d join queen.queues q on q.id = d.queue_id
+    where ($1 = '' or q.name = $1) and ($2 = '' or q.namespace = $2) and ($3 = '' or q.task = $3)
+      and ($4::text[] is null or q.namespace = any ($4)) and d.failed_at >= $5 and d.failed_at < $6
+    order by d.failed_at desc, d.id desc limit 1000
+) d
+group by 1 order by count desc, error limit 5
+
+-- name: affected_partitions :one
+-- In how many partitions the last thousand dead letters of some queues lie.
+select count(distinct d.partition_id)
+from (
+    select d.partition_id from queen.dead_letters d join queen.queues q on q.id = d.queue_id
+    where ($1 = '' or q.name = $1) and ($2 = '' or q.namespace = $2) and ($3 = '' or q.task = $3)
+      and ($4::text[] is null or q.namespace = any ($4)) and d.failed_at >= $5 and d.failed_at < $6
+    order by d.failed_at desc, d.id desc limit 1000
+) d
+
+-- name: busiest_queues :many
+-- All queues with their counts, those with the most to do first.
+select q.name, t.partitions, t.retained, t.outstanding, t.stored_bytes, t.dead_letters
+from queen.queues q left join queen.queue_stats t on t.queue_id = q.id
+order by t.outstanding desc nulls last, q.id
+limit 10000
