@@ -77,6 +77,30 @@ Insecure = Annotated[
     bool,
     typer.Option(envvar="QUEEN_INSECURE", help="Listen beyond loopback without authentication."),
 ]
+RetentionInterval = Annotated[
+    int,
+    typer.Option(
+        envvar=["QUEEN_RETENTION_INTERVAL", "RETENTION_INTERVAL"],
+        min=10,
+        help="Milliseconds between two searches for messages that are too old.",
+    ),
+]
+AbandonedDays = Annotated[
+    int,
+    typer.Option(
+        envvar="QUEEN_ABANDONED_GROUP_DAYS",
+        min=1,
+        help="A group unused for so long no longer holds completed messages back.",
+    ),
+]
+IdleDays = Annotated[
+    int,
+    typer.Option(
+        envvar=["QUEEN_PARTITION_CLEANUP_DAYS", "PARTITION_CLEANUP_DAYS"],
+        min=0,
+        help="Remove partitions that are empty and unused for so long; 0 keeps them.",
+    ),
+]
 EncryptionKey = Annotated[
     str,
     typer.Option(
@@ -109,6 +133,9 @@ def serve(
     encryption_key: EncryptionKey = "",
     metrics_retention_days: MetricsDays = 90,
     metrics_queues: MetricsQueues = 100,
+    retention_interval: RetentionInterval = 10_000,
+    abandoned_group_days: AbandonedDays = 7,
+    partition_cleanup_days: IdleDays = 30,
     insecure: Insecure = False,
     allow_weak_durability: AllowWeak = False,
     show_settings: ShowSettings = False,
@@ -139,6 +166,9 @@ def serve(
                     trace_days=trace_days,
                     metrics_retention_days=metrics_retention_days,
                     metrics_queues=metrics_queues,
+                    retention_interval_s=retention_interval / 1000,
+                    abandoned_group_days=abandoned_group_days,
+                    idle_partition_days=partition_cleanup_days,
                 ),
             )
             _run(options, workers)

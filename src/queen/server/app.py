@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from queen.server.http import Request, Response
 from queen.server.routes.ack import AckRoutes
-from queen.server.routes.deadletters import DeadLetterRoutes
 from queen.server.routes.analytics import AnalyticsRoutes
+from queen.server.routes.deadletters import DeadLetterRoutes
 from queen.server.routes.fetch import FetchRoutes
 from queen.server.routes.groups import GroupRoutes
 from queen.server.routes.health import HealthRoutes

@@ -206,7 +206,7 @@ class Activity:
         self.of(grants[0].partition.queue).pop_requests += 1
         for grant in grants:
             counters = self.of(grant.partition.queue)
-            count = grant.stop - grant.start - grant.acked.bit_count()
+            count = grant.shown
             counters.pop_messages += count
             if grant.lease_id is None:
                 counters.auto_acked += count

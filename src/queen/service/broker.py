@@ -33,6 +33,7 @@ from queen.service.lookup import Lookup
 from queen.service.maintenance import Maintenance
 from queen.service.pop import Popper
 from queen.service.push import Pusher
+from queen.service.retention import CLEANUP_INTERVAL_S, Retention
 from queen.service.segments import SegmentCache
 from queen.service.signals import Signals
 from queen.service.statistics import Statistics
@@ -58,6 +59,12 @@ class Limits(msgspec.Struct, frozen=True):
     # Numbers about the past are kept this long; queues with metrics of their own.
     metrics_retention_days: int = 90
     metrics_queues: int = 100
+    # How often old messages are looked for.
+    retention_interval_s: float = 10.0
+    # A group nobody used for so long does not hold completed messages back any more.
+    abandoned_group_days: int = 7
+    # A partition that is empty and unused for so long is removed; 0 keeps it.
+    idle_partition_days: int = 30
 
 
 class Broker:
@@ -117,6 +124,7 @@ class Broker:
         self.traces = Traces(database, limits.trace_days)
         self.jobs = Jobs(database)
         self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
+        self._clean_up(limits)
         self.browser = Browser(database, self.catalog, self.vault)
         self.statistics = Statistics(database, self.jobs, self.activity.version)
         self.jobs.add("forget_activity", 600.0, self._forget_activity)
@@ -129,6 +137,11 @@ class Broker:
         self.activity.parked = self.popper.parked
         self.activity.also = self.vitals.report
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _clean_up(self, limits: Limits) -> None:
+        retention = Retention(limits.abandoned_group_days, limits.idle_partition_days)
+        self.jobs.add("retention", limits.retention_interval_s, retention.remove_old)
+        self.jobs.add("idle_partitions", CLEANUP_INTERVAL_S, retention.drop_idle)
 
     @classmethod
     async def start(

@@ -245,9 +245,9 @@ class Claims:
             grant.skip |= 1 << (offset - grant.start)
         if grant.lease_id is not None:
             self._leases.add(grant.lease_id, span)
-            if grant.shows_nothing:
+            if not grant.shown:
                 self.hooks.passed_over(grant, span)
-        return not grant.shows_nothing
+        return bool(grant.shown)
 
     async def _read(self, grants: list[Grant]) -> None:
         """Fill in the messages, from the cache where it has them all."""

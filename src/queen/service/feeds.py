@@ -50,11 +50,10 @@ class Grant:
     stored: list[Stored] = field(default_factory=list)
 
     @property
-    def shows_nothing(self) -> bool:
-        if not self.skip:
-            return False
+    def shown(self) -> int:
+        """How many messages are delivered."""
         count = self.stop - self.start
-        return (self.skip & ((1 << count) - 1)).bit_count() == count
+        return count - (self.skip & ((1 << count) - 1)).bit_count() if self.skip else count
 
     def attempt_of(self, offset: int) -> int:
         """Return the how-manyth delivery of a message this is, as far as it is known."""
