@@ -67,6 +67,19 @@ def parse_partition(text: str) -> int | None:
     return int(high + middle + low, 16)
 
 
+def parse_message(text: str) -> tuple[int, int] | None:
+    """Return partition and offset of a message id, None for any other text.
+
+    >>> parse_message('00000000-0000-8007-8000-0000000000ff')
+    (7, 255)
+    """
+    match = _ID_PATTERN.fullmatch(text)
+    if match is None or text.lower().endswith(_PARTITION_SUFFIX):
+        return None
+    partition, high, low = "".join(match.group(1, 2, 3)), match[4], match[5]
+    return int(partition, 16), (int(high, 16) & 0x3FFF) << 48 | int(low, 16)
+
+
 def new_lease() -> uuid.UUID:
     """Return a lease id that nobody can guess and no crash can grant twice."""
     return uuid.uuid4()

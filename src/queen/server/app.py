@@ -12,6 +12,7 @@ from queen.server.routes.fetch import FetchRoutes
 from queen.server.routes.groups import GroupRoutes
 from queen.server.routes.health import HealthRoutes
 from queen.server.routes.maintenance import MaintenanceRoutes
+from queen.server.routes.messages import MessageRoutes
 from queen.server.routes.metrics import MetricsRoutes
 from queen.server.routes.pop import PopRoutes
 from queen.server.routes.push import PushRoutes
@@ -32,6 +33,7 @@ _RESOURCES = (
     TransactionRoutes,
     QueueRoutes,
     DeadLetterRoutes,
+    MessageRoutes,
     FetchRoutes,
     GroupRoutes,
     SeekRoutes,

@@ -24,6 +24,7 @@ from queen.service.browse import Browser
 from queen.service.catalog import Catalog, Partition
 from queen.service.deadletters import DeadLetters
 from queen.service.dedup import Dedup
+from queen.service.erase import Eraser
 from queen.service.fetch import Fetcher
 from queen.service.groups import Groups
 from queen.service.jobs import Jobs
@@ -91,7 +92,7 @@ class Broker:
             self.activity,
             self.maintenance,
         )
-        self.signals = Signals(database, self.catalog, self.popper, self.maintenance)
+        self.signals = Signals(database, self.catalog, self.cache, self.popper, self.maintenance)
         self.pusher = Pusher(
             database,
             self.catalog,
@@ -118,6 +119,7 @@ class Broker:
         )
         self.fetcher = Fetcher(database, self.catalog, self.vault)
         self.dead_letters = DeadLetters(database, self.catalog, self.vault, self.pusher)
+        self.eraser = Eraser(database, self.vault, self.cache, self.signals.erased)
         self.lookup = Lookup(database, self.vault)
         self.lag = Lag(database)
         self.groups = Groups(database, self.popper, self.signals)

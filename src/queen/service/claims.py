@@ -50,8 +50,8 @@ class Hooks(Protocol):
     def unwanted(self, grants: list[Grant]) -> None:
         """Take grants for which nobody waits any more."""
 
-    def passed_over(self, grant: Grant, span: Span) -> None:
-        """Take a grant of which the group is shown nothing."""
+    async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
+        """End a lease of which the group is shown nothing."""
 
     def missing(self, feed: Feed) -> None:
         """Find out whether the group of a feed is gone."""
@@ -86,6 +86,9 @@ class Claims:
     async def _flush(self, attempts: list[Attempt]) -> None:
         try:
             granted = await self._claim(attempts)
+            for number, grants in granted.items():
+                feed = attempts[number].feed
+                granted[number] = [one for one in grants if await self._book(feed, one)]
         except Exception as error:
             if not isinstance(error, QueenError):
                 _log.exception("a claim failed")
@@ -100,9 +103,7 @@ class Claims:
                 attempt.feed.claiming.discard(partition.id)
                 attempt.feed.offer_again(partition)
             attempt.pop.busy = False
-            if not attempt.pop.done.done():
-                attempt.pop.done.set_exception(error)
-            attempt.pop.end_turn()
+            attempt.pop.fail(error)
 
     async def _claim(self, attempts: list[Attempt]) -> dict[int, list[Grant]]:
         """Claim for all attempts; return the grants by the number of the attempt."""
@@ -225,19 +226,23 @@ class Claims:
 
     def _deliver(self, attempt: Attempt, grants: list[Grant]) -> None:
         pop = attempt.pop
-        shown = [grant for grant in grants if self._book(attempt.feed, grant)]
-        if not shown:
+        errors = [grant.error for grant in grants if grant.error is not None]
+        if not grants:
             self._dispatcher.unserved(pop)
+        elif errors or pop.done.done():
+            pop.busy = False
+            self.hooks.unwanted(grants)
+            if errors:
+                pop.fail(errors[0])
         else:
             pop.busy = False
-            if pop.done.done():
-                self.hooks.unwanted(shown)
-            else:
-                pop.finish(shown)
+            pop.finish(grants)
         self._dispatcher.pump(attempt.feed)
 
-    def _book(self, feed: Feed, grant: Grant) -> bool:
+    async def _book(self, feed: Feed, grant: Grant) -> bool:
         """Remember which messages a lease covers; return whether there is one to show."""
+        if grant.error is not None:
+            return True
         span = span_of(
             grant.partition, feed.group, feed.group_id, grant.start, grant.stop, grant.stored
         )
@@ -246,7 +251,7 @@ class Claims:
         if grant.lease_id is not None:
             self._leases.add(grant.lease_id, span)
             if not grant.shown:
-                self.hooks.passed_over(grant, span)
+                await self.hooks.pass_over(span, grant.lease_id)
         return bool(grant.shown)
 
     async def _read(self, grants: list[Grant]) -> None:
@@ -271,8 +276,13 @@ class Claims:
             _MAX_READ_BYTES,
         )
         for row in rows:
-            stored = Stored(row["base_offset"], row["created_at"], self._vault.segment(row))
-            grants[row["span"] - 1].stored.append(stored)
+            grant = grants[row["span"] - 1]
+            try:
+                segment = self._vault.segment(row)
+            except QueenError as error:
+                grant.error = error
+                continue
+            grant.stored.append(Stored(row["base_offset"], row["created_at"], segment))
         cut = [grant for grant in grants if _is_cut(grant)]
         for grant in cut:
             if grant.lease_id is not None:
@@ -295,4 +305,4 @@ class Claims:
 
 
 def _is_cut(grant: Grant) -> bool:
-    return bool(grant.stored) and grant.stored[-1].end_offset < grant.stop
+    return grant.error is None and bool(grant.stored) and grant.stored[-1].end_offset < grant.stop

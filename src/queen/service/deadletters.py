@@ -12,11 +12,12 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from queen.core.cursor import Cursor, is_done, set_aside
+from queen.core.names import QUEUE_MODE_GROUP
 from queen.core.visibility import ONLY_GROUP
 from queen.errors import Unavailable
 from queen.service.append import Append
 from queen.service.burial import Burial, Letter
-from queen.service.catalog import Catalog, Partition
+from queen.service.catalog import FROM_BEGINNING, Catalog, Partition
 from queen.service.cursors import Key, lock, store
 from queen.service.lane import Lane
 from queen.service.message import Message
@@ -150,6 +151,10 @@ class DeadLetters:
         Returns the groups for which it was done.
         """
         groups = await self._database.fetch("groups_of_queue", partition.queue.id)
+        if not groups and group in (None, QUEUE_MODE_GROUP):
+            # Nobody has read it yet: those who will come without a group are spared it.
+            await self._catalog.group(partition.queue, QUEUE_MODE_GROUP, FROM_BEGINNING)
+            groups = await self._database.fetch("groups_of_queue", partition.queue.id)
         wanted = {row["id"]: row["name"] for row in groups if group in (None, row["name"])}
         if not wanted:
             return []

@@ -22,6 +22,7 @@ import uuid
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
+from queen.errors import QueenError
 from queen.service.catalog import FROM_BEGINNING, Partition, Queue, Subscription
 from queen.service.segments import Stored
 
@@ -48,6 +49,8 @@ class Grant:
     failures: dict[int, int]
     lease_ms: int
     stored: list[Stored] = field(default_factory=list)
+    # Why its messages cannot be read.
+    error: QueenError | None = None
 
     @property
     def shown(self) -> int:
@@ -114,6 +117,13 @@ class Pop:
             feed.unpark(self)
         if not self.done.done():
             self.done.set_result(grants)
+        self.end_turn()
+
+    def fail(self, error: QueenError) -> None:
+        for feed in self.feeds:
+            feed.unpark(self)
+        if not self.done.done():
+            self.done.set_exception(error)
         self.end_turn()
 
     def end_turn(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
@@ -267,9 +268,8 @@ class Popper:
     def unwanted(self, grants: list[Grant]) -> None:
         self._spawn(self._give_back(grants))
 
-    def passed_over(self, grant: Grant, span: Span) -> None:
-        if grant.lease_id is not None:
-            self._spawn(self.acker.pass_over(span, grant.lease_id))
+    async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
+        await self.acker.pass_over(span, lease_id)
 
     async def give_up(
         self, partition: Partition, group: str, group_id: int, offset: int, attempts: int

@@ -14,6 +14,7 @@ looks by itself once a second.
                                              g<queue>:<group>                look for a group
                                              d<queue>:<group>                group was deleted
                                              m                               maintenance
+                                             e<partition>                    message erased
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from queen.errors import QueenError
 from queen.service.catalog import Catalog, Partition
 from queen.service.maintenance import Maintenance
 from queen.service.pop import Popper
+from queen.service.segments import SegmentCache
 from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
@@ -37,22 +39,28 @@ _CHANNEL = "queen_log"
 _GATHER_S = 0.01
 # PostgreSQL takes payloads of up to 8000 bytes.
 _MAX_NAMED = 100
-_MAX_GROUP_WORDS = 20
+_MAX_WORDS = 20
 
 
 class Signals:
     def __init__(
-        self, database: Database, catalog: Catalog, popper: Popper, maintenance: Maintenance
+        self,
+        database: Database,
+        catalog: Catalog,
+        cache: SegmentCache,
+        popper: Popper,
+        maintenance: Maintenance,
     ) -> None:
         self._database = database
         self._catalog = catalog
+        self._cache = cache
         self._popper = popper
         self._maintenance = maintenance
         self._id = uuid.uuid4().hex[:12]
         self._written: dict[int, dict[int, int]] = {}
         self._released: set[tuple[int, int]] = set()
-        # Words about groups, in order and each once.
-        self._groups: dict[str, None] = {}
+        # Rarer words, in order and each once.
+        self._words: dict[str, None] = {}
         self._changed = False
         self._turned = False
         self._wake = asyncio.Event()
@@ -74,16 +82,19 @@ class Signals:
         self._wake.set()
 
     def group_moved(self, queue_id: int, group_id: int) -> None:
-        self._tell_group(f"s{queue_id}:{group_id}")
+        self._tell(f"s{queue_id}:{group_id}")
 
     def look_again(self, queue_id: int, group_id: int) -> None:
-        self._tell_group(f"g{queue_id}:{group_id}")
+        self._tell(f"g{queue_id}:{group_id}")
 
     def group_deleted(self, queue_id: int, group_id: int) -> None:
-        self._tell_group(f"d{queue_id}:{group_id}")
+        self._tell(f"d{queue_id}:{group_id}")
 
-    def _tell_group(self, word: str) -> None:
-        self._groups[word] = None
+    def erased(self, partition: Partition) -> None:
+        self._tell(f"e{partition.id}")
+
+    def _tell(self, word: str) -> None:
+        self._words[word] = None
         self._wake.set()
 
     def maintenance_turned(self) -> None:
@@ -101,14 +112,14 @@ class Signals:
                 words.append(f"w{queue_id}:{named}")
         leases = list(self._released)[:_MAX_NAMED]
         words += [f"r{partition}:{group}" for partition, group in leases]
-        groups = list(self._groups)[:_MAX_GROUP_WORDS]
-        words += groups
+        rarer = list(self._words)[:_MAX_WORDS]
+        words += rarer
         words += ["c"] * self._changed + ["m"] * self._turned
         self._written, self._changed, self._turned = {}, False, False
         self._released.difference_update(leases)
-        for word in groups:
-            del self._groups[word]
-        if self._released or self._groups:
+        for word in rarer:
+            del self._words[word]
+        if self._released or self._words:
             # The rest goes with the next one.
             self._wake.set()
         return " ".join(words)
@@ -178,6 +189,8 @@ class Signals:
             self._catalog.expire_options()
         elif kind == "m":
             await self._maintenance.refresh()
+        elif kind == "e":
+            self._cache.forget(int(rest))
         else:
             queue_id, group_id = map(int, rest.split(":"))
             follow = {

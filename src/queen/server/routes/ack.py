@@ -101,11 +101,11 @@ async def prepare(
         prepared.places[index] = settlement
         settlement.wishes[one.transactionId] = wish
         if one.error and wish is not Wish.DONE:
-            settlement.errors[one.transactionId] = _storable(one.error)
+            settlement.errors[one.transactionId] = storable(one.error)
     return prepared
 
 
-def _storable(error: str) -> str:
+def storable(error: str) -> str:
     """Return a consumer's error text as PostgreSQL can keep it."""
     return error[:MAX_ERROR_CHARACTERS].replace("\0", "\N{REPLACEMENT CHARACTER}")
 

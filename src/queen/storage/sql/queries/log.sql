@@ -121,3 +121,14 @@ order by base_offset desc limit 1
 
 -- name: offset_at :one
 select queen.offset_at($1, $2)
+
+-- name: lock_segment :many
+-- The segment that holds an offset which retention has left, for as long as it is rewritten.
+select s.partition_id, s.base_offset, s.codec, s.body
+from queen.segments s join queen.partitions p on p.id = s.partition_id
+where s.partition_id = $1 and s.base_offset <= $2 and s.end_offset > $2 and p.tail <= $2
+order by s.base_offset desc limit 1
+for update of s
+
+-- name: rewrite_segment :exec
+update queen.segments set codec = $3, body = $4 where partition_id = $1 and base_offset = $2
