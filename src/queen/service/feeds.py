@@ -185,6 +185,11 @@ class Feed:
     # ---- partitions ----
 
     @property
+    def is_new(self) -> bool:
+        """Whether the sweep has not looked at it at all."""
+        return self.sweep_after == 0
+
+    @property
     def has_ready(self) -> bool:
         return bool(self._ready)
 

@@ -107,9 +107,13 @@ class Popper:
             await self._try_named(pop, pop.feeds[0], pop.named)
             return
         for feed in pop.feeds:
+            if feed.is_new:
+                # Nobody has looked into it yet, and queues that are known to have something must
+                # not be served for ever instead.
+                await self.lookout.fill(feed)
             self.dispatcher.pump(feed)
-        if await self._is_served(pop):
-            return
+            if await self._is_served(pop):
+                return
         for feed in pop.feeds:
             await self.lookout.look(feed.queue)
             await self.lookout.fill(feed)
