@@ -9,6 +9,7 @@ says so and gets another at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -68,7 +69,8 @@ class Jobs:
                 _log.exception("job %s failed", name)
             # Servers that started together do not stay in step.
             pause_s = interval_s * random.uniform(0.9, 1.1)  # noqa: S311
-            try:
-                await asyncio.wait_for(wake.wait(), pause_s)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes
+                # together with the wake, and the server would never end.
+                async with asyncio.timeout(pause_s):
+                    await wake.wait()

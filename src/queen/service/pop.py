@@ -142,8 +142,10 @@ class Popper:
 
     async def _served(self, pop: Pop, timeout_s: float) -> list[Grant]:
         try:
-            limit = timeout_s if pop.waits else None
-            return await asyncio.wait_for(asyncio.shield(pop.done), limit)
+            # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes together
+            # with the grants, and nobody would give them back.
+            async with asyncio.timeout(timeout_s if pop.waits else None):
+                return await asyncio.shield(pop.done)
         except TimeoutError:
             _answer_empty(pop)
             # If a claim is under way, what it brings must not fall between two chairs.
