@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -51,3 +53,12 @@ def resume(api: Api, group: str, *queue: str) -> Answer:
 def delete(api: Api, group: str, *queue: str, **query: Any) -> Answer:
     path = path_of(group, *(("queues", *queue) if queue else ()))
     return api.call("DELETE", f"{path}?{urlencode(query)}")
+
+
+def eventually(holds: Callable[[], bool], within_s: float = 5) -> bool:
+    """Whether something that another server must hear of comes true."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+    return True

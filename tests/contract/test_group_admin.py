@@ -17,20 +17,11 @@ from tests.contract.groupcalls import (
     delete,
     detail,
     entries,
+    eventually,
     path_of,
     pause,
     resume,
 )
-
-
-def eventually(holds: Callable[[], bool], within_s: float = 5) -> bool:
-    """Whether something that another server must hear of comes true."""
-    deadline = time.monotonic() + within_s
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-    return True
-
 
 # ---- looking ----
 

@@ -12,7 +12,7 @@ import pytest
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.contract.conftest import Connect, Park, age
-from tests.contract.groupcalls import delete, detail, entries, moved, path_of, seek
+from tests.contract.groupcalls import delete, detail, entries, eventually, moved, path_of, seek
 
 
 def read_all(api: Api, queue: str, group: str = "g") -> list[Any]:
@@ -318,3 +318,33 @@ def test_a_group_for_new_messages_misses_none_in_empty_and_new_partitions(
     assert got == ["first"]
     other_api.push({"queue": queue, "partition": "later", "payload": "second"})
     assert other_api.data(queue, consumerGroup="g", subscriptionMode=mode) == ["second"]
+
+
+@pytest.mark.parametrize("seeks_where", ["here", "there"])
+def test_a_seek_in_the_midst_of_pops_leaves_no_partition_behind(
+    server: ServerProcess, api: Api, other_api: Api, connect: Connect, queue: str, seeks_where: str
+) -> None:
+    """A grant that is on its way when its group is moved must not block the partition."""
+    for n in range(6):
+        api.push_many(queue, 20, f"p{n}")
+    api.pop(queue, "none", consumerGroup="g")
+    stop = threading.Event()
+
+    def consume(own: Api) -> None:
+        while not stop.is_set():
+            got = own.messages(queue, batch=5, consumerGroup="g", wait="true", timeout=300)
+            if got:
+                own.ack_batch(got, group="g")
+
+    threads = [threading.Thread(target=consume, args=(connect(server),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        seeker = api if seeks_where == "here" else other_api
+        for _ in range(15):
+            moved(seeker, "g", queue, toBeginning=True)
+        assert eventually(lambda: entries(api, queue)["g"]["totalLag"] == 0, within_s=10)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

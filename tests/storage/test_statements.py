@@ -96,6 +96,18 @@ async def test_a_sweep_page_is_a_page(large: asyncpg.Connection) -> None:
     assert _rows_touched(plan) <= 2000
 
 
+async def test_a_page_of_lag_is_a_page(large: asyncpg.Connection) -> None:
+    plan = await _plan(large, "lag_pages", [1], [_PARTITIONS // 2], 60.0, 1000)
+    assert "Seq Scan" not in plan.replace("Seq Scan on groups", "")
+    assert _rows_touched(plan) <= 2000
+
+
+async def test_an_id_is_looked_for_page_by_page(large: asyncpg.Connection) -> None:
+    plan = await _plan(large, "suspects_before", 7, 2**62, b"12345678", 3)
+    assert "segments_pkey" in plan and "Seq Scan" not in plan
+    assert _rows_touched(plan) <= 3
+
+
 async def test_the_search_for_a_time_is_a_search(large: asyncpg.Connection) -> None:
     before = await _segment_rows_read(large)
     offset = await large.fetchval(statements()["offset_at"].sql, 77, await _time_of(large, 77, 20))
