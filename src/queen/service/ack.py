@@ -284,6 +284,7 @@ class Acker:
             await self._bury(transaction, [Death(one, offset, attempts)])
             after = set_aside(cursor, offset)
             await store(transaction, {one.key: after}, {})
+        self._activity.gave_up(partition.queue)
 
     async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
         """End a lease of which the group is shown nothing."""

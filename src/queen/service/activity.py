@@ -219,6 +219,8 @@ class Activity:
 
     def settled(self, one: Settlement) -> None:
         """Acknowledgments of one lease in one partition were decided."""
+        if not one.wishes:
+            return
         counters = self.of(one.partition.queue)
         counters.ack_requests += 1
         if one.all_done:
@@ -230,6 +232,10 @@ class Activity:
             else:
                 counters.ack_failed += 1
                 counters.dead_letters += verdict is Verdict.DEAD
+
+    def gave_up(self, queue: Queue) -> None:
+        """A message was set aside that no consumer came back from."""
+        self.of(queue).dead_letters += 1
 
     def transacted(self, queues: Iterable[Queue]) -> None:
         for queue in set(queues):
