@@ -1,0 +1,172 @@
+"""Metrics: JSON for clients, text for Prometheus, and a page that names them all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from queen.server.prometheus import OTHER, _Labelled
+from queen.service.activity import Counters
+from tests.api import Answer, Api
+from tests.conftest import ServerProcess
+from tests.contract.conftest import Park
+
+_PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
+
+
+def _samples(answer: Answer) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    assert answer.status == 200, answer
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.raw.decode())
+        for sample in family.samples
+    }
+
+
+def _value(api: Api, name: str, **labels: str) -> float:
+    """The sum of all samples of a metric that have these labels."""
+    samples = _samples(api.call("GET", "/metrics/prometheus"))
+    wanted = set(labels.items())
+    found = [value for (one, has), value in samples.items() if one == name and wanted <= set(has)]
+    assert found, name
+    return sum(found)
+
+
+def test_json_unless_text_is_accepted(api: Api) -> None:
+    found = api.call("GET", "/metrics").json
+    assert found["uptime"] > 0
+    assert found["requests"]["total"] >= 1
+    assert found["database"]["poolSize"] >= found["database"]["idleConnections"] >= 0
+    assert found["memory"]["rss"] > 10_000_000
+    assert found["cpu"]["user"] > 0
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_text"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("application/json", False),
+        ("application/json, text/plain, */*", False),
+        ("text/html", False),
+        ("text/plain", True),
+        ("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5", True),
+    ],
+)
+def test_the_accept_header_decides(api: Api, accept: str, is_text: bool) -> None:
+    answer = api.call("GET", "/metrics", headers={"Accept": accept} if accept else {})
+    kind = "text/plain; version=0.0.4; charset=utf-8" if is_text else "application/json"
+    assert answer.headers["content-type"] == kind
+
+
+def test_counters_of_a_queue_count(api: Api, queue: str) -> None:
+    before = _value(api, "queen_cluster_push_messages_total")
+    api.push_many(queue, 5)
+    popped = api.messages(queue, batch=3)
+    api.ack_batch(popped[:2])
+    assert _value(api, "queen_queue_push_messages_total", queue=queue) == 5
+    assert _value(api, "queen_queue_pop_messages_total", queue=queue) == 3
+    assert _value(api, "queen_queue_ack_messages_total", queue=queue) == 2
+    assert _value(api, "queen_cluster_push_messages_total") >= before
+    assert _value(api, "queen_flush_batch_messages_count") >= 1
+    assert _value(api, "queen_db_up") == 1
+
+
+def test_gauges_of_groups_and_queues(api: Api, queue: str) -> None:
+    api.push_many(queue, 5)
+    api.messages(queue, batch=2, consumerGroup="g", autoAck="true")
+    assert api.call("POST", "/api/v1/stats/refresh").status == 200
+    found = api.call("GET", "/metrics/prometheus").raw.decode()
+    # Only the queues with the most to do have gauges of their own.
+    if f'queue="{queue}"' in found:
+        assert _value(api, "queen_group_pending_messages", queue=queue, group="g") == 3
+        assert _value(api, "queen_group_lag_seconds", queue=queue, group="g") >= 0
+
+
+def test_parked_polls_are_a_gauge(api: Api, queue: str, park: Park) -> None:
+    api.configure(queue)
+    park(api, queue)
+    assert _value(api, "queen_parked_polls") >= 1
+
+
+def test_the_totals_of_the_cluster_come_from_all_servers(
+    api: Api, other_api: Api, queue: str
+) -> None:
+    before = _value(api, "queen_cluster_push_messages_total")
+    other_api.push_many(queue, 5)
+    # Whoever is asked writes down first what it has counted.
+    assert _value(other_api, "queen_cluster_push_messages_total") >= before
+    for _ in range(200):
+        if _value(api, "queen_cluster_push_messages_total") >= before + 5:
+            return
+    raise AssertionError("the other server's messages are not in the totals")
+
+
+def test_few_queues_have_series_of_their_own(
+    start_server: Callable[..., ServerProcess], dsn: str, queue: str
+) -> None:
+    api = start_server("--database-url", dsn, "--metrics-queues", "2").api()
+    for number in range(5):
+        api.push_many(f"{queue}-{number}", 1 + number)
+    samples = _samples(api.call("GET", "/metrics/prometheus"))
+    pushed = {
+        dict(labels)["queue"]: value
+        for (name, labels), value in samples.items()
+        if name == "queen_queue_push_messages_total"
+    }
+    assert pushed == {f"{queue}-4": 5, f"{queue}-3": 4, OTHER: 6}
+
+
+def _counters(name: str, messages: int) -> Counters:
+    counters = Counters(name)
+    counters.push_messages = messages
+    return counters
+
+
+def test_counters_never_go_back_when_queues_come_and_go() -> None:
+    labelled = _Labelled(2)
+
+    def pushed(*queues: Counters) -> dict[str, int]:
+        return {name: values[1] for name, values in labelled.rows(queues).items()}
+
+    one, two, three = _counters("one", 10), _counters("two", 5), _counters("three", 1)
+    assert pushed(one, two, three) == {"one": 10, "two": 5, OTHER: 1}
+    three.push_messages = 100
+    assert pushed(one, two, three) == {"one": 10, "two": 5, OTHER: 100}
+    # A deleted queue makes room; what the next one did before stays where it was counted.
+    assert pushed(two, three) == {"two": 5, "three": 0, OTHER: 100}
+    three.push_messages = 103
+    assert pushed(two, three) == {"two": 5, "three": 3, OTHER: 100}
+    # One that shared `other` leaves its part behind.
+    four = _counters("four", 7)
+    assert pushed(two, three, four)[OTHER] == 107
+    assert pushed(two, three)[OTHER] == 107
+
+
+def test_the_page_names_every_metric_and_no_other(api: Api) -> None:
+    text = api.call("GET", "/metrics/prometheus").raw.decode()
+    served = dict(re.findall(r"^# TYPE (queen_\w+) (\w+)$", text, re.MULTILINE))
+    page = dict(re.findall(r"^\| `(queen_\w+)` \| (\w+) \|", _PAGE.read_text(), re.MULTILINE))
+    assert page == served
+
+
+def test_every_metric_says_what_it_is(api: Api) -> None:
+    text = api.call("GET", "/metrics/prometheus").raw.decode()
+    about = dict(re.findall(r"^# HELP (queen_\w+) (.+)$", text, re.MULTILINE))
+    for name, words in re.findall(
+        r"^\| `(queen_\w+)` \| \w+ \| [^|]* \| (.+) \|$", _PAGE.read_text(), re.MULTILINE
+    ):
+        assert about[name] == words
+
+
+def test_a_server_tells_who_it_is(api: Api) -> None:
+    found: dict[str, Any] = api.call("GET", "/health").json
+    assert (found["status"], found["worker_id"]) == ("healthy", 0)
+    assert found["version"]
+    shared = api.call("GET", "/api/v1/system/shared-state").json
+    assert shared["running"] is True and shared["dedupWindowSeconds"] >= 0
