@@ -40,6 +40,7 @@ _PAGE_PARTITIONS = 10_000
 _PAGE_LETTERS = 100_000
 _PAGE_SEGMENTS = 100_000
 _TRIES = 20
+_FIRST_TRIES = 1000
 _TRY_PAUSE_S = 0.01
 
 # What a round is to count.
@@ -102,7 +103,11 @@ class Statistics:
     async def current(self) -> Stamp:
         """Return the instant of the stored numbers, after counting again if that is cheap."""
         row = await self._round()
-        if self._is_stale(row):
+        if _is_never(row):
+            # Zeros would be a lie. The first count of a database is worth a wait.
+            await self._count_since(row["now"], _FIRST_TRIES)
+            row = await self._round()
+        elif self._is_stale(row):
             await self._count_once(row["now"])
             row = await self._round()
         return _stamp(row)
@@ -146,15 +151,16 @@ class Statistics:
         finally:
             self._running = None
 
-    async def _count_since(self, since: datetime) -> None:
-        for _ in range(_TRIES):
+    async def _count_since(self, since: datetime, tries: int = _TRIES) -> None:
+        for _ in range(tries):
             try:
                 await self._run(_WHAT_IS_CHEAP)
             except QueenError:
                 # A queue was deleted under the count, or another server's count came first.
                 await asyncio.sleep(_TRY_PAUSE_S)
             # Another server may be counting; its numbers will do if it began late enough.
-            if (await self._round())["computed_at"] >= since:
+            row = await self._round()
+            if row["computed_at"] >= since or (tries == _FIRST_TRIES and not _is_never(row)):
                 return
             await asyncio.sleep(_TRY_PAUSE_S)
 
@@ -244,9 +250,13 @@ def _is_due(age_s: Any, took_ms: float, interval_s: float) -> bool:
     return float(age_s) >= max(interval_s, _REST * took_ms / 1000)
 
 
+def _is_never(row: Record) -> bool:
+    """Whether nothing was counted yet; the table then says 1970."""
+    return bool(row["computed_at"].year <= 1970)
+
+
 def _stamp(row: Record) -> Stamp:
-    # The epoch: never yet.
-    if row["computed_at"].year <= 1970:
+    if _is_never(row):
         return Stamp(None, 0.0, None)
     bytes_at = row["bytes_at"] if row["bytes_at"].year > 1970 else None
     return Stamp(row["computed_at"], max(float(row["age_s"]), 0.0), bytes_at)
