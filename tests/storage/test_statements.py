@@ -156,6 +156,30 @@ async def test_append_claim_and_ack_never_scan_a_table(large: asyncpg.Connection
         assert after[table] == before[table], table
 
 
+async def test_a_page_of_statistics_reads_its_page_only(large: asyncpg.Connection) -> None:
+    at = await large.fetchval("select now()")
+    low, high = _PARTITIONS // 2, _PARTITIONS // 2 + 1000
+    plan = await _plan(large, "stats_page", low, high, at)
+    for table in ("partitions", "segments", "cursors"):
+        assert f"Seq Scan on {table}" not in plan
+    assert _rows_touched(plan) <= 1000
+
+
+async def test_a_page_of_partitions_reads_its_page_only(large: asyncpg.Connection) -> None:
+    plan = await _plan(large, "partition_page", 1, 100, 1000)
+    for table in ("partitions", "segments", "cursors"):
+        assert f"Seq Scan on {table}" not in plan
+    assert _rows_touched(plan) <= 1100
+
+
+async def test_the_newest_messages_come_from_the_time_index(large: asyncpg.Connection) -> None:
+    start = await large.fetchval("select min(created_at) from segments")
+    end = await large.fetchval("select max(created_at) from segments")
+    plan = await _plan(large, "browse_queue", 1, start, end, 2**62, 2**62, 100)
+    assert "segments_by_time" in plan and "Seq Scan" not in plan
+    assert _rows_touched(plan) <= 1000
+
+
 async def test_cursors_and_partitions_are_updated_in_place(connection: asyncpg.Connection) -> None:
     """HOT: no index covers a column that a push, a pop or an ack changes."""
     rows = await connection.fetch(

@@ -70,14 +70,9 @@ def group_summary(row: Record, stamp: Stamp) -> GroupSummary:
     )
 
 
-async def partition_rows(
-    broker: Broker, queue_id: int, limit: int, offset: int
-) -> tuple[list[Record], int]:
-    """Return a page of a queue's partitions, counted now, and how many there are."""
-    total: int = await broker.database.fetchval("count_partitions", queue_id)
-    if offset >= total:
-        return [], total
-    return await broker.database.fetch("partition_page", queue_id, limit, offset), total
+async def partition_rows(broker: Broker, queue_id: int, limit: int, offset: int) -> list[Record]:
+    """Return a page of a queue's partitions, counted now."""
+    return await broker.database.fetch("partition_page", queue_id, limit, offset)
 
 
 def partition_counts(row: Record) -> MessageCounts:

@@ -168,6 +168,7 @@ class Statistics:
 
     async def _work(self, transaction: Transaction) -> bool:
         """Count everything at one instant, unless that was done a moment ago."""
+        await transaction.execute("commit_lazily")
         (last,) = await transaction.fetch("stats_round")
         wanted = self._wanted
         if wanted != _WHAT_IS_DUE or _is_due(last["age_s"], last["took_ms"], _INTERVAL_S):

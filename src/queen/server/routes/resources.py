@@ -75,7 +75,7 @@ class ResourceRoutes:
         stamp = await self._broker.statistics.current()
         wanted = filter_of(request, Query(""), queue=name)
         row = await queue_row(self._broker, wanted)
-        partitions, total = await partition_rows(self._broker, row["id"], limit, offset)
+        partitions = await partition_rows(self._broker, row["id"], limit, offset)
         answer = wire.QueueDetail(
             stats_age=age_of(stamp),
             stats_at=iso_or_none(stamp.at),
@@ -88,7 +88,7 @@ class ResourceRoutes:
             totals=counts_of(row),
             groups=[group_summary(one, stamp) for one in await groups_of(self._broker, wanted)],
             stored_bytes=row["stored_bytes"] or 0,
-            pagination=wire.Pagination(limit, offset, total),
+            pagination=wire.Pagination(limit, offset, row["partitions"] or 0),
         )
         return Response(200, msgspec.json.encode(answer))
 
@@ -98,11 +98,12 @@ class ResourceRoutes:
         wanted = filter_of(request, query)
         if not wanted.queue:
             raise BadRequest("query parameter 'queue' is missing")
+        await self._broker.statistics.current()
         row = await queue_row(self._broker, wanted)
-        partitions, total = await partition_rows(self._broker, row["id"], limit, offset)
+        partitions = await partition_rows(self._broker, row["id"], limit, offset)
         answer = wire.PartitionList(
             partitions=[partition_detail(one, wanted.queue) for one in partitions],
-            pagination=wire.Pagination(limit, offset, total),
+            pagination=wire.Pagination(limit, offset, row["partitions"] or 0),
         )
         return Response(200, msgspec.json.encode(answer))
 

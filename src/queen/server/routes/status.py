@@ -178,7 +178,8 @@ class StatusRoutes:
         stamp = await self._broker.statistics.current()
         wanted = filter_of(request, Query(""), queue=name)
         row = await queue_row(self._broker, wanted)
-        partitions, total = await partition_rows(self._broker, row["id"], limit, offset)
+        partitions = await partition_rows(self._broker, row["id"], limit, offset)
+        total = row["partitions"] or 0
         seen = await past(self._broker, window, wanted, now)
         batches = seen.sum("pop_requests") - seen.sum("pop_empty")
         answer = wire.QueueStatus(

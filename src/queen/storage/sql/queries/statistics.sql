@@ -212,10 +212,6 @@ left join lateral (
 ) f on true
 order by p.id
 
--- name: count_partitions :one
--- Exact and cheap: entries of an index, no rows.
-select count(*) from queen.partitions where queue_id = $1
-
 -- name: top_errors :many
 -- What the last thousand dead letters of some queues died of.
 select coalesce(d.error, '') as error, count(*) as count
