@@ -45,6 +45,7 @@ from queen.service.vitals import Vitals
 from queen.storage.database import Database, Transaction, session_settings
 
 _FORGET_ROWS = 10_000
+_FORGET_INTERVAL_S = 600.0
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -128,17 +129,20 @@ class Broker:
         self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
         self._clean_up(limits)
         self.browser = Browser(database, self.catalog, self.vault)
-        self.statistics = Statistics(database, self.jobs, self.activity.version)
-        self.jobs.add("forget_activity", 600.0, self._forget_activity)
+        self._observe()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _observe(self) -> None:
+        self.statistics = Statistics(self.database, self.jobs, self.activity.version)
+        self.jobs.add("forget_activity", _FORGET_INTERVAL_S, self._forget_activity)
         self.vitals = Vitals(
-            database,
+            self.database,
             lambda: self.activity.requests,
             lambda: self.popper.parked_count,
             lambda: self.pusher.waiting,
         )
         self.activity.parked = self.popper.parked
         self.activity.also = self.vitals.report
-        self._tasks: list[asyncio.Task[None]] = []
 
     def _clean_up(self, limits: Limits) -> None:
         retention = Retention(limits.abandoned_group_days, limits.idle_partition_days)

@@ -19,7 +19,7 @@ class MessageCounts(msgspec.Struct, rename="camel"):
     completed: int = 0
     failed: int = 0
     dead_letter: int = 0
-    # Everything that was ever written.
+    # Everything that was ever written to the partitions there are.
     written: int = 0
 
 
