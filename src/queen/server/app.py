@@ -18,6 +18,7 @@ from queen.server.routes.pop import PopRoutes
 from queen.server.routes.push import PushRoutes
 from queen.server.routes.queues import QueueRoutes
 from queen.server.routes.resources import ResourceRoutes
+from queen.server.routes.scheduled import ScheduledRoutes
 from queen.server.routes.seek import SeekRoutes
 from queen.server.routes.status import StatusRoutes
 from queen.server.routes.traces import TraceRoutes
@@ -31,6 +32,7 @@ _RESOURCES = (
     PopRoutes,
     AckRoutes,
     TransactionRoutes,
+    ScheduledRoutes,
     QueueRoutes,
     DeadLetterRoutes,
     MessageRoutes,

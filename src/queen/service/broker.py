@@ -34,9 +34,11 @@ from queen.service.lookup import Lookup
 from queen.service.maintenance import Maintenance
 from queen.service.pop import Popper
 from queen.service.push import Pusher
+from queen.service.relay import Relay
 from queen.service.retention import CLEANUP_INTERVAL_S, Retention
 from queen.service.segments import SegmentCache
 from queen.service.signals import Signals
+from queen.service.staging import Staging
 from queen.service.statistics import Statistics
 from queen.service.traces import DEFAULT_DAYS, JOB, JOB_INTERVAL_S, Traces
 from queen.service.transact import Transactor
@@ -125,6 +127,9 @@ class Broker:
         self.lag = Lag(database)
         self.groups = Groups(database, self.popper, self.signals)
         self.traces = Traces(database, limits.trace_days)
+        self.staging = Staging(database, self.catalog)
+        self.relay = Relay(database, self.pusher)
+        self.signals.also_listen("queen_staged", self.relay.wake)
         self.jobs = Jobs(database)
         self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
         self._clean_up(limits)
@@ -168,6 +173,7 @@ class Broker:
             asyncio.create_task(broker.maintenance.run()),
             asyncio.create_task(broker.activity.run()),
             asyncio.create_task(broker.vitals.run()),
+            asyncio.create_task(broker.relay.run()),
             asyncio.create_task(broker.signals.run_sender()),
             asyncio.create_task(broker.signals.run_listener(broker._listener)),
         ]

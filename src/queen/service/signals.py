@@ -15,6 +15,8 @@ looks by itself once a second.
                                              d<queue>:<group>                group was deleted
                                              m                               maintenance
                                              e<partition>                    message erased
+
+The same connection hears what others tell on channels of their own (`also_listen`).
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ class Signals:
         self._turned = False
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._others: dict[str, Callable[[], None]] = {}
 
     # ---- sending ----
 
@@ -136,6 +139,10 @@ class Signals:
 
     # ---- receiving ----
 
+    def also_listen(self, channel: str, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever something is told on a channel, whatever it is."""
+        self._others[channel] = wake
+
     async def run_listener(self, connect: Callable[[], object]) -> None:
         """Listen for ever; reconnect when the connection breaks."""
         while True:
@@ -151,6 +158,8 @@ class Signals:
         connection.add_termination_listener(lambda _: closed.set())
         try:
             await connection.add_listener(_CHANNEL, self._heard)
+            for channel in self._others:
+                await connection.add_listener(channel, self._heard_other)
             await closed.wait()
         finally:
             connection.terminate()
@@ -162,6 +171,9 @@ class Signals:
         task = asyncio.create_task(self._act(words))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _heard_other(self, _connection: object, _pid: int, channel: str, _payload: object) -> None:
+        self._others[channel]()
 
     async def _act(self, words: list[str]) -> None:
         try:

@@ -1,7 +1,8 @@
 """Transactions: acks and pushes that happen together or not at all.
 
 Everything runs in one PostgreSQL transaction: appends first, because partitions are locked
-before cursors, then the acks. One acknowledgment whose lease is gone refuses all of it.
+before cursors, then what is scheduled, then the acks. One acknowledgment whose lease is gone
+refuses all of it.
 
 A transaction that is sent again because its answer was lost succeeds: its acks find their
 receipts and its pushes are duplicates.
@@ -20,6 +21,7 @@ from queen.service.append import Append
 from queen.service.lane import Lane
 from queen.service.maintenance import Maintenance
 from queen.service.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
+from queen.service.staging import Scheduled, stage_columns
 from queen.storage.database import Database, Transaction
 
 
@@ -58,7 +60,11 @@ class Transactor:
         self._activity = activity
 
     async def run(
-        self, appends: list[Append], settlements: list[Settlement], guards: list[Guard]
+        self,
+        appends: list[Append],
+        scheduled: list[Scheduled],
+        settlements: list[Settlement],
+        guards: list[Guard],
     ) -> None:
         """Commit all of it, or raise and change nothing."""
         if appends:
@@ -71,6 +77,8 @@ class Transactor:
             try:
                 async with self._database.transaction() as transaction:
                     rows = await self._append(transaction, lanes)
+                    if scheduled:
+                        await transaction.execute("stage", *stage_columns(scheduled))
                     await self._lock(transaction, settlements, guards)
                     await self._settle(transaction, settlements)
             except _Refused as refused:

@@ -116,6 +116,24 @@ def push_item(
     ).decode()
 
 
+def scheduled_item(
+    index: int, transaction_id: str, trace_id: str | None, queue: str, deliver_at: datetime
+) -> str:
+    """Return the answer for a message that is due later: it has no place in the log yet."""
+    return encode(
+        {
+            "index": index,
+            "transaction_id": transaction_id,
+            "status": "scheduled",
+            "message_id": None,
+            "partition_id": None,
+            "trace_id": trace_id,
+            "queueName": queue,
+            "deliverAt": iso(deliver_at),
+        }
+    ).decode()
+
+
 # ---- ack ----
 
 MAX_ACKS = 20_000

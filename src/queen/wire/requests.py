@@ -17,6 +17,14 @@ class PushItem(msgspec.Struct, gc=False):
     partition: str | None = None
     transactionId: str | None = None
     traceId: str | None = None
+    # When it is due: an ISO-8601 time, or so many seconds from now by the database's clock.
+    deliverAt: str | None = None
+    delay: float | None = None
+    delayMs: float | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        return not (self.deliverAt is None and self.delay is None and self.delayMs is None)
 
 
 class PushRequest(msgspec.Struct):

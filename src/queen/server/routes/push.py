@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple, cast
 
 import msgspec
@@ -26,6 +27,7 @@ from queen.core.payload import (
     reason_against_payload,
     without_surrogates,
 )
+from queen.core.schedule import BadTime, due_at
 from queen.errors import BadRequest, InvalidFrame, InvalidItem, PayloadTooLarge, QueenError
 from queen.server.access import Role
 from queen.server.failures import UNDECODABLE, bad_json, failure
@@ -33,6 +35,7 @@ from queen.server.http import MAX_BODY_BYTES, Request, Response
 from queen.server.routing import Route
 from queen.service.append import Append
 from queen.service.broker import Broker
+from queen.service.staging import Scheduled
 from queen.wire import answers
 from queen.wire.answers import MAX_ITEMS
 from queen.wire.requests import LoosePushRequest, PushItem, PushRequest
@@ -65,13 +68,31 @@ class PushRoutes:
             return await self._push_frames(body)
         items, indexes, refused = decode_items(body)
         trusted = not refused and is_plain(body) and b"\n" not in body
-        planned, bad = plan(items, indexes, trusted=trusted)
+        planned, bad, timed = plan(items, indexes, trusted=trusted)
+        if timed:
+            return await self._push_timed(items, indexes, refused)
         refused += bad
         await self._broker.pusher.push([one.append for one in planned])
         failed = [one for one in planned if one.append.error is not None]
         if refused or failed:
-            return _partly_refused(refused, failed, planned)
+            return _partly_refused(refused, failed, _placed(planned))
         return Response(201, push_body(planned))
+
+    async def _push_timed(
+        self, items: list[PushItem], indexes: Sequence[int], refused: list[InvalidItem]
+    ) -> Response:
+        """Push what is due now, and stage the rest."""
+        parted = await part_by_time(self._broker, items, indexes)
+        planned, bad, _ = plan(parted.items, parted.indexes, trusted=False)
+        # A failed push may be repeated without harm, a stage not: it comes last.
+        await self._broker.pusher.push([one.append for one in planned])
+        await self._broker.staging.stage([one.message for one in parted.later])
+        placed = _placed(planned) + [(one.place, _scheduled_text(one)) for one in parted.later]
+        refused += parted.refused + bad
+        failed = [one for one in planned if one.append.error is not None]
+        if refused or failed:
+            return _partly_refused(refused, failed, placed)
+        return Response(201, b"[" + ",".join(_in_order(placed)).encode() + b"]")
 
     async def _push_frames(self, body: bytes) -> Response:
         frames = list(unpack_frames(body))
@@ -122,32 +143,86 @@ def _decode_one_by_one(
     return items, indexes, refused
 
 
+class Later(NamedTuple):
+    """A message that is due later, and its place in the request."""
+
+    place: int
+    message: Scheduled
+
+
+class Parted(NamedTuple):
+    """The items of a request by when they are due."""
+
+    items: list[PushItem]
+    indexes: list[int]
+    later: list[Later]
+    refused: list[InvalidItem]
+
+
+async def part_by_time(broker: Broker, items: list[PushItem], indexes: Sequence[int]) -> Parted:
+    """Check items, and part those that are due later from those that are pushed now."""
+    good, places, refused = _sift(items, indexes)
+    parted = Parted([], [], [], refused)
+    now = await broker.now()
+    encrypted = await broker.staging.encrypted(item.queue for item in good if item.is_timed)
+    for index, item in zip(places, good, strict=True):
+        try:
+            at = due_at(item.deliverAt, item.delay, item.delayMs, now)
+            if at is not None and item.queue in encrypted:
+                raise BadTime("the queue is encrypted and takes no scheduled messages")
+        except BadTime as reason:
+            refused.append(InvalidItem(index, str(reason)))
+            continue
+        if at is None:
+            parted.items.append(item)
+            parted.indexes.append(index)
+        else:
+            parted.later.append(Later(index, _scheduled(item, at)))
+    return parted
+
+
+def _scheduled(item: PushItem, at: datetime) -> Scheduled:
+    return Scheduled(
+        item.queue,
+        item.partition or DEFAULT_PARTITION,
+        item.transactionId or str(uuid.uuid4()),
+        item.traceId,
+        bytes(item.payload),
+        at,
+    )
+
+
 def plan(
     items: list[PushItem], indexes: Sequence[int], *, trusted: bool
-) -> tuple[list[Planned], list[InvalidItem]]:
+) -> tuple[list[Planned], list[InvalidItem], bool]:
     """Turn items into appends, one for each partition, in the order of the request.
 
     `trusted` says that no payload has bad bytes, bad escapes or line breaks: then, unless
-    something else is unusual, no item is looked at by itself.
+    something else is unusual, no item is looked at by itself. The last value returned says
+    whether an item names a time, which is for the caller to heed.
     """
     if trusted and len(items) == 1 and _is_ordinary(items[0]):
-        return [_plan_one(items[0], indexes)], []
+        return [_plan_one(items[0], indexes)], [], False
     refused: list[InvalidItem] = []
     columns = Columns.of(items)
-    if not (trusted and columns.are_ordinary()):
+    timed = columns.are_timed()
+    one_lane = columns.are_one_lane()
+    if timed or not (trusted and columns.are_ordinary(one_lane)):
         items, indexes, refused = _sift(items, indexes)
         columns = Columns.of(items)
+        one_lane = columns.are_one_lane()
     if not items:
-        return [], refused
-    if columns.are_one_lane():
-        return [columns.planned(indexes)], refused
+        return [], refused, timed
+    if one_lane:
+        return [columns.planned(indexes)], refused, timed
     groups: dict[tuple[str, str], list[int]] = {}
     for at, item in enumerate(items):
         groups.setdefault((item.queue, item.partition or DEFAULT_PARTITION), []).append(at)
-    return [
+    planned = [
         Columns.of([items[at] for at in group]).planned([indexes[at] for at in group])
         for group in groups.values()
-    ], refused
+    ]
+    return planned, refused, timed
 
 
 def _is_ordinary(item: PushItem) -> bool:
@@ -159,6 +234,7 @@ def _is_ordinary(item: PushItem) -> bool:
         and 0 < len(one) <= MAX_TRANSACTION_ID_BYTES
         and "\0" not in one
         and item.traceId is None
+        and not item.is_timed
         and longest_is_shallow(len(item.payload))
         and not reason_against_name("queue", item.queue)
         and not (item.partition is not None and reason_against_name("partition", item.partition))
@@ -181,16 +257,28 @@ class Columns(NamedTuple):
     partitions: tuple[str | None, ...]
     ids: tuple[str | None, ...]
     traces: tuple[str | None, ...]
+    times: tuple[str | None, ...]
+    delays: tuple[float | None, ...]
+    delays_ms: tuple[float | None, ...]
 
     @classmethod
-    def of(cls, items: list[PushItem]) -> Columns:
-        return cls(*(zip(*map(astuple, items), strict=True) if items else ((),) * 5))
+    def of(cls, items: Sequence[PushItem]) -> Columns:
+        return cls(*(zip(*map(astuple, items), strict=True) if items else ((),) * 8))
 
     def are_one_lane(self) -> bool:
         count, queues, partitions = len(self.ids), self.queues, self.partitions
-        return queues.count(queues[0]) == count and partitions.count(partitions[0]) == count
+        return (
+            count > 0
+            and queues.count(queues[0]) == count
+            and partitions.count(partitions[0]) == count
+        )
 
-    def are_ordinary(self) -> bool:
+    def are_timed(self) -> bool:
+        """Return whether an item says when it is due."""
+        unset = self.times.count(None) + self.delays.count(None) + self.delays_ms.count(None)
+        return unset < 3 * len(self.ids)
+
+    def are_ordinary(self, one_lane: bool) -> bool:
         """Return whether nothing calls for a closer look at single items."""
         count = len(self.ids)
         if not count or self.ids.count(None) or self.traces.count(None) != count:
@@ -203,11 +291,10 @@ class Columns(NamedTuple):
             and min(lengths) > 0
             and max(lengths) <= MAX_TRANSACTION_ID_BYTES
             and longest_is_shallow(max(map(len, self.payloads)))
-            and self._names_are_good()
+            and self._names_are_good(one_lane)
         )
 
-    def _names_are_good(self) -> bool:
-        one_lane = self.are_one_lane()
+    def _names_are_good(self, one_lane: bool) -> bool:
         queues = self.queues[:1] if one_lane else set(self.queues)
         partitions = self.partitions[:1] if one_lane else set(self.partitions)
         return not any(reason_against_name("queue", name) for name in queues) and not any(
@@ -274,13 +361,28 @@ def _append_of_frame(frame: Frame, index: int) -> Append:
 def push_body(planned: list[Planned]) -> bytes:
     if len(planned) == 1 and _is_plain_success(planned[0].append):
         return answers.queued_body(_stored(planned[0]))
-    return b"[" + ",".join(_results_in_order(planned)).encode() + b"]"
+    return b"[" + ",".join(_in_order(_placed(planned))).encode() + b"]"
 
 
-def _results_in_order(planned: list[Planned]) -> list[str]:
-    placed = [pair for one in planned for pair in zip(one.indexes, _results(one), strict=True)]
-    placed.sort()
-    return [text for _, text in placed]
+def _placed(planned: list[Planned]) -> list[tuple[int, str]]:
+    """Return the results of what was stored, with their places in the request."""
+    return [
+        pair
+        for one in planned
+        if one.append.error is None
+        for pair in zip(one.indexes, _results(one), strict=True)
+    ]
+
+
+def _in_order(placed: list[tuple[int, str]]) -> list[str]:
+    return [text for _, text in sorted(placed)]
+
+
+def _scheduled_text(later: Later) -> str:
+    message = later.message
+    return answers.scheduled_item(
+        later.place, message.transaction_id, message.trace_id, message.queue, message.deliver_at
+    )
 
 
 def _is_plain_success(append: Append) -> bool:
@@ -314,21 +416,20 @@ def _results(planned: Planned) -> list[str]:
 
 
 def _partly_refused(
-    refused: list[InvalidItem], failed: list[Planned], planned: list[Planned]
+    refused: list[InvalidItem], failed: list[Planned], placed: list[tuple[int, str]]
 ) -> Response:
     """Some items cannot be taken: say which and why, and what became of the others."""
     reasons: dict[int, QueenError] = {error.index: error for error in refused}
     for one in failed:
         if one.append.error is not None:
             reasons |= dict.fromkeys(one.indexes, one.append.error)
-    stored = [one for one in planned if one.append.error is None]
     return failure(
         reasons[min(reasons)],
         items=[
             {"index": index, "reason": getattr(error, "reason", error.message), "code": error.code}
             for index, error in sorted(reasons.items())
         ],
-        results=[msgspec.Raw(text.encode()) for text in _results_in_order(stored)],
+        results=[msgspec.Raw(text.encode()) for text in _in_order(placed)],
     )
 
 

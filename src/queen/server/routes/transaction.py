@@ -15,10 +15,11 @@ from queen.server.access import Role
 from queen.server.failures import decoded
 from queen.server.http import Request, Response
 from queen.server.routes.ack import Prepared, prepare
-from queen.server.routes.push import Planned, plan
+from queen.server.routes.push import Later, Planned, part_by_time, plan
 from queen.server.routing import Route
 from queen.service.broker import Broker
 from queen.service.transact import Guard
+from queen.wire.answers import iso
 from queen.wire.requests import AckOperation, PushItem, PushOperation, TransactionRequest
 
 _decoder = msgspec.json.Decoder(TransactionRequest)
@@ -38,18 +39,36 @@ class TransactionRoutes:
         operations = wanted.operations
         if not 0 < len(operations) <= MAX_OPERATIONS:
             raise BadRequest(f"operations must hold between 1 and {MAX_OPERATIONS} operations")
-        planned, places = _plan_pushes(operations)
+        places = _places(operations)
+        planned, later = await self._plan_pushes([item for _, item in places])
         prepared = await self._prepare_acks(operations)
         guards = await self._guards(wanted.requiredLeases or [], prepared)
         await self._broker.transactor.run(
-            [one.append for one in planned], list(prepared.settlements.values()), guards
+            [one.append for one in planned],
+            [one.message for one in later],
+            list(prepared.settlements.values()),
+            guards,
         )
         answer = {
             "transactionId": str(uuid.uuid4()),
             "success": True,
-            "results": _results(operations, planned, places, prepared),
+            "results": _results(operations, _pushed(planned, later, places), prepared),
         }
         return Response(200, msgspec.json.encode(answer))
+
+    async def _plan_pushes(self, items: list[PushItem]) -> tuple[list[Planned], list[Later]]:
+        """Return the appends, and what is due later."""
+        indexes: Sequence[int] = range(len(items))
+        later: list[Later] = []
+        refused: list[InvalidItem] = []
+        if any(item.is_timed for item in items):
+            items, indexes, later, refused = await part_by_time(self._broker, items, indexes)
+        planned, bad, _ = plan(items, indexes, trusted=False)
+        refused += bad
+        if refused:
+            first = min(refused, key=lambda error: error.index)
+            raise InvalidItem(first.index, f"{first.reason}; nothing of the transaction was done")
+        return planned, later
 
     async def _prepare_acks(self, operations: Sequence[PushOperation | AckOperation]) -> Prepared:
         acks = [one for one in operations if isinstance(one, AckOperation)]
@@ -88,30 +107,22 @@ class TransactionRoutes:
         return guards
 
 
-def _plan_pushes(
+def _places(
     operations: Sequence[PushOperation | AckOperation],
-) -> tuple[list[Planned], list[tuple[int, PushItem]]]:
-    """Return the appends, and for each pushed item its operation."""
-    places = [
+) -> list[tuple[int, PushItem]]:
+    """Return all pushed items, each with its operation."""
+    return [
         (number, item)
         for number, operation in enumerate(operations)
         if isinstance(operation, PushOperation)
         for item in operation.items
     ]
-    items = [item for _, item in places]
-    planned, refused = plan(items, range(len(items)), trusted=False)
-    if refused:
-        first = refused[0]
-        raise InvalidItem(first.index, f"{first.reason}; nothing of the transaction was done")
-    return planned, places
 
 
-def _results(
-    operations: Sequence[PushOperation | AckOperation],
-    planned: list[Planned],
-    places: list[tuple[int, PushItem]],
-    prepared: Prepared,
-) -> list[dict[str, Any]]:
+def _pushed(
+    planned: list[Planned], later: list[Later], places: list[tuple[int, PushItem]]
+) -> dict[int, list[dict[str, Any]]]:
+    """Return the results of the pushed items by operation."""
     by_operation: dict[int, list[dict[str, Any]]] = {}
     for append, indexes, ids in planned:
         lane = append.lane
@@ -127,6 +138,25 @@ def _results(
                     "status": "duplicate" if duplicate else "queued",
                 }
             )
+    for place, message in later:
+        by_operation.setdefault(places[place][0], []).append(
+            {
+                "transactionId": message.transaction_id,
+                "messageId": None,
+                "partitionId": None,
+                "queueName": message.queue,
+                "status": "scheduled",
+                "deliverAt": iso(message.deliver_at),
+            }
+        )
+    return by_operation
+
+
+def _results(
+    operations: Sequence[PushOperation | AckOperation],
+    by_operation: dict[int, list[dict[str, Any]]],
+    prepared: Prepared,
+) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     acks = 0
     for number, operation in enumerate(operations):

@@ -1,6 +1,7 @@
 -- Removes a queue with everything in it; false when there is none.
 --
--- The seal is taken exclusively first, so that no append is half-way through.
+-- What is staged goes first, as the relay locks it before any seal. Then the seal is taken
+-- exclusively, so that no append is half-way through.
 create or replace function queen.delete_queue(p_name text) returns boolean
 language plpgsql
 set search_path = queen, pg_temp
@@ -8,6 +9,13 @@ as $$
 declare
     v_queue integer;
 begin
+    delete from staged s where s.queue = p_name and s.deliver_at is not null;
+    delete from staged s where s.queue = p_name and s.deliver_at is null;
+    if found then
+        delete from staged_commits c
+         where not exists (
+            select 1 from staged s where s.transaction = c.transaction and s.deliver_at is null);
+    end if;
     select id into v_queue from queues where name = p_name;
     if v_queue is null then
         return false;

@@ -1,0 +1,86 @@
+"""Scheduled messages: what is still to come, and calling it off."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from queen.core.names import reason_against_transaction_id
+from queen.errors import BadRequest, NotFound
+from queen.server.access import Role
+from queen.server.http import Query, Request, Response, check_name
+from queen.server.routing import Doc, Param, Route
+from queen.service.broker import Broker
+from queen.storage.database import Record
+from queen.wire.answers import iso
+from queen.wire.scheduled import Cancelled, ScheduledMessage, ScheduledPage
+
+_MAX_PAGE = 1000
+_MAX_OFFSET = 1_000_000
+
+_LIST = Doc(
+    tag="scheduled",
+    summary="Messages that are not due yet, soonest first",
+    query=(
+        Param("queue", str, "Only those for this queue."),
+        Param("limit", Annotated[int, Meta(ge=1, le=_MAX_PAGE)], "How many.", 100),
+        Param("offset", Annotated[int, Meta(ge=0, le=_MAX_OFFSET)], "How many to skip.", 0),
+    ),
+    answers={200: ScheduledPage},
+)
+_CANCEL = Doc(
+    tag="scheduled",
+    summary="Cancel what is scheduled under a transaction id",
+    about="Whatever this removes is never delivered. What is due already cannot be cancelled.",
+    answers={200: Cancelled},
+)
+
+
+class ScheduledRoutes:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        one = "/api/v1/scheduled/{queue}/{transactionId}"
+        return [
+            Route("GET", "/api/v1/scheduled", Role.READ, self.page, _LIST),
+            Route("DELETE", one, Role.WRITE, self.cancel, _CANCEL),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        query = Query(request.query)
+        queue = query.text("queue") or None
+        if queue is not None:
+            check_name("queue", queue)
+        limit = query.number("limit", 100, 1, _MAX_PAGE)
+        offset = query.number("offset", 0, 0, _MAX_OFFSET)
+        rows = await self._broker.staging.page(queue, limit + 1, offset)
+        found = [_message_of(row) for row in rows[:limit]]
+        page = ScheduledPage(found, limit, offset, more=len(rows) > limit)
+        return Response(200, msgspec.json.encode(page))
+
+    async def cancel(self, request: Request) -> Response:
+        queue, transaction_id = request.params
+        check_name("queue", queue)
+        reason = reason_against_transaction_id(transaction_id)
+        if reason:
+            raise BadRequest(reason)
+        cancelled = await self._broker.staging.cancel(queue, transaction_id)
+        if not cancelled:
+            raise NotFound("nothing is scheduled for this queue under this transaction id")
+        answer = Cancelled(len(cancelled), queue, transaction_id)
+        return Response(200, msgspec.json.encode(answer))
+
+
+def _message_of(row: Record) -> ScheduledMessage:
+    return ScheduledMessage(
+        queue=row["queue"],
+        partition=row["partition"],
+        transaction_id=row["transaction_id"],
+        trace_id=row["trace_id"],
+        deliver_at=iso(row["deliver_at"]),
+        scheduled_at=iso(row["staged_at"]),
+        payload_bytes=row["payload_bytes"],
+    )
