@@ -379,7 +379,7 @@ async def test_an_application_needs_two_grants(
         "select * from queen.take_staged(1, 1)",
         "select queen.delete_queue('q')",
         "select queen.configure_queue('q', '', '', '{}')",
-        f"select * from queen.append({', '.join(11 * ["'{}'"])})",
+        "select * from queen.append(" + ", ".join(["'{}'"] * 11) + ")",
         "select * from queen.staged",
         "select * from queen.segments",
         "delete from queen.staged_commits",
