@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import time
 from collections.abc import Callable
+=======
+>>>>>>> 31e51fb (groups: tests of administration, seek, traces and maintenance)
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -53,6 +56,7 @@ def resume(api: Api, group: str, *queue: str) -> Answer:
 def delete(api: Api, group: str, *queue: str, **query: Any) -> Answer:
     path = path_of(group, *(("queues", *queue) if queue else ()))
     return api.call("DELETE", f"{path}?{urlencode(query)}")
+<<<<<<< HEAD
 
 
 def eventually(holds: Callable[[], bool], within_s: float = 5) -> bool:
@@ -62,3 +66,5 @@ def eventually(holds: Callable[[], bool], within_s: float = 5) -> bool:
         if time.monotonic() > deadline:
             return False
     return True
+=======
+>>>>>>> 31e51fb (groups: tests of administration, seek, traces and maintenance)

@@ -79,15 +79,28 @@ class Broker:
         self.database = database
         self.limits = limits
         self.activity = Activity(database, name)
-        self.catalog = Catalog(database)
+        self.vault = Vault(keys)
+        self.jobs = Jobs(database)
+        self.maintenance = Maintenance(database)
+        self._remember()
+        self._produce_and_consume()
+        self._administrate()
+        self._clean_up()
+        self._observe()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _remember(self) -> None:
+        """What is kept in memory of what the database knows."""
+        self.catalog = Catalog(self.database)
         self.catalog.made_partitions = self.activity.made_partitions
         self.leases = LeaseBook()
-        self.cache = SegmentCache(limits.segment_cache_bytes)
-        self.vault = Vault(keys)
-        self.dedup = Dedup(database, self.vault, limits.dedup_hashes)
-        self.maintenance = Maintenance(database)
+        self.cache = SegmentCache(self.limits.segment_cache_bytes)
+        self.dedup = Dedup(self.database, self.vault, self.limits.dedup_hashes)
+
+    def _produce_and_consume(self) -> None:
+        """The verbs that must be fast."""
         self.popper = Popper(
-            database,
+            self.database,
             self.catalog,
             self.cache,
             self.leases,
@@ -95,9 +108,11 @@ class Broker:
             self.activity,
             self.maintenance,
         )
-        self.signals = Signals(database, self.catalog, self.cache, self.popper, self.maintenance)
+        self.signals = Signals(
+            self.database, self.catalog, self.cache, self.popper, self.maintenance
+        )
         self.pusher = Pusher(
-            database,
+            self.database,
             self.catalog,
             self.dedup,
             self.vault,
@@ -105,37 +120,34 @@ class Broker:
             self.activity,
             self._committed,
             self.maintenance,
-            limits.flushes,
+            self.limits.flushes,
         )
-        dispatcher = self.popper.dispatcher
         self.acker = Acker(
-            database,
+            self.database,
             self.vault,
             self.leases,
             self.activity,
-            dispatcher.lease_ended,
+            self.popper.dispatcher.lease_ended,
             self.signals.released,
         )
         self.popper.acker = self.acker
         self.transactor = Transactor(
-            database, self.pusher, self.acker, self.activity, self.maintenance
+            self.database, self.pusher, self.acker, self.activity, self.maintenance
         )
-        self.fetcher = Fetcher(database, self.catalog, self.vault)
-        self.dead_letters = DeadLetters(database, self.catalog, self.vault, self.pusher)
-        self.eraser = Eraser(database, self.vault, self.cache, self.signals.erased)
-        self.lookup = Lookup(database, self.vault)
-        self.lag = Lag(database)
-        self.groups = Groups(database, self.popper, self.signals)
-        self.traces = Traces(database, limits.trace_days)
-        self.staging = Staging(database, self.catalog)
-        self.relay = Relay(database, self.pusher)
+        self.fetcher = Fetcher(self.database, self.catalog, self.vault)
+        self.staging = Staging(self.database, self.catalog)
+        self.relay = Relay(self.database, self.pusher)
         self.signals.also_listen("queen_staged", self.relay.wake)
-        self.jobs = Jobs(database)
-        self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
-        self._clean_up(limits)
-        self.browser = Browser(database, self.catalog, self.vault)
-        self._observe()
-        self._tasks: list[asyncio.Task[None]] = []
+
+    def _administrate(self) -> None:
+        """The verbs of those who look after queues."""
+        self.dead_letters = DeadLetters(self.database, self.catalog, self.vault, self.pusher)
+        self.eraser = Eraser(self.database, self.vault, self.cache, self.signals.erased)
+        self.lookup = Lookup(self.database, self.vault)
+        self.browser = Browser(self.database, self.catalog, self.vault)
+        self.lag = Lag(self.database)
+        self.groups = Groups(self.database, self.popper, self.signals)
+        self.traces = Traces(self.database, self.limits.trace_days)
 
     def _observe(self) -> None:
         self.statistics = Statistics(self.database, self.jobs, self.activity.version)
@@ -149,10 +161,12 @@ class Broker:
         self.activity.parked = self.popper.parked
         self.activity.also = self.vitals.report
 
-    def _clean_up(self, limits: Limits) -> None:
+    def _clean_up(self) -> None:
+        limits = self.limits
         retention = Retention(limits.abandoned_group_days, limits.idle_partition_days)
         self.jobs.add("retention", limits.retention_interval_s, retention.remove_old)
         self.jobs.add("idle_partitions", CLEANUP_INTERVAL_S, retention.drop_idle)
+        self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
 
     @classmethod
     async def start(
