@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import time
 from collections.abc import Callable
-=======
->>>>>>> 31e51fb (groups: tests of administration, seek, traces and maintenance)
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -56,7 +53,6 @@ def resume(api: Api, group: str, *queue: str) -> Answer:
 def delete(api: Api, group: str, *queue: str, **query: Any) -> Answer:
     path = path_of(group, *(("queues", *queue) if queue else ()))
     return api.call("DELETE", f"{path}?{urlencode(query)}")
-<<<<<<< HEAD
 
 
 def eventually(holds: Callable[[], bool], within_s: float = 5) -> bool:
@@ -66,5 +62,3 @@ def eventually(holds: Callable[[], bool], within_s: float = 5) -> bool:
         if time.monotonic() > deadline:
             return False
     return True
-=======
->>>>>>> 31e51fb (groups: tests of administration, seek, traces and maintenance)

@@ -17,28 +17,12 @@ from tests.contract.groupcalls import (
     delete,
     detail,
     entries,
-<<<<<<< HEAD
     eventually,
-=======
->>>>>>> 31e51fb (groups: tests of administration, seek, traces and maintenance)
     path_of,
     pause,
     resume,
 )
 
-<<<<<<< HEAD
-=======
-
-def eventually(holds: Callable[[], bool], within_s: float = 5) -> bool:
-    """Whether something that another server must hear of comes true."""
-    deadline = time.monotonic() + within_s
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-    return True
-
-
->>>>>>> 31e51fb (groups: tests of administration, seek, traces and maintenance)
 # ---- looking ----
 
 

@@ -12,11 +12,7 @@ import pytest
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.contract.conftest import Connect, Park, age
-<<<<<<< HEAD
 from tests.contract.groupcalls import delete, detail, entries, eventually, moved, path_of, seek
-=======
-from tests.contract.groupcalls import delete, detail, entries, moved, path_of, seek
->>>>>>> 31e51fb (groups: tests of administration, seek, traces and maintenance)
 
 
 def read_all(api: Api, queue: str, group: str = "g") -> list[Any]:
@@ -322,7 +318,6 @@ def test_a_group_for_new_messages_misses_none_in_empty_and_new_partitions(
     assert got == ["first"]
     other_api.push({"queue": queue, "partition": "later", "payload": "second"})
     assert other_api.data(queue, consumerGroup="g", subscriptionMode=mode) == ["second"]
-<<<<<<< HEAD
 
 
 @pytest.mark.parametrize("seeks_where", ["here", "there"])
@@ -353,5 +348,3 @@ def test_a_seek_in_the_midst_of_pops_leaves_no_partition_behind(
         stop.set()
         for thread in threads:
             thread.join()
-=======
->>>>>>> 31e51fb (groups: tests of administration, seek, traces and maintenance)
