@@ -20,7 +20,6 @@ from queen.storage.database import Database, Record
 _PARTITIONS = 2000
 _GROUPS = 50
 _MAX_LAGGING = 1000
-_MAX_QUEUES = 1000
 # Longer than any message has been waiting: then none is late.
 _NEVER_S = 1e9
 

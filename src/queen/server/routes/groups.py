@@ -142,7 +142,7 @@ class GroupRoutes:
         query = Query(request.query)
         limit, offset = page_of(query, _MAX_LIMIT, _MAX_LIMIT)
         queue = query.text("queue") or None
-        rows = await self._rows(request.params[0], queue)
+        rows = (await self._rows(request.params[0], queue))[:_MAX_LIMIT]
         partitions = await self._broker.lag.partitions([row["id"] for row in rows], limit, offset)
         answer = {}
         for row in rows:
