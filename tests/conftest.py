@@ -143,8 +143,10 @@ def start_server() -> Iterator[Callable[..., ServerProcess]]:
     """Start servers that end with the test."""
     started: list[ServerProcess] = []
 
-    def start(*arguments: str, port: int | None = None) -> ServerProcess:
-        running = ServerProcess(*arguments, port=port)
+    def start(
+        *arguments: str, port: int | None = None, env: dict[str, str] | None = None
+    ) -> ServerProcess:
+        running = ServerProcess(*arguments, port=port, env=env)
         started.append(running)
         return running
 

@@ -222,12 +222,23 @@ def test_a_deleted_queue_takes_its_scheduled_messages_with_it(api: Api, queue: s
     assert api.data(queue) == []
 
 
-def test_an_encrypted_queue_schedules_nothing(api: Api, queue: str) -> None:
+async def test_an_encrypted_queue_keeps_no_plain_text_while_it_waits(
+    api: Api, queue: str, connection: asyncpg.Connection
+) -> None:
     api.configure(queue, encryptionEnabled=True)
-    answer = api.push(item(f"{queue}-b", 1, delay=60), item(queue, 2, delay=60))
-    assert answer.status == 400
-    assert "encrypted" in answer.json["items"][0]["reason"]
-    assert listed(api, queue) == []
+    assert api.push(item(queue, "plain words", delay=60)).status == 201
+    assert api.transaction(push_of(item(queue, "plain words", delay=61))).status == 200
+    rows = await connection.fetch("select payload from queen.staged where queue = $1", queue)
+    assert len(rows) == 2 and not any(b"plain" in row["payload"] for row in rows)
+    await make_due(connection, queue)
+    found = api.data(queue, "p", wait="true", timeout=5000, batch=10, autoAck="true")
+    assert found == ["plain words"] * 2
+    bodies = await connection.fetch(
+        "select s.body from queen.segments s join queen.queues q on q.id = s.queue_id"
+        " where q.name = $1",
+        queue,
+    )
+    assert bodies and not any(b"plain" in row["body"] for row in bodies)
 
 
 # ---- transactions ----

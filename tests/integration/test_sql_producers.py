@@ -18,7 +18,7 @@ import pytest
 from queen.storage.embedded import EmbeddedPostgres
 from tests.acceptance.client import HttpClient
 from tests.acceptance.deployment import until
-from tests.api import Api, Poll, pop_path
+from tests.api import Api, Poll, pop_path, push_of
 from tests.conftest import ServerProcess
 
 _STORED = """
@@ -149,6 +149,7 @@ async def test_rows_that_are_no_messages_are_set_aside_and_block_nobody(
         (queue, "p", "t", None, b'"\\u0000"', 0, "NUL"),
         (queue, "p", "t", None, b"[" * 129 + b"]" * 129, 0, "deeper than"),
         (queue, "p", "t", None, b"1", 77, "codec 77"),
+        (queue, "p", "t", None, b"1", 2, "cut off"),
     ]
     first = await producer.fetchval("select coalesce(max(id), 0) from queen.staged_refused")
     async with producer.transaction():
@@ -191,6 +192,53 @@ async def test_a_large_backlog_of_large_messages_arrives_in_order(
         found = api.data(queue, "p", wait="true", timeout=10_000, batch=2, autoAck="true")
         seen += [one[0] for one in found]
     assert seen == list(range(10))
+
+
+async def test_maintenance_holds_the_relay_too(
+    start_server: Callable[..., ServerProcess], tmp_path: Path, queue: str
+) -> None:
+    api = start_server("--data-dir", str(tmp_path / "data")).api()
+    connection = await asyncpg.connect(EmbeddedPostgres(tmp_path / "data", {}).dsn)
+    path = "/api/v1/system/maintenance"
+    assert api.call("POST", path, {"enabled": True}).status == 200
+    timed = {"queue": queue, "payload": 1, "delay": 60}
+    assert api.push(timed).status == api.transaction(push_of(timed)).status == 503
+    await push(connection, queue, 1)
+    poll = poll_for(api, queue)
+    assert not poll.is_answered(1.5)
+    assert api.call("POST", path, {"enabled": False}).status == 200
+    assert await asyncio.to_thread(poll.data) == [1]
+    poll.hang_up()
+    await connection.close()
+
+
+async def test_a_message_waits_for_a_server_that_has_the_key(
+    start_server: Callable[..., ServerProcess], tmp_path: Path, queue: str
+) -> None:
+    """And nobody waits for the message."""
+    data = ("--data-dir", str(tmp_path / "data"))
+    keyed = start_server(*data)
+    connection = await asyncpg.connect(EmbeddedPostgres(tmp_path / "data", {}).dsn)
+    keyed.api().configure(queue, encryptionEnabled=True)
+    keyed.api().push({"queue": queue, "partition": "p", "payload": 1, "delay": 60})
+    stranger = start_server(*data, env={"QUEEN_ENCRYPTION_KEY": "ab" * 32})
+    keyed.stop()
+    make_due = "update queen.staged set deliver_at = clock_timestamp() where queue = $1"
+    await connection.execute(make_due, queue)
+    await push(connection, f"{queue}-b", 2)
+    api = stranger.api()
+    assert api.data(f"{queue}-b", wait="true", timeout=5000) == [2]
+    await until(lambda: _is_postponed(connection, queue), 5)
+    again = start_server(*data)
+    stranger.stop()
+    await connection.execute(make_due, queue)
+    assert again.api().data(queue, "p", wait="true", timeout=5000) == [1]
+    await connection.close()
+
+
+async def _is_postponed(connection: asyncpg.Connection, queue: str) -> bool:
+    sql = "select deliver_at > clock_timestamp() from queen.staged where queue = $1"
+    return bool(await connection.fetchval(sql, queue))
 
 
 # ---- who waits for an open transaction ----

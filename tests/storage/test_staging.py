@@ -204,7 +204,7 @@ async def test_what_somebody_cancels_is_left_to_them(
     await one.execute(sql, 2)
     await one.execute("update queen.staged set deliver_at = deliver_at - interval '2 h'")
     async with two.transaction():
-        assert len(await two.fetch(statements()["cancel_scheduled"].sql, "q", "1")) == 1
+        assert len(await two.fetch(statements()["cancel_scheduled"].sql, "q", "1", None)) == 1
         assert await take(one) == [2]
     assert await take(one) == []
 

@@ -135,8 +135,8 @@ class Broker:
             self.database, self.pusher, self.acker, self.activity, self.maintenance
         )
         self.fetcher = Fetcher(self.database, self.catalog, self.vault)
-        self.staging = Staging(self.database, self.catalog)
-        self.relay = Relay(self.database, self.pusher)
+        self.staging = Staging(self.database, self.catalog, self.vault, self.maintenance)
+        self.relay = Relay(self.database, self.catalog, self.pusher, self.vault, self.maintenance)
         self.signals.also_listen("queen_staged", self.relay.wake)
 
     def _administrate(self) -> None:

@@ -123,6 +123,12 @@ class Catalog:
         await self._load_queues([name])
         return self._queues.get(name)
 
+    async def queues(self, names: Iterable[str]) -> list[Queue]:
+        """Return those of some queues that exist."""
+        wanted = set(names)
+        await self._load_queues(wanted)
+        return [self._queues[name] for name in wanted if name in self._queues]
+
     async def appearance(
         self, name: str, timeout_s: float, in_vain: Callable[[], bool]
     ) -> Queue | None:

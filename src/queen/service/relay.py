@@ -10,7 +10,12 @@ others find the lock taken. The lock is the transaction's, so a server that hang
 together with the work it guards.
 
 A round is bounded in messages and in bytes. A row that cannot be a message, because somebody
-wrote it past `queen.push`, is set aside with its reason and holds up nobody.
+wrote it past `queen.push`, is set aside with its reason and holds up nobody. One that needs an
+encryption key that this server does not have is put back for a minute; another server may
+have it.
+
+What a queue may hold (`maxSize`) does not count here: these messages were accepted when their
+transaction committed, and nobody is left to be told.
 """
 
 from __future__ import annotations
@@ -18,17 +23,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import struct
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from queen.core.frame import CODEC_RAW, CODEC_SEALED
 from queen.core.names import is_uuid, reason_against_name, reason_against_transaction_id
 from queen.core.payload import as_line, reason_against_payload
-from queen.errors import QueenError, Unavailable
+from queen.errors import EncryptionUnavailable, QueenError, Unavailable
 from queen.service.append import Append
+from queen.service.catalog import Catalog
 from queen.service.lane import Lane
+from queen.service.maintenance import Maintenance
 from queen.service.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
+from queen.service.vault import Vault
 from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)
@@ -43,10 +53,27 @@ _SHORTEST_PAUSE_S = 0.001
 _json = msgspec.json.Decoder(msgspec.Raw)
 
 
+class Staged(NamedTuple):
+    """A row that can be a message, and its payload in plain text."""
+
+    row: Record
+    payload: bytes
+
+
 class Relay:
-    def __init__(self, database: Database, pusher: Pusher) -> None:
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        pusher: Pusher,
+        vault: Vault,
+        maintenance: Maintenance,
+    ) -> None:
         self._database = database
+        self._catalog = catalog
         self._pusher = pusher
+        self._vault = vault
+        self._maintenance = maintenance
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -78,6 +105,8 @@ class Relay:
 
     async def relay_some(self) -> float | None:
         """Do one round; return how long to pause, or None when there may be more to do."""
+        if self._maintenance.pushes_are_held:
+            return _net_s()
         done: list[tuple[list[Lane], list[Outcome]]] = []
         async with self._database.transaction() as transaction:
             if not (await transaction.fetch("try_job", "relay"))[0][0]:
@@ -85,7 +114,7 @@ class Relay:
             rows = await transaction.fetch("take_staged", _MAX_MESSAGES, _MAX_BYTES)
             if not rows:
                 return await _until_due_s(transaction)
-            good = await self._set_aside(transaction, rows)
+            good = await self._sort_out(transaction, rows)
             await self._append(transaction, appends_of(good), done)
         for lanes, appended in done:
             self._pusher.appended(lanes, appended)
@@ -112,15 +141,55 @@ class Relay:
             lanes = await self._pusher.refused(lanes, rows)
         raise Unavailable("too many servers write the same transaction ids at once")
 
-    async def _set_aside(self, transaction: Transaction, rows: list[Record]) -> list[Record]:
-        """Put rows that cannot be messages where a person finds them; return the others."""
-        reasons = [_reason_against(row) for row in rows]
-        bad = [(row, why) for row, why in zip(rows, reasons, strict=True) if why is not None]
+    async def _sort_out(self, transaction: Transaction, rows: list[Record]) -> list[Staged]:
+        """Return what can be appended; put the rest where it holds up nobody."""
+        keyless = await self._keyless(rows)
+        good: list[Staged] = []
+        locked: list[Record] = []
+        bad: list[tuple[Record, str]] = []
+        for row in rows:
+            try:
+                staged = self._opened(row)
+                reason = _reason_against(row, staged.payload)
+            except EncryptionUnavailable:
+                locked.append(row)
+                continue
+            except struct.error:
+                reason = "the encrypted payload is cut off"
+            if reason is not None:
+                bad.append((row, reason))
+            elif row["queue"] in keyless:
+                locked.append(row)
+            else:
+                good.append(staged)
+        await self._postpone(transaction, locked)
+        await self._set_aside(transaction, bad)
+        return good
+
+    def _opened(self, row: Record) -> Staged:
+        payload = self._vault.open_staged(
+            row["queue"], row["partition"], row["codec"], row["payload"]
+        )
+        return Staged(row, payload)
+
+    async def _keyless(self, rows: list[Record]) -> set[str]:
+        """Return the queues that are encrypted while this server has no key."""
+        if self._vault.keys:
+            return set()
+        queues = await self._catalog.queues(row["queue"] for row in rows)
+        return {queue.name for queue in queues if queue.options.encryption_enabled}
+
+    async def _postpone(self, transaction: Transaction, rows: list[Record]) -> None:
+        if rows:
+            columns = list(zip(*(tuple(row.values())[1:] for row in rows), strict=True))
+            await transaction.execute("postpone_staged", *map(list, columns))
+            _log.warning("%d staged messages wait for an encryption key", len(rows))
+
+    async def _set_aside(self, transaction: Transaction, bad: list[tuple[Record, str]]) -> None:
         if bad:
             columns = list(zip(*((*row.values(), why) for row, why in bad), strict=True))
             await transaction.execute("refuse_staged", *map(list, columns))
             _log.warning("%d staged rows are no messages; see queen.staged_refused", len(bad))
-        return [row for row, why in zip(rows, reasons, strict=True) if why is None]
 
 
 def _net_s() -> float:
@@ -134,9 +203,9 @@ async def _until_due_s(transaction: Transaction) -> float:
     return _net_s() if due_s is None else min(_net_s(), max(due_s, _SHORTEST_PAUSE_S))
 
 
-def _reason_against(row: Record) -> str | None:
+def _reason_against(row: Record, payload: bytes) -> str | None:
     """Return why a staged row cannot be a message, or None."""
-    if row["codec"] != 0:
+    if row["codec"] not in (CODEC_RAW, CODEC_SEALED):
         return f"codec {row['codec']} is not known"
     trace_id: str | None = row["trace_id"]
     return (
@@ -144,8 +213,8 @@ def _reason_against(row: Record) -> str | None:
         or reason_against_name("partition", row["partition"])
         or reason_against_transaction_id(row["transaction_id"])
         or ("traceId is not a UUID" if trace_id is not None and not is_uuid(trace_id) else None)
-        or reason_against_payload(row["payload"])
-        or _reason_against_syntax(row["payload"])
+        or reason_against_payload(payload)
+        or _reason_against_syntax(payload)
     )
 
 
@@ -157,18 +226,21 @@ def _reason_against_syntax(payload: bytes) -> str | None:
     return None
 
 
-def appends_of(rows: Iterable[Record]) -> list[Append]:
-    """Return staged rows as appends, one for each partition, each in the order of the rows."""
-    lanes: dict[tuple[str, str], list[Record]] = {}
-    for row in rows:
-        lanes.setdefault((row["queue"], row["partition"]), []).append(row)
+def appends_of(staged: Iterable[Staged]) -> list[Append]:
+    """Return staged messages as appends, one for each partition, each in the given order."""
+    lanes: dict[tuple[str, str], list[Staged]] = {}
+    for one in staged:
+        lanes.setdefault((one.row["queue"], one.row["partition"]), []).append(one)
     return [_append_of(queue, partition, group) for (queue, partition), group in lanes.items()]
 
 
-def _append_of(queue: str, partition: str, rows: list[Record]) -> Append:
-    ids = [row["transaction_id"].encode() for row in rows]
-    payloads = [as_line(row["payload"]) for row in rows]
-    traces: list[Any] = [row["trace_id"] for row in rows]
-    extras = {"traceId": traces} if any(traces) else None
-    weight = sum(map(len, payloads)) + 64 * len(rows)
-    return Append(queue, partition, ids, payloads, weight, extras)
+def _append_of(queue: str, partition: str, staged: list[Staged]) -> Append:
+    ids = [one.row["transaction_id"].encode() for one in staged]
+    payloads = [as_line(one.payload) for one in staged]
+    extras: dict[str, list[Any]] = {
+        "traceId": [one.row["trace_id"] for one in staged],
+        "producerSub": [one.row["producer_sub"] for one in staged],
+    }
+    rare = {name: column for name, column in extras.items() if any(column)}
+    weight = sum(map(len, payloads)) + 64 * len(staged)
+    return Append(queue, partition, ids, payloads, weight, rare or None)

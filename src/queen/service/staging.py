@@ -1,7 +1,8 @@
 """Scheduled messages: staged now, appended by the relay when they are due.
 
 They lie in the same table as what SQL producers stage. Until a message is due it is in no
-partition, has no offset, and can be cancelled.
+partition, has no offset, and can be cancelled. For a queue that is encrypted it waits
+encrypted.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from queen.core.frame import CODEC_RAW
 from queen.service.catalog import Catalog
+from queen.service.maintenance import Maintenance
+from queen.service.vault import Vault
 from queen.storage.database import Database, Record
-
-_PLAIN = 0
 
 
 class Scheduled(NamedTuple):
@@ -25,9 +27,9 @@ class Scheduled(NamedTuple):
     trace_id: str | None
     payload: bytes
     deliver_at: datetime
-    producer_sub: str | None = None
-    # How the payload is stored: 0 is JSON as it is.
-    codec: int = _PLAIN
+    producer_sub: str | None
+    # How the payload is stored: as it is, or encrypted.
+    codec: int = CODEC_RAW
 
 
 def stage_columns(messages: list[Scheduled]) -> tuple[list[Any], ...]:
@@ -45,30 +47,40 @@ def stage_columns(messages: list[Scheduled]) -> tuple[list[Any], ...]:
 
 
 class Staging:
-    def __init__(self, database: Database, catalog: Catalog) -> None:
+    def __init__(
+        self, database: Database, catalog: Catalog, vault: Vault, maintenance: Maintenance
+    ) -> None:
         self._database = database
         self._catalog = catalog
+        self._vault = vault
+        self._maintenance = maintenance
 
     async def stage(self, messages: list[Scheduled]) -> None:
         """Store messages for later; returns after the commit."""
         if messages:
+            self._maintenance.check_push()
             await self._database.fetch("stage", *stage_columns(messages))
 
     async def encrypted(self, queues: Iterable[str]) -> set[str]:
-        """Return which of these queues keep nothing in plain text.
+        """Return which of these queues keep nothing in plain text."""
+        found = await self._catalog.queues(queues)
+        return {queue.name for queue in found if queue.options.encryption_enabled}
 
-        What they get could be encrypted here, before it is staged, and decrypted by the relay
-        (`Scheduled.codec` says how); until then nothing is scheduled for them.
-        """
-        found = [await self._catalog.queue(name) for name in set(queues)]
-        return {one.name for one in found if one is not None and one.options.encryption_enabled}
+    def closed(self, message: Scheduled) -> Scheduled:
+        """Return a message as it waits for an encrypted queue."""
+        codec, payload = self._vault.close_staged(message.queue, message.partition, message.payload)
+        return message._replace(codec=codec, payload=payload)
 
-    async def page(self, queue: str | None, limit: int, offset: int) -> list[Record]:
+    async def page(
+        self, queue: str | None, namespaces: list[str] | None, limit: int, offset: int
+    ) -> list[Record]:
         """Return what is scheduled, soonest first, for one queue or for all."""
         if queue is None:
-            return await self._database.fetch("scheduled_everywhere", limit, offset)
-        return await self._database.fetch("scheduled", queue, limit, offset)
+            return await self._database.fetch("scheduled_everywhere", limit, offset, namespaces)
+        return await self._database.fetch("scheduled", queue, limit, offset, namespaces)
 
-    async def cancel(self, queue: str, transaction_id: str) -> list[Record]:
+    async def cancel(
+        self, queue: str, transaction_id: str, namespaces: list[str] | None
+    ) -> list[Record]:
         """Remove what is scheduled under a transaction id and not appended yet."""
-        return await self._database.fetch("cancel_scheduled", queue, transaction_id)
+        return await self._database.fetch("cancel_scheduled", queue, transaction_id, namespaces)

@@ -67,7 +67,7 @@ class Transactor:
         guards: list[Guard],
     ) -> None:
         """Commit all of it, or raise and change nothing."""
-        if appends:
+        if appends or scheduled:
             self._maintenance.check_push()
         lanes = await self._pusher.plan(appends)
         await self._pusher.check_admission(lanes)

@@ -12,6 +12,7 @@ from queen.storage.database import Record
 
 _SEGMENT = b"segment"
 _LETTER = b"dead letter"
+_STAGED = b"staged"
 
 
 class Vault:
@@ -40,6 +41,21 @@ class Vault:
         if codec == CODEC_SEALED:
             return self.keys.open(_place(_LETTER, partition_id), payload)[1]
         return payload
+
+    def close_staged(self, queue: str, partition: str, payload: bytes) -> tuple[int, bytes]:
+        """Return codec and bytes of a message that waits for an encrypted queue."""
+        place = _staged_place(queue, partition)
+        return CODEC_SEALED, self.keys.seal(place, CODEC_RAW, payload)
+
+    def open_staged(self, queue: str, partition: str, codec: int, payload: bytes) -> bytes:
+        if codec == CODEC_SEALED:
+            return self.keys.open(_staged_place(queue, partition), payload)[1]
+        return payload
+
+
+def _staged_place(queue: str, partition: str) -> bytes:
+    """A message that waits has no partition yet, only the names of one, which hold no NUL."""
+    return b"\0".join((_STAGED, queue.encode(), partition.encode()))
 
 
 def _place(kind: bytes, partition_id: int) -> bytes:

@@ -28,7 +28,14 @@ from queen.core.payload import (
     without_surrogates,
 )
 from queen.core.schedule import BadTime, due_at
-from queen.errors import BadRequest, InvalidFrame, InvalidItem, PayloadTooLarge, QueenError
+from queen.errors import (
+    BadRequest,
+    EncryptionUnavailable,
+    InvalidFrame,
+    InvalidItem,
+    PayloadTooLarge,
+    QueenError,
+)
 from queen.server.access import Role
 from queen.server.failures import UNDECODABLE, bad_json, failure
 from queen.server.http import MAX_BODY_BYTES, Request, Response
@@ -70,7 +77,7 @@ class PushRoutes:
         trusted = not refused and is_plain(body) and b"\n" not in body
         planned, bad, timed = plan(items, indexes, trusted=trusted)
         if timed:
-            return await self._push_timed(items, indexes, refused)
+            return await self._push_timed(request, items, indexes, refused)
         refused += bad
         await self._broker.pusher.push([one.append for one in planned])
         failed = [one for one in planned if one.append.error is not None]
@@ -79,10 +86,14 @@ class PushRoutes:
         return Response(201, push_body(planned))
 
     async def _push_timed(
-        self, items: list[PushItem], indexes: Sequence[int], refused: list[InvalidItem]
+        self,
+        request: Request,
+        items: list[PushItem],
+        indexes: Sequence[int],
+        refused: list[InvalidItem],
     ) -> Response:
         """Push what is due now, and stage the rest."""
-        parted = await part_by_time(self._broker, items, indexes)
+        parted = await part_by_time(self._broker, items, indexes, request.caller.subject)
         planned, bad, _ = plan(parted.items, parted.indexes, trusted=False)
         # A failed push may be repeated without harm, a stage not: it comes last.
         await self._broker.pusher.push([one.append for one in planned])
@@ -159,7 +170,9 @@ class Parted(NamedTuple):
     refused: list[InvalidItem]
 
 
-async def part_by_time(broker: Broker, items: list[PushItem], indexes: Sequence[int]) -> Parted:
+async def part_by_time(
+    broker: Broker, items: list[PushItem], indexes: Sequence[int], subject: str | None
+) -> Parted:
     """Check items, and part those that are due later from those that are pushed now."""
     good, places, refused = _sift(items, indexes)
     parted = Parted([], [], [], refused)
@@ -168,20 +181,20 @@ async def part_by_time(broker: Broker, items: list[PushItem], indexes: Sequence[
     for index, item in zip(places, good, strict=True):
         try:
             at = due_at(item.deliverAt, item.delay, item.delayMs, now)
-            if at is not None and item.queue in encrypted:
-                raise BadTime("the queue is encrypted and takes no scheduled messages")
-        except BadTime as reason:
+            if at is None:
+                parted.items.append(item)
+                parted.indexes.append(index)
+                continue
+            message = _scheduled(item, at, subject)
+            if item.queue in encrypted:
+                message = broker.staging.closed(message)
+            parted.later.append(Later(index, message))
+        except (BadTime, EncryptionUnavailable) as reason:
             refused.append(InvalidItem(index, str(reason)))
-            continue
-        if at is None:
-            parted.items.append(item)
-            parted.indexes.append(index)
-        else:
-            parted.later.append(Later(index, _scheduled(item, at)))
     return parted
 
 
-def _scheduled(item: PushItem, at: datetime) -> Scheduled:
+def _scheduled(item: PushItem, at: datetime, subject: str | None) -> Scheduled:
     return Scheduled(
         item.queue,
         item.partition or DEFAULT_PARTITION,
@@ -189,6 +202,7 @@ def _scheduled(item: PushItem, at: datetime) -> Scheduled:
         item.traceId,
         bytes(item.payload),
         at,
+        subject,
     )
 
 

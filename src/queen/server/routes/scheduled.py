@@ -56,7 +56,7 @@ class ScheduledRoutes:
             check_name("queue", queue)
         limit = query.number("limit", 100, 1, _MAX_PAGE)
         offset = query.number("offset", 0, 0, _MAX_OFFSET)
-        rows = await self._broker.staging.page(queue, limit + 1, offset)
+        rows = await self._broker.staging.page(queue, _visible(request), limit + 1, offset)
         found = [_message_of(row) for row in rows[:limit]]
         page = ScheduledPage(found, limit, offset, more=len(rows) > limit)
         return Response(200, msgspec.json.encode(page))
@@ -67,11 +67,17 @@ class ScheduledRoutes:
         reason = reason_against_transaction_id(transaction_id)
         if reason:
             raise BadRequest(reason)
-        cancelled = await self._broker.staging.cancel(queue, transaction_id)
+        cancelled = await self._broker.staging.cancel(queue, transaction_id, _visible(request))
         if not cancelled:
             raise NotFound("nothing is scheduled for this queue under this transaction id")
         answer = Cancelled(len(cancelled), queue, transaction_id)
         return Response(200, msgspec.json.encode(answer))
+
+
+def _visible(request: Request) -> list[str] | None:
+    """Return the only namespaces that the caller may see; None means all."""
+    names = request.caller.namespaces
+    return None if names is None else sorted(names)
 
 
 def _message_of(row: Record) -> ScheduledMessage:

@@ -40,7 +40,9 @@ class TransactionRoutes:
         if not 0 < len(operations) <= MAX_OPERATIONS:
             raise BadRequest(f"operations must hold between 1 and {MAX_OPERATIONS} operations")
         places = _places(operations)
-        planned, later = await self._plan_pushes([item for _, item in places])
+        planned, later = await self._plan_pushes(
+            [item for _, item in places], request.caller.subject
+        )
         prepared = await self._prepare_acks(operations)
         guards = await self._guards(wanted.requiredLeases or [], prepared)
         await self._broker.transactor.run(
@@ -56,13 +58,17 @@ class TransactionRoutes:
         }
         return Response(200, msgspec.json.encode(answer))
 
-    async def _plan_pushes(self, items: list[PushItem]) -> tuple[list[Planned], list[Later]]:
+    async def _plan_pushes(
+        self, items: list[PushItem], subject: str | None
+    ) -> tuple[list[Planned], list[Later]]:
         """Return the appends, and what is due later."""
         indexes: Sequence[int] = range(len(items))
         later: list[Later] = []
         refused: list[InvalidItem] = []
         if any(item.is_timed for item in items):
-            items, indexes, later, refused = await part_by_time(self._broker, items, indexes)
+            items, indexes, later, refused = await part_by_time(
+                self._broker, items, indexes, subject
+            )
         planned, bad, _ = plan(items, indexes, trusted=False)
         refused += bad
         if refused:

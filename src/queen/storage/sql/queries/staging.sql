@@ -26,12 +26,25 @@ insert into queen.staged_refused
 select * from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
                      $7::bytea[], $8::smallint[], $9::text[])
 
+-- name: postpone_staged :exec
+-- Put back what was taken out of staging and cannot be appended before something changes.
+insert into queen.staged
+    (queue, partition, transaction_id, trace_id, producer_sub, payload, codec, deliver_at)
+select w.queue, w.partition, w.transaction_id, w.trace_id, w.producer_sub, w.payload, w.codec,
+       clock_timestamp() + interval '1 minute'
+from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[],
+            $7::smallint[])
+     with ordinality w (queue, partition, transaction_id, trace_id, producer_sub, payload, codec,
+                        n)
+order by w.n
+
 -- name: scheduled :many
--- A page of what is scheduled for a queue, soonest first.
+-- A page of what is scheduled for a queue, soonest first, if the caller may see its namespace.
 select queue, partition, transaction_id, trace_id, deliver_at, staged_at,
        octet_length(payload) as payload_bytes
 from queen.staged
 where deliver_at is not null and queue = $1
+  and ($4::text[] is null or queen.namespace_of(queue) = any ($4::text[]))
 order by deliver_at, id
 limit $2 offset $3
 
@@ -41,6 +54,7 @@ select queue, partition, transaction_id, trace_id, deliver_at, staged_at,
        octet_length(payload) as payload_bytes
 from queen.staged
 where deliver_at is not null
+  and ($3::text[] is null or queen.namespace_of(queue) = any ($3::text[]))
 order by deliver_at, id
 limit $1 offset $2
 
@@ -48,4 +62,5 @@ limit $1 offset $2
 -- Remove what is scheduled under a transaction id.
 delete from queen.staged
 where deliver_at is not null and queue = $1 and transaction_id = $2
+  and ($3::text[] is null or queen.namespace_of(queue) = any ($3::text[]))
 returning partition, deliver_at
