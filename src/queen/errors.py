@@ -3,9 +3,14 @@
     QueenError
     ├── BadRequest            the request can never succeed as it is
     │   ├── InvalidItem       one item of a request is wrong; names its index
+    │   │   └── ItemNotFound  one item names a queue that the caller cannot see
     │   ├── InvalidFrame      a segment frame is damaged, truncated or lies
     │   ├── PayloadTooLarge   a body, frame or message is over its limit
-    │   └── HeadersTooLarge   the URL or the headers are over their limit
+    │   ├── HeadersTooLarge   the URL or the headers are over their limit
+    │   ├── RequestTimeout    the request was not sent in time
+    │   └── UnsupportedMedia  the body is in an encoding that is not taken
+    ├── Unauthenticated       no token, or one that is not, or no longer, good
+    ├── Forbidden             the caller is known and may not do this
     ├── NotFound              the named thing does not exist
     ├── LeaseLost             the lease lapsed, was given away, or never was
     ├── Conflict              the request contradicts what is stored
@@ -64,6 +69,12 @@ class InvalidItem(BadRequest):
         self.reason = reason
 
 
+class ItemNotFound(InvalidItem):
+    """One item names a queue that does not exist; the others were not touched by it."""
+
+    code = "item_not_found"
+
+
 class InvalidFrame(BadRequest):
     """The segment frame is damaged, truncated or contradicts itself; nothing was stored."""
 
@@ -80,6 +91,34 @@ class HeadersTooLarge(BadRequest):
     """The URL or the headers are larger than the server accepts."""
 
     code = "headers_too_large"
+
+
+class RequestTimeout(BadRequest):
+    """The request was not sent in time; send it faster, or in smaller parts."""
+
+    code = "request_timeout"
+
+
+class UnsupportedMedia(BadRequest):
+    """The body has a content encoding; send it as it is."""
+
+    code = "unsupported_media"
+
+
+class Unauthenticated(QueenError):
+    """Authentication is required; send a good token in the Authorization header."""
+
+    code = "unauthenticated"
+
+    def __init__(self) -> None:
+        # One text for all reasons: which of them it was is nobody's business.
+        super().__init__("Authentication required")
+
+
+class Forbidden(QueenError):
+    """The token does not allow this; ask for one with a higher role."""
+
+    code = "forbidden"
 
 
 class NotFound(QueenError):

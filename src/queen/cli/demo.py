@@ -125,7 +125,7 @@ def _server() -> Iterator[int]:
 
 def _misleads(variable: str) -> bool:
     """Whether a variable would send the demo to a server or database that is not its own."""
-    return variable in ("HOST", "PORT") or variable.startswith(("QUEEN_", "PG_"))
+    return variable in ("HOST", "PORT") or variable.startswith(("QUEEN_", "PG_", "JWT_"))
 
 
 def _produce(port: int) -> tuple[list[str], float]:

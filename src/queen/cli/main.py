@@ -6,6 +6,7 @@ import typer
 
 from queen.cli.demo import demo
 from queen.cli.serve import serve
+from queen.cli.token import token
 
 app = typer.Typer(
     name="queen",
@@ -15,6 +16,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(demo)
+app.add_typer(token, name="token")
 
 
 @app.callback()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import multiprocessing
 import os
 import signal
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
     from multiprocessing.synchronize import Event
 
+    from queen.server.auth.options import AuthOptions
     from queen.server.run import ServeOptions
 
-_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 # EX_CONFIG of sysexits.h: the configuration forbids to start.
 _EXIT_CONFIG = 78
 
@@ -117,6 +116,33 @@ AllowWeak = Annotated[
         help="Start although PostgreSQL may lose what it has confirmed.",
     ),
 ]
+Auth = Annotated[
+    str,
+    typer.Option(
+        envvar="QUEEN_AUTH",
+        help="Who may come in: none, tokens, jwt, or tokens,jwt. JWT is configured by JWT_*.",
+    ),
+]
+OpenMetrics = Annotated[
+    bool, typer.Option(envvar="QUEEN_OPEN_METRICS", help="Show metrics without a token.")
+]
+TlsCert = Annotated[
+    str, typer.Option(envvar="QUEEN_TLS_CERT", help="Certificate chain in PEM; turns TLS on.")
+]
+TlsKey = Annotated[str, typer.Option(envvar="QUEEN_TLS_KEY", help="Its private key in PEM.")]
+CorsOrigin = Annotated[
+    list[str],
+    typer.Option(envvar="QUEEN_CORS_ORIGINS", help="A web origin that may ask; repeatable."),
+]
+MaxConnections = Annotated[
+    int, typer.Option(envvar="QUEEN_MAX_CONNECTIONS", min=1, help="Connections each process takes.")
+]
+MaxConnectionsPerAddress = Annotated[
+    int,
+    typer.Option(
+        envvar="QUEEN_MAX_CONNECTIONS_PER_ADDRESS", min=1, help="Of these, from one address."
+    ),
+]
 ShowSettings = Annotated[
     bool, typer.Option(help="Print the settings chosen for the embedded PostgreSQL and exit.")
 ]
@@ -136,7 +162,14 @@ def serve(
     retention_interval: RetentionInterval = 10_000,
     abandoned_group_days: AbandonedDays = 7,
     partition_cleanup_days: IdleDays = 30,
+    auth: Auth = "none",
     insecure: Insecure = False,
+    open_metrics: OpenMetrics = False,
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    cors_origin: CorsOrigin = [],  # noqa: B006 (typer reads it and nobody changes it)
+    max_connections: MaxConnections = 20_000,
+    max_connections_per_address: MaxConnectionsPerAddress = 10_000,
     allow_weak_durability: AllowWeak = False,
     show_settings: ShowSettings = False,
 ) -> None:
@@ -145,22 +178,36 @@ def serve(
         _print_settings()
         return
     from queen.core.cipher import parse_keys
+    from queen.server.auth.options import auth_options
+    from queen.server.logs import configure_logs
     from queen.server.run import ServeOptions, listen
+    from queen.server.security import Security
     from queen.service.broker import Limits
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    configure_logs()
     try:
-        _refuse_open_door(host, insecure)
+        security = Security(
+            auth=auth_options(auth, os.environ, open_metrics=open_metrics),
+            insecure=insecure,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            origins=tuple(cors_origin),
+            max_connections=max_connections,
+            max_connections_per_address=max_connections_per_address,
+        )
+        security.check(host)
         # A port that is taken is found out before anything else is done.
         listen(ServeOptions(dsn="", host=host, port=port)).close()
-        with _database(database_url or url_from_environment(), data_dir) as dsn:
-            asyncio.run(_prepare(dsn, allow_weak_durability, bool(parse_keys(encryption_key))))
+        with DatabaseInUse(database_url or url_from_environment(), data_dir) as dsn:
+            has_key = bool(parse_keys(encryption_key))
+            asyncio.run(_prepare(dsn, allow_weak_durability, has_key, security.auth))
             options = ServeOptions(
                 dsn=dsn,
                 host=host,
                 port=port,
                 shared=workers > 1,
                 encryption_keys=encryption_key,
+                security=security,
                 limits=Limits(
                     dedup_hashes=dedup_hashes,
                     trace_days=trace_days,
@@ -178,14 +225,6 @@ def serve(
     except QueenError as error:
         typer.echo(f"queen: {error}", err=True)
         raise typer.Exit(1) from None
-
-
-def _refuse_open_door(host: str, insecure: bool) -> None:
-    if host not in _LOOPBACK and not insecure:
-        raise StartupError(
-            f"refusing to listen on {host} without authentication. Listen on 127.0.0.1, put a "
-            "proxy that authenticates in front, or say --insecure if the network is trusted."
-        )
 
 
 def url_from_environment() -> str | None:
@@ -218,7 +257,7 @@ def _print_settings() -> None:
     typer.echo(describe(settings_for(*detect())))
 
 
-class _database:  # noqa: N801 (used as a context manager, reads as a function)
+class DatabaseInUse:
     """The database to use: the user's, or the embedded one for as long as we run."""
 
     def __init__(self, url: str | None, data_dir: Path | None) -> None:
@@ -253,9 +292,10 @@ class _database:  # noqa: N801 (used as a context manager, reads as a function)
 
 def _run(options: ServeOptions, workers: int) -> None:
     shown = f"[{options.host}]" if ":" in options.host else options.host
+    scheme = "https" if options.security.tls_cert else "http"
 
     def ready() -> None:
-        _say(f"queen ready on http://{shown}:{options.port}")
+        _say(f"queen ready on {scheme}://{shown}:{options.port}")
 
     if workers == 1:
         _serve_here(options, ready)
@@ -263,10 +303,12 @@ def _run(options: ServeOptions, workers: int) -> None:
         _serve_in_processes(options, workers, ready)
 
 
-async def _prepare(dsn: str, allow_weak: bool, has_key: bool) -> None:
+async def _prepare(dsn: str, allow_weak: bool, has_key: bool, auth: AuthOptions) -> None:
     """Bring the schema up to date and look whether the promises of it can be kept."""
     import asyncpg
 
+    from queen.server.auth.keys import Keys
+    from queen.service.tokens import Tokens
     from queen.storage.database import Database
     from queen.storage.migrate import migrate
 
@@ -288,6 +330,11 @@ async def _prepare(dsn: str, allow_weak: bool, has_key: bool) -> None:
             raise StartupError(
                 "a queue of this database is encrypted; start with QUEEN_ENCRYPTION_KEY"
             )
+        if auth.jwt is not None:
+            await Keys(auth.jwt).start()
+        first = await Tokens(database).first() if auth.tokens else None
+        if first is not None:
+            _say(f"The first admin token, shown only now: {first.text}")
     finally:
         await database.close()
 
@@ -306,6 +353,9 @@ def _serve_here(options: ServeOptions, ready: Callable[[], None]) -> None:
 
 
 def _serve_and_tell(options: ServeOptions, ready: Event) -> None:
+    from queen.server.logs import configure_logs
+
+    configure_logs()
     _serve_here(options, ready.set)
 
 

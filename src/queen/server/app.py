@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from queen.errors import Forbidden, NotFound
+from queen.server.access import Role
+from queen.server.audit import audit_line
+from queen.server.auth.door import Door
 from queen.server.http import Request, Response
+from queen.server.origins import Origins
+from queen.server.routes.access import AccessRoutes
 from queen.server.routes.ack import AckRoutes
 from queen.server.routes.analytics import AnalyticsRoutes
 from queen.server.routes.deadletters import DeadLetterRoutes
@@ -46,6 +52,7 @@ _RESOURCES = (
     AnalyticsRoutes,
     MetricsRoutes,
     HealthRoutes,
+    AccessRoutes,
 )
 
 
@@ -57,11 +64,40 @@ def routes(broker: Broker) -> Iterator[Route]:
 class App:
     """From a request to its answer."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(
+        self, broker: Broker, door: Door | None = None, origins: Origins | None = None
+    ) -> None:
         self._activity = broker.activity
         self._router = Router(routes(broker))
+        # None: whoever reaches the server is trusted.
+        self._door = door
+        self._origins = origins or Origins()
+
+    @property
+    def routes(self) -> list[Route]:
+        return self._router.routes
 
     async def handle(self, request: Request) -> Response | None:
         self._activity.requests += 1
+        preflight = self._origins.admit(request)
+        if preflight is not None:
+            return preflight
         route, params = self._router.find(request.method, request.path)
-        return await route.handler(request._replace(params=params) if params else request)
+        if self._door is not None:
+            caller = await self._door.caller(request, route.role)
+            request = request._replace(params=params, caller=caller)
+            _check_role(request, route)
+        elif params:
+            request = request._replace(params=params)
+        return await route.handler(request)
+
+
+def _check_role(request: Request, route: Route) -> None:
+    """Raise unless the caller may use a route. What nobody has allowed is forbidden."""
+    caller = request.caller
+    if caller.role < route.role:
+        if route.role is Role.ADMIN:
+            audit_line(request, f"{route.method} {route.path}", request.path, "refused", {})
+        raise Forbidden("Insufficient permissions")
+    if caller.namespaces is not None and not route.scoped:
+        raise NotFound("no such route")

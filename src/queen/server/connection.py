@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from http import HTTPStatus
@@ -23,9 +23,18 @@ from typing import NamedTuple, cast
 
 import httptools
 
-from queen.errors import BadRequest, HeadersTooLarge, Overloaded, PayloadTooLarge, QueenError
+from queen.errors import (
+    BadRequest,
+    HeadersTooLarge,
+    Overloaded,
+    PayloadTooLarge,
+    QueenError,
+    RequestTimeout,
+    UnsupportedMedia,
+)
 from queen.server.failures import failure
 from queen.server.http import MAX_BODY_BYTES, Headers, Request, Response
+from queen.server.origins import Origins
 
 _log = logging.getLogger(__name__)
 
@@ -34,10 +43,18 @@ MAX_HEADERS = 100
 MAX_URL_BYTES = 8 * 1024
 # What all connections together may hold of requests that are not complete yet.
 MAX_BUFFERED_BYTES = 256 * 1024 * 1024
-REQUEST_TIMEOUT_S = 30.0
+HEADER_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 120.0
+# A body may take as long as the headers, and more for what has come of it at this rate.
+MIN_BODY_BYTES_PER_S = 1024
+# What is written to a connection that is being closed must be read within this time.
+CLOSING_TIMEOUT_S = 30.0
 _MAX_WAITING = 16
 _SMALL_BODY_BYTES = 1024 * 1024
+# A body in more parts than this is put together as it comes: tiny parts cost more than they hold.
+_MAX_PARTS = 512
+# A header that means something to us must not mean two things.
+_ONLY_ONCE = frozenset((b"authorization", b"content-type", b"host", b"origin"))
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -45,15 +62,33 @@ _STATUS_LINES = {
 _KEEP_ALIVE = b"\r\n"
 _CLOSE = b"connection: close\r\n\r\n"
 
+# On every answer, unless it says something else itself.
+_SECURITY_HEADERS: Headers = (("x-content-type-options", "nosniff"), ("cache-control", "no-store"))
+
 Handle = Callable[[Request], Awaitable[Response | None]]
+
+
+class ConnectionLimits(NamedTuple):
+    """How many connections a server process takes, of all clients and of one address."""
+
+    total: int = 20_000
+    per_address: int = 10_000
 
 
 class Hub:
     """What the connections of one server share."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        limits: ConnectionLimits | None = None,
+        origins: Origins | None = None,
+    ) -> None:
         self.handle = handle
+        self.origins = origins or Origins()
         self.connections: set[Connection] = set()
+        self._limits = limits or ConnectionLimits()
+        self._by_address: Counter[str] = Counter()
         self.buffered_bytes = 0
         self.stopping = False
         self._empty = asyncio.Event()
@@ -62,12 +97,21 @@ class Hub:
     def protocol(self) -> Connection:
         return Connection(self)
 
-    def joined(self, connection: Connection) -> None:
+    def joined(self, connection: Connection) -> bool:
+        """Count a connection; false when it is one too many."""
         self.connections.add(connection)
+        self._by_address[connection.address] += 1
         self._empty.clear()
+        return (
+            len(self.connections) <= self._limits.total
+            and self._by_address[connection.address] <= self._limits.per_address
+        )
 
     def left(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._by_address[connection.address] -= 1
+        if not self._by_address[connection.address]:
+            del self._by_address[connection.address]
         if not self.connections:
             self._empty.set()
 
@@ -103,6 +147,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_body_bytes",
+        "_body_start",
         "_chunked",
         "_closing",
         "_drained",
@@ -120,6 +165,7 @@ class Connection(asyncio.Protocol):
         "_upgraded",
         "_url",
         "_waiting",
+        "address",
     )
 
     def __init__(self, hub: Hub) -> None:
@@ -144,14 +190,20 @@ class Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0
         self._body: list[bytes] = []
+        # What came before those parts, when there were many.
+        self._body_start = bytearray()
         self._body_bytes = 0
 
     # ---- what asyncio calls ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._hub.joined(self)
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if peer else ""
         self._reading_since = time.monotonic()
+        if not self._hub.joined(self):
+            self._answer(failure(Overloaded("too many connections")), keep_alive=False)
+            self._close()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._hub.left(self)
@@ -227,7 +279,10 @@ class Connection(asyncio.Protocol):
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MAX_HEADER_BYTES or len(self._headers) >= MAX_HEADERS:
             raise HeadersTooLarge
-        self._headers[name.lower()] = value
+        name = name.lower()
+        if name in self._headers and name in _ONLY_ONCE:
+            raise BadRequest("a header stands twice")
+        self._headers[name] = value
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -235,6 +290,8 @@ class Connection(asyncio.Protocol):
         length = self._headers.get(b"content-length")
         if length is not None:
             self._check_room(int(length))
+        if self._headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise UnsupportedMedia
         expects = self._headers.get(b"expect", b"").lower() == b"100-continue"
         if expects and self._upgraded is None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -245,6 +302,9 @@ class Connection(asyncio.Protocol):
         if self._body_bytes > _SMALL_BODY_BYTES:
             self._check_room(self._body_bytes)
         self._body.append(part)
+        if len(self._body) > _MAX_PARTS:
+            self._body_start += b"".join(self._body)
+            self._body.clear()
 
     def on_message_complete(self) -> None:
         if self._upgraded is not None:
@@ -265,6 +325,8 @@ class Connection(asyncio.Protocol):
         self._complete(head)
 
     def _complete(self, head: _Head) -> None:
+        if self._body_start:
+            self._body.insert(0, bytes(self._body_start))
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._hub.buffered_bytes -= self._body_bytes
         path, _, query = self._url.decode("latin-1").partition("?")
@@ -337,9 +399,16 @@ class Connection(asyncio.Protocol):
         if request is not None and keep_alive and not request.knows_chunks:
             # Before HTTP/1.1 a connection is kept only if both sides say so.
             length += b"connection: keep-alive\r\n"
-        head = _head(response, keep_alive, length)
+        head = _head(self._dressed(response, request), keep_alive, length)
         body = b"" if request is not None and request.method == "HEAD" else response.body
         self._transport.write(head + body)
+
+    def _dressed(self, response: Response, request: Request | None) -> Response:
+        """Return an answer with what a browser wants to know of it."""
+        if request is None or b"origin" not in request.headers:
+            return response
+        more = self._hub.origins.headers_for(request)
+        return response._replace(headers=response.headers + more)
 
     def _refuse(self, error: QueenError) -> None:
         """Answer a request that could not be read, and hang up: what follows is not HTTP."""
@@ -367,7 +436,7 @@ class Connection(asyncio.Protocol):
         if not self._closing:
             keep_alive = self._chunked and request.keep_alive and not self._hub.stopping
             coding = b"transfer-encoding: chunked\r\n" if self._chunked else b""
-            self._transport.write(_head(response, keep_alive, coding))
+            self._transport.write(_head(self._dressed(response, request), keep_alive, coding))
 
     async def send(self, part: bytes) -> bool:
         """Send a part of a streamed body; waits for a slow client. False when it has gone."""
@@ -395,9 +464,16 @@ class Connection(asyncio.Protocol):
     def check_time(self, now: float) -> None:
         if self._task is not None or self._reading_since is None:
             return
-        partial = bool(self._url)
-        limit = REQUEST_TIMEOUT_S if partial else IDLE_TIMEOUT_S
-        if now - self._reading_since > limit:
+        elapsed_s = now - self._reading_since
+        if self._closing:
+            # It does not read what was written to it; closing would wait for that.
+            if elapsed_s > CLOSING_TIMEOUT_S:
+                self.abort()
+        elif self._in_head or self._url:
+            allowed_s = HEADER_TIMEOUT_S + self._body_bytes / MIN_BODY_BYTES_PER_S
+            if elapsed_s > allowed_s and self._refusal is None:
+                self._refuse(RequestTimeout())
+        elif elapsed_s > IDLE_TIMEOUT_S:
             self._close()
 
     def close_when_idle(self) -> None:
@@ -406,6 +482,7 @@ class Connection(asyncio.Protocol):
 
     def _close(self) -> None:
         self._closing = True
+        self._reading_since = time.monotonic()
         self._transport.close()
 
     def abort(self) -> None:
@@ -422,5 +499,7 @@ def _head(response: Response, keep_alive: bool, length: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def _head_start(status: int, headers: Headers) -> bytes:
-    lines = [f"{name}: {value}\r\n".encode() for name, value in headers]
+    said = {name for name, _ in headers}
+    more = tuple(pair for pair in _SECURITY_HEADERS if pair[0] not in said)
+    lines = [f"{name}: {value}\r\n".encode() for name, value in headers + more]
     return b"".join((_STATUS_LINES[status], *lines))

@@ -18,9 +18,14 @@ STATUS: dict[type[errors.QueenError], int] = {
     errors.QueenError: 500,
     errors.BadRequest: 400,
     errors.InvalidItem: 400,
+    errors.ItemNotFound: 404,
     errors.InvalidFrame: 400,
     errors.PayloadTooLarge: 413,
     errors.HeadersTooLarge: 431,
+    errors.RequestTimeout: 408,
+    errors.UnsupportedMedia: 415,
+    errors.Unauthenticated: 401,
+    errors.Forbidden: 403,
     errors.NotFound: 404,
     errors.LeaseLost: 409,
     errors.Conflict: 409,
@@ -42,6 +47,8 @@ def failure(error: errors.QueenError, **more: Any) -> Response:
     headers = JSON_HEADERS
     if error.retryable:
         headers = (*headers, ("retry-after", "1"))
+    if isinstance(error, errors.Unauthenticated):
+        headers = (*headers, ("www-authenticate", "Bearer"))
     if isinstance(error, errors.OutcomeUnknown):
         body["outcome"] = "unknown"
     if isinstance(error, errors.QueueFull):

@@ -50,6 +50,9 @@ class Route(NamedTuple):
     role: Role
     handler: Handler
     doc: Doc | None = None
+    # The handler shows a caller that is limited to namespaces nothing else. Such a caller
+    # does not reach a route that does not say so.
+    scoped: bool = False
 
 
 class Router:

@@ -14,12 +14,15 @@ import msgspec
 from queen.core.cipher import parse_keys
 from queen.errors import StartupError
 from queen.server.app import App
+from queen.server.auth.door import Door
 from queen.server.connection import Hub
+from queen.server.security import Security
 from queen.service.activity import ServerName
 from queen.service.broker import Broker, Limits
 
 _BACKLOG = 1024
 _GRACE_S = 25.0
+_HANDSHAKE_TIMEOUT_S = 10.0
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +36,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     # Hexadecimal keys, the first one encrypts; see `queen.core.cipher`.
     encryption_keys: str = ""
+    security: Security = Security()
 
 
 def listen(options: ServeOptions) -> socket.socket:
@@ -56,6 +60,7 @@ def listen(options: ServeOptions) -> socket.socket:
 async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT, then let requests that are under way finish."""
     _calm_collector()
+    security = options.security
     bound = listen(options)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -64,9 +69,13 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
     keys = parse_keys(options.encryption_keys)
     name = ServerName(port=options.port, worker=options.worker)
     broker = await Broker.start(options.dsn, options.limits, keys, name)
-    hub = Hub(App(broker).handle)
+    door = Door(security.auth, broker.tokens) if security.auth.is_on else None
+    if door is not None:
+        await door.start()
+    origins = security.allowed_origins(options.host)
+    hub = Hub(App(broker, door, origins).handle, security.connection_limits(), origins)
     watching = asyncio.create_task(hub.watch())
-    server = await loop.create_server(hub.protocol, sock=bound)
+    server = await _create_server(hub, bound, security)
     try:
         ready()
         await stopping.wait()
@@ -78,7 +87,20 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
+        if door is not None:
+            await door.stop()
         await broker.stop()
+
+
+async def _create_server(
+    hub: Hub, bound: socket.socket, security: Security
+) -> asyncio.AbstractServer:
+    loop, tls = asyncio.get_running_loop(), security.tls()
+    if tls is None:
+        return await loop.create_server(hub.protocol, sock=bound)
+    return await loop.create_server(
+        hub.protocol, sock=bound, ssl=tls, ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S
+    )
 
 
 def _calm_collector() -> None:

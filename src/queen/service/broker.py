@@ -40,6 +40,7 @@ from queen.service.segments import SegmentCache
 from queen.service.signals import Signals
 from queen.service.staging import Staging
 from queen.service.statistics import Statistics
+from queen.service.tokens import Tokens
 from queen.service.traces import DEFAULT_DAYS, JOB, JOB_INTERVAL_S, Traces
 from queen.service.transact import Transactor
 from queen.service.vault import Vault
@@ -148,6 +149,7 @@ class Broker:
         self.lag = Lag(self.database)
         self.groups = Groups(self.database, self.popper, self.signals)
         self.traces = Traces(self.database, self.limits.trace_days)
+        self.tokens = Tokens(self.database)
 
     def _observe(self) -> None:
         self.statistics = Statistics(self.database, self.jobs, self.activity.version)

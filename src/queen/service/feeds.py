@@ -76,6 +76,7 @@ class Pop:
         "feeds",
         "group",
         "named",
+        "namespaces",
         "over",
         "partitions",
         "subscription",
@@ -102,6 +103,8 @@ class Pop:
         # The partition asked for, None for any.
         self.named = named
         self.subscription = subscription
+        # The only namespaces it may be served from; None means all.
+        self.namespaces: frozenset[str] | None = None
         self.feeds: list[Feed] = []
         # Its time is over, or the server stops: whatever comes now is its answer.
         self.over = False

@@ -256,6 +256,8 @@ class Popper:
     def _adopt(self, queue: Queue) -> None:
         for pop, (namespace, task) in list(self._by_label.items()):
             known = any(feed.queue is queue for feed in pop.feeds)
+            if pop.namespaces is not None and queue.namespace not in pop.namespaces:
+                continue
             if not known and namespace in ("", queue.namespace) and task in ("", queue.task):
                 self._spawn(self._join(pop, queue))
 

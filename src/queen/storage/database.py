@@ -27,7 +27,15 @@ _OUTAGE_CLASSES = {"08", "53", "57", "58", "XX"}
 _READ_ONLY = "25006"
 _FOREIGN_KEY = "23503"
 # Statements that must not be repeated by somebody who does not know what they did.
-_ONLY_ONCE = {"append", "claim", "ack_spans", "release_lease", "delete_queue", "stage"}
+_ONLY_ONCE = {
+    "append",
+    "claim",
+    "ack_spans",
+    "release_lease",
+    "delete_queue",
+    "stage",
+    "write_audit",
+}
 _TRIES = 3
 _COMMAND_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 5

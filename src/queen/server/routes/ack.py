@@ -13,10 +13,11 @@ from queen.core.cursor import WISHES, Verdict, Wish
 from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
-from queen.server.access import Role
+from queen.server.access import Caller, Role
 from queen.server.failures import decoded
 from queen.server.http import Request, Response
 from queen.server.routing import Route
+from queen.server.sight import check_lease, partitions_for
 from queen.service.ack import Settlement
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
@@ -62,7 +63,10 @@ class Prepared:
 
 
 async def prepare(
-    broker: Broker, acks: Sequence[AckRequest | AckOperation], default_group: str | None
+    broker: Broker,
+    caller: Caller,
+    acks: Sequence[AckRequest | AckOperation],
+    default_group: str | None,
 ) -> Prepared:
     """Find the partition, group and lease that each acknowledgment is about."""
     prepared = Prepared()
@@ -72,7 +76,8 @@ async def prepare(
     ids, partitions, statuses, errors, groups, leases = zip(*map(astuple, acks), strict=True)
     count = len(ids)
     known = {one: parse_partition(one) for one in set(partitions)}
-    found = await broker.catalog.partitions({one for one in known.values() if one is not None})
+    wanted = {one for one in known.values() if one is not None}
+    found = await partitions_for(broker, caller, wanted)
     first = acks[0]
     alike = (
         partitions.count(first.partitionId) == count
@@ -147,14 +152,14 @@ class AckRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/api/v1/ack", Role.WRITE, self.one),
-            Route("POST", "/api/v1/ack/batch", Role.WRITE, self.batch),
-            Route("POST", "/api/v1/lease/{lease}/extend", Role.WRITE, self.extend),
+            Route("POST", "/api/v1/ack", Role.WRITE, self.one, scoped=True),
+            Route("POST", "/api/v1/ack/batch", Role.WRITE, self.batch, scoped=True),
+            Route("POST", "/api/v1/lease/{lease}/extend", Role.WRITE, self.extend, scoped=True),
         ]
 
     async def one(self, request: Request) -> Response:
         ack = decoded(_one, request.body)
-        prepared = await prepare(self._broker, [ack], None)
+        prepared = await prepare(self._broker, request.caller, [ack], None)
         await self._broker.acker.ack(list(prepared.settlements.values()))
         verdict = prepared.verdict(0, ack.transactionId)
         if isinstance(verdict, QueenError):
@@ -181,7 +186,7 @@ class AckRoutes:
         acks = body.acknowledgments
         if len(acks) > MAX_ACKS:
             raise BadRequest(f"more than {MAX_ACKS} acknowledgments in one request")
-        prepared = await prepare(self._broker, acks, body.consumerGroup)
+        prepared = await prepare(self._broker, request.caller, acks, body.consumerGroup)
         if prepared.settlements:
             await self._broker.acker.ack(list(prepared.settlements.values()))
         return Response(200, _batch_body(acks, prepared))
@@ -192,6 +197,8 @@ class AckRoutes:
         if not 1 <= seconds <= _MAX_EXTEND_S:
             raise BadRequest(f"seconds must be between 1 and {_MAX_EXTEND_S}")
         lease_id = parse_lease(request.params[0])
+        if lease_id is not None:
+            await check_lease(self._broker, request.caller, lease_id)
         until = await self._broker.extend(lease_id, seconds) if lease_id else None
         if until is None:
             raise NotFound("Lease not found or expired")

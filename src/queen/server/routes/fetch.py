@@ -15,6 +15,7 @@ from queen.server.access import Role
 from queen.server.http import Query, Request, Response, check_name
 from queen.server.routes.pop import parse_time
 from queen.server.routing import Route
+from queen.server.sight import existing_queue_for, queue_for
 from queen.service.broker import Broker
 
 _MAX_OFFSET = 2**62
@@ -27,21 +28,20 @@ class FetchRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/api/v1/fetch/queue/{queue}", Role.READ, self.queue),
+            Route("GET", "/api/v1/fetch/queue/{queue}", Role.READ, self.queue, scoped=True),
             Route(
                 "GET",
                 "/api/v1/fetch/queue/{queue}/partition/{partition}",
                 Role.READ,
                 self.partition,
+                scoped=True,
             ),
         ]
 
     async def queue(self, request: Request) -> None:
         query = Query(request.query)
         check_name("queue", request.params[0])
-        queue = await self._broker.catalog.queue(request.params[0])
-        if queue is None:
-            raise NotFound(f"Queue {request.params[0]!r} not found")
+        queue = await existing_queue_for(self._broker, request.caller, request.params[0])
         first, last = _time(query, "fromTime"), _time(query, "toTime")
         await _stream(request, self._broker.fetcher.queue(queue, from_time=first, to_time=last))
 
@@ -49,7 +49,7 @@ class FetchRoutes:
         query = Query(request.query)
         check_name("queue", request.params[0])
         check_name("partition", request.params[1])
-        queue = await self._broker.catalog.queue(request.params[0])
+        queue = await queue_for(self._broker, request.caller, request.params[0])
         found = await self._broker.catalog.partition(queue, request.params[1]) if queue else None
         if found is None:
             raise NotFound("Partition not found")

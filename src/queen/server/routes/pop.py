@@ -18,6 +18,7 @@ from queen.errors import BadRequest
 from queen.server.access import Role
 from queen.server.http import EMPTY, Query, Request, Response, check_name
 from queen.server.routing import Route
+from queen.server.sight import queue_for
 from queen.service.broker import Broker
 from queen.service.catalog import FROM_BEGINNING, Queue, Subscription
 from queen.service.feeds import Grant, Pop
@@ -41,13 +42,14 @@ class PopRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/api/v1/pop", Role.WRITE, self.by_label),
-            Route("GET", "/api/v1/pop/queue/{queue}", Role.WRITE, self.from_queue),
+            Route("GET", "/api/v1/pop", Role.WRITE, self.by_label, scoped=True),
+            Route("GET", "/api/v1/pop/queue/{queue}", Role.WRITE, self.from_queue, scoped=True),
             Route(
                 "GET",
                 "/api/v1/pop/queue/{queue}/partition/{partition}",
                 Role.WRITE,
                 self.from_partition,
+                scoped=True,
             ),
         ]
 
@@ -65,7 +67,12 @@ class PopRoutes:
             check_name(kind, name or "any")
         since = await self._broker.now() if query.flag("wait") else None
         pop = _pop_of(query, None, since)
-        queues = _in_order_of_priority(await self._broker.catalog.queues_by_label(*label))
+        # Queues that come up while it waits are looked at in the same way.
+        pop.namespaces = request.caller.namespaces
+        found = await self._broker.catalog.queues_by_label(*label)
+        queues = _in_order_of_priority(
+            [queue for queue in found if request.caller.sees(queue.namespace)]
+        )
         return await self._answer(request, pop, queues, _timeout_s(query), label)
 
     async def _pop_queue(self, request: Request, name: str, partition: str | None) -> Response:
@@ -74,7 +81,7 @@ class PopRoutes:
             check_name("partition", partition)
         query = Query(request.query)
         pop, timeout_s = _pop_of(query, partition, None), _timeout_s(query)
-        queue = await self._broker.catalog.queue(name)
+        queue = await queue_for(self._broker, request.caller, name)
         popper = self._broker.popper
         if queue is None and pop.waits:
             # A consumer may come before its producer; what is new is new since it came.
@@ -82,6 +89,9 @@ class PopRoutes:
             started = time.monotonic()
             waiting = self._broker.catalog.appearance(name, timeout_s, lambda: popper.gives_nothing)
             queue = await _unless_gone(request, waiting)
+            if queue is not None:
+                # It may have come up in another namespace than its name says.
+                queue = await queue_for(self._broker, request.caller, name)
             timeout_s = max(0.0, timeout_s - (time.monotonic() - started))
         if queue is None:
             return EMPTY
@@ -197,34 +207,46 @@ def _claim(grant: Grant) -> dict[str, object]:
 
 
 def _messages_of(grant: Grant) -> list[bytes]:
-    partition = grant.partition
-    group = None if grant.group == QUEUE_MODE_GROUP else grant.group
     found: list[bytes] = []
     for stored, low, high, failures in _runs(grant):
-        segment = stored.segment
-        traces = segment.column("traceId")
-        first = stored.base_offset + low
-        common = {
-            "queue": partition.queue.name,
-            "partition": partition.name,
-            "partitionId": partition.uuid,
-            "leaseId": str(grant.lease_id) if grant.lease_id else "",
-            "consumerGroup": group,
-            "createdAt": answers.iso(stored.created_at),
-            "retryCount": failures,
-            "priority": partition.queue.options.priority,
-            "producerSub": None,
-        }
-        found += answers.messages(
-            first,
-            _quotable_ids(segment.id_bytes(low, high)),
-            segment.payloads(low, high),
-            traces[low:high] if traces else None,
-            grant.skip >> (first - grant.start) if grant.skip else 0,
-            message_prefix(partition.id),
-            common,
-        )
+        subjects = stored.segment.column("producerSub")
+        if subjects is None:
+            found += _run_of(grant, stored, low, high, failures, None)
+            continue
+        # Messages of one producer mostly stand together.
+        for subject, run in groupby(range(low, high), subjects.__getitem__):
+            first, *rest = run
+            found += _run_of(grant, stored, first, first + 1 + len(rest), failures, subject)
     return found
+
+
+def _run_of(
+    grant: Grant, stored: Stored, low: int, high: int, failures: int, subject: str | None
+) -> list[bytes]:
+    """Return messages [low, high) of a segment, equally often failed and of one producer."""
+    partition, segment = grant.partition, stored.segment
+    traces = segment.column("traceId")
+    first = stored.base_offset + low
+    common = {
+        "queue": partition.queue.name,
+        "partition": partition.name,
+        "partitionId": partition.uuid,
+        "leaseId": str(grant.lease_id) if grant.lease_id else "",
+        "consumerGroup": None if grant.group == QUEUE_MODE_GROUP else grant.group,
+        "createdAt": answers.iso(stored.created_at),
+        "retryCount": failures,
+        "priority": partition.queue.options.priority,
+        "producerSub": subject,
+    }
+    return answers.messages(
+        first,
+        _quotable_ids(segment.id_bytes(low, high)),
+        segment.payloads(low, high),
+        traces[low:high] if traces else None,
+        grant.skip >> (first - grant.start) if grant.skip else 0,
+        message_prefix(partition.id),
+        common,
+    )
 
 
 def _runs(grant: Grant) -> Iterator[tuple[Stored, int, int, int]]:

@@ -33,13 +33,16 @@ from queen.errors import (
     EncryptionUnavailable,
     InvalidFrame,
     InvalidItem,
+    ItemNotFound,
+    NotFound,
     PayloadTooLarge,
     QueenError,
 )
-from queen.server.access import Role
+from queen.server.access import Caller, Role
 from queen.server.failures import UNDECODABLE, bad_json, failure
 from queen.server.http import MAX_BODY_BYTES, Request, Response
 from queen.server.routing import Route
+from queen.server.sight import hidden_queues
 from queen.service.append import Append
 from queen.service.broker import Broker
 from queen.service.staging import Scheduled
@@ -67,18 +70,22 @@ class PushRoutes:
         self._broker = broker
 
     def routes(self) -> list[Route]:
-        return [Route("POST", "/api/v1/push", Role.WRITE, self.push)]
+        return [Route("POST", "/api/v1/push", Role.WRITE, self.push, scoped=True)]
 
     async def push(self, request: Request) -> Response:
         body = request.body
         if request.headers.get(b"content-type", b"").lower().startswith(_FRAMES):
-            return await self._push_frames(body)
+            return await self._push_frames(request.caller, body)
         items, indexes, refused = decode_items(body)
         trusted = not refused and is_plain(body) and b"\n" not in body
-        planned, bad, timed = plan(items, indexes, trusted=trusted)
+        caller = request.caller
+        planned, bad, timed = plan(items, indexes, trusted=trusted, subject=caller.subject)
         if timed:
-            return await self._push_timed(request, items, indexes, refused)
+            return await self._push_timed(caller, items, indexes, refused)
         refused += bad
+        if caller.namespaces is not None:
+            planned, hidden = await only_visible(self._broker, caller, planned)
+            refused += hidden
         await self._broker.pusher.push([one.append for one in planned])
         failed = [one for one in planned if one.append.error is not None]
         if refused or failed:
@@ -87,25 +94,26 @@ class PushRoutes:
 
     async def _push_timed(
         self,
-        request: Request,
+        caller: Caller,
         items: list[PushItem],
         indexes: Sequence[int],
         refused: list[InvalidItem],
     ) -> Response:
         """Push what is due now, and stage the rest."""
-        parted = await part_by_time(self._broker, items, indexes, request.caller.subject)
-        planned, bad, _ = plan(parted.items, parted.indexes, trusted=False)
+        parted = await part_by_time(self._broker, caller, items, indexes)
+        planned, bad, _ = plan(parted.items, parted.indexes, trusted=False, subject=caller.subject)
+        planned, hidden = await only_visible(self._broker, caller, planned)
         # A failed push may be repeated without harm, a stage not: it comes last.
         await self._broker.pusher.push([one.append for one in planned])
         await self._broker.staging.stage([one.message for one in parted.later])
         placed = _placed(planned) + [(one.place, _scheduled_text(one)) for one in parted.later]
-        refused += parted.refused + bad
+        refused += parted.refused + bad + hidden
         failed = [one for one in planned if one.append.error is not None]
         if refused or failed:
             return _partly_refused(refused, failed, placed)
         return Response(201, b"[" + ",".join(_in_order(placed)).encode() + b"]")
 
-    async def _push_frames(self, body: bytes) -> Response:
+    async def _push_frames(self, caller: Caller, body: bytes) -> Response:
         frames = list(unpack_frames(body))
         if not frames:
             raise InvalidFrame("the body holds no frame")
@@ -113,6 +121,11 @@ class PushRoutes:
         if sum(frame.raw_bytes for frame in frames) > MAX_BODY_BYTES:
             raise PayloadTooLarge(f"the frames inflate to more than {MAX_BODY_BYTES} bytes")
         appends = [_append_of_frame(frame, index) for index, frame in enumerate(frames)]
+        for name in await hidden_queues(self._broker, caller, {one.queue for one in appends}):
+            raise NotFound(f"Queue {name!r} not found; nothing was stored")
+        if caller.subject is not None:
+            for one in appends:
+                _stamp(one, caller.subject)
         await self._broker.pusher.push(appends)
         results = [_segment_result(one) for one in appends]
         for one in appends:
@@ -171,21 +184,25 @@ class Parted(NamedTuple):
 
 
 async def part_by_time(
-    broker: Broker, items: list[PushItem], indexes: Sequence[int], subject: str | None
+    broker: Broker, caller: Caller, items: list[PushItem], indexes: Sequence[int]
 ) -> Parted:
     """Check items, and part those that are due later from those that are pushed now."""
     good, places, refused = _sift(items, indexes)
     parted = Parted([], [], [], refused)
     now = await broker.now()
+    hidden = await hidden_queues(broker, caller, {item.queue for item in good if item.is_timed})
     encrypted = await broker.staging.encrypted(item.queue for item in good if item.is_timed)
     for index, item in zip(places, good, strict=True):
+        if item.queue in hidden:
+            refused.append(ItemNotFound(index, f"Queue {item.queue!r} not found"))
+            continue
         try:
             at = due_at(item.deliverAt, item.delay, item.delayMs, now)
             if at is None:
                 parted.items.append(item)
                 parted.indexes.append(index)
                 continue
-            message = _scheduled(item, at, subject)
+            message = _scheduled(item, at, caller.subject)
             if item.queue in encrypted:
                 message = broker.staging.closed(message)
             parted.later.append(Later(index, message))
@@ -207,15 +224,15 @@ def _scheduled(item: PushItem, at: datetime, subject: str | None) -> Scheduled:
 
 
 def plan(
-    items: list[PushItem], indexes: Sequence[int], *, trusted: bool
+    items: list[PushItem], indexes: Sequence[int], *, trusted: bool, subject: str | None = None
 ) -> tuple[list[Planned], list[InvalidItem], bool]:
     """Turn items into appends, one for each partition, in the order of the request.
 
     `trusted` says that no payload has bad bytes, bad escapes or line breaks: then, unless
-    something else is unusual, no item is looked at by itself. The last value returned says
-    whether an item names a time, which is for the caller to heed.
+    something else is unusual, no item is looked at by itself. `subject` is who sends them.
+    The last value returned says whether an item names a time, which is for the caller to heed.
     """
-    if trusted and len(items) == 1 and _is_ordinary(items[0]):
+    if subject is None and trusted and len(items) == 1 and _is_ordinary(items[0]):
         return [_plan_one(items[0], indexes)], [], False
     refused: list[InvalidItem] = []
     columns = Columns.of(items)
@@ -228,12 +245,12 @@ def plan(
     if not items:
         return [], refused, timed
     if one_lane:
-        return [columns.planned(indexes)], refused, timed
+        return [columns.planned(indexes, subject)], refused, timed
     groups: dict[tuple[str, str], list[int]] = {}
     for at, item in enumerate(items):
         groups.setdefault((item.queue, item.partition or DEFAULT_PARTITION), []).append(at)
     planned = [
-        Columns.of([items[at] for at in group]).planned([indexes[at] for at in group])
+        Columns.of([items[at] for at in group]).planned([indexes[at] for at in group], subject)
         for group in groups.values()
     ]
     return planned, refused, timed
@@ -315,16 +332,20 @@ class Columns(NamedTuple):
             name is not None and reason_against_name("partition", name) for name in partitions
         )
 
-    def planned(self, indexes: Sequence[int]) -> Planned:
+    def planned(self, indexes: Sequence[int], subject: str | None) -> Planned:
         """Return the items as one append; all of them go to the same partition."""
         ids = cast("Sequence[str]", self.ids)
         if self.ids.count(None):
             ids = [one if one is not None else str(uuid.uuid4()) for one in self.ids]
-        extras = {"traceId": self.traces} if self.traces.count(None) < len(ids) else None
+        extras: dict[str, Sequence[str | None]] = {}
+        if self.traces.count(None) < len(ids):
+            extras["traceId"] = self.traces
+        if subject is not None:
+            extras["producerSub"] = [subject] * len(ids)
         weight = sum(map(len, self.payloads)) + 64 * len(ids)
         partition = self.partitions[0] or DEFAULT_PARTITION
         encoded = list(map(str.encode, ids))
-        append = Append(self.queues[0], partition, encoded, self.payloads, weight, extras)
+        append = Append(self.queues[0], partition, encoded, self.payloads, weight, extras or None)
         return Planned(append, indexes, ids)
 
 
@@ -372,6 +393,28 @@ def _append_of_frame(frame: Frame, index: int) -> Append:
     return append
 
 
+def _stamp(append: Append, subject: str) -> None:
+    """Write into a frame who has sent it. What a frame itself says of that was refused."""
+    segment = append.segment
+    assert segment is not None
+    segment.extras = append.extras = {**segment.extras, "producerSub": [subject] * segment.count}
+    append.encode()
+
+
+async def only_visible(
+    broker: Broker, caller: Caller, planned: list[Planned]
+) -> tuple[list[Planned], list[InvalidItem]]:
+    """Return what goes to queues that the caller may see, and the items that do not."""
+    hidden = await hidden_queues(broker, caller, {one.append.queue for one in planned})
+    refused: list[InvalidItem] = [
+        ItemNotFound(index, f"Queue {one.append.queue!r} not found")
+        for one in planned
+        if one.append.queue in hidden
+        for index in one.indexes
+    ]
+    return [one for one in planned if one.append.queue not in hidden], refused
+
+
 def push_body(planned: list[Planned]) -> bytes:
     if len(planned) == 1 and _is_plain_success(planned[0].append):
         return answers.queued_body(_stored(planned[0]))
@@ -400,7 +443,7 @@ def _scheduled_text(later: Later) -> str:
 
 
 def _is_plain_success(append: Append) -> bool:
-    return append.repeats is None and append.extras is None
+    return append.repeats is None and not (append.extras and "traceId" in append.extras)
 
 
 def _stored(planned: Planned) -> answers.Stored:
@@ -414,7 +457,7 @@ def _results(planned: Planned) -> list[str]:
     if _is_plain_success(append):
         return answers.queued_items(planned.indexes, _stored(planned))
     assert lane is not None
-    traces = append.extras["traceId"] if append.extras else None
+    traces = append.extras.get("traceId") if append.extras else None
     return [
         answers.push_item(
             index,

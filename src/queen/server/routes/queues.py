@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from queen.core.names import reason_against_name
+from queen.core.names import labels_of, reason_against_name
 from queen.core.options import QueueOptions, parse_options, reason_against_options
-from queen.errors import BadRequest
-from queen.server.access import Role
+from queen.errors import BadRequest, NotFound
+from queen.server.access import Caller, Role
+from queen.server.audit import audit
 from queen.server.failures import decoded
 from queen.server.http import Request, Response, check_name
 from queen.server.routing import Route
+from queen.server.sight import queue_for
 from queen.service.broker import Broker
 from queen.wire.requests import ConfigureRequest
 
@@ -23,16 +25,24 @@ class QueueRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/api/v1/configure", Role.WRITE, self.configure),
-            Route("DELETE", "/api/v1/resources/queues/{queue}", Role.ADMIN, self.delete),
+            Route("POST", "/api/v1/configure", Role.WRITE, self.configure, scoped=True),
+            Route(
+                "DELETE",
+                "/api/v1/resources/queues/{queue}",
+                Role.ADMIN,
+                self.delete,
+                scoped=True,
+            ),
         ]
 
     async def configure(self, request: Request) -> Response:
         """Create a queue or overwrite its configuration; an omitted option has its default."""
         wanted = _decode(request.body)
         options = _options_of(wanted)
-        namespace, task = wanted.namespace or "", wanted.task or ""
+        namespace = await self._namespace_for(request.caller, wanted)
+        task = wanted.task or ""
         queue_id, partition = await self._broker.configure(wanted.queue, namespace, task, options)
+        await audit(self._broker, request, "queue.configure", wanted.queue, namespace=namespace)
         answer = {
             "configured": True,
             "queue": wanted.queue,
@@ -44,10 +54,23 @@ class QueueRoutes:
         }
         return Response(201, msgspec.json.encode(answer))
 
+    async def _namespace_for(self, caller: Caller, wanted: ConfigureRequest) -> str:
+        """Return the namespace that a queue is to have; a limited caller gives it its own."""
+        if caller.namespaces is None:
+            return wanted.namespace or ""
+        queue = await queue_for(self._broker, caller, wanted.queue)
+        known = labels_of(wanted.queue)[0] if queue is None else queue.namespace
+        namespace = wanted.namespace or known
+        if not caller.sees(namespace):
+            raise NotFound(f"Namespace {namespace!r} not found")
+        return namespace
+
     async def delete(self, request: Request) -> Response:
         name = request.params[0]
         check_name("queue", name)
+        await queue_for(self._broker, request.caller, name)
         existed = await self._broker.delete_queue(name)
+        await audit(self._broker, request, "queue.delete", name, existed=existed)
         answer = {"deleted": True, "queue": name, "existed": existed}
         return Response(200, msgspec.json.encode(answer))
 

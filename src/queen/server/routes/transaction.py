@@ -11,12 +11,13 @@ import msgspec
 from queen.core.cursor import Verdict
 from queen.core.ids import message_id, parse_lease
 from queen.errors import BadRequest, InvalidItem, LeaseLost
-from queen.server.access import Role
+from queen.server.access import Caller, Role
 from queen.server.failures import decoded
 from queen.server.http import Request, Response
 from queen.server.routes.ack import Prepared, prepare
-from queen.server.routes.push import Later, Planned, part_by_time, plan
+from queen.server.routes.push import Later, Planned, only_visible, part_by_time, plan
 from queen.server.routing import Route
+from queen.server.sight import check_lease
 from queen.service.broker import Broker
 from queen.service.transact import Guard
 from queen.wire.answers import iso
@@ -32,7 +33,7 @@ class TransactionRoutes:
         self._broker = broker
 
     def routes(self) -> list[Route]:
-        return [Route("POST", "/api/v1/transaction", Role.WRITE, self.transact)]
+        return [Route("POST", "/api/v1/transaction", Role.WRITE, self.transact, scoped=True)]
 
     async def transact(self, request: Request) -> Response:
         wanted = decoded(_decoder, request.body)
@@ -40,10 +41,12 @@ class TransactionRoutes:
         if not 0 < len(operations) <= MAX_OPERATIONS:
             raise BadRequest(f"operations must hold between 1 and {MAX_OPERATIONS} operations")
         places = _places(operations)
-        planned, later = await self._plan_pushes(
-            [item for _, item in places], request.caller.subject
-        )
-        prepared = await self._prepare_acks(operations)
+        items = [item for _, item in places]
+        planned, later = await self._plan_pushes(request.caller, items)
+        prepared = await self._prepare_acks(request.caller, operations)
+        for lease_id in map(parse_lease, wanted.requiredLeases or []):
+            if lease_id is not None:
+                await check_lease(self._broker, request.caller, lease_id)
         guards = await self._guards(wanted.requiredLeases or [], prepared)
         await self._broker.transactor.run(
             [one.append for one in planned],
@@ -59,26 +62,29 @@ class TransactionRoutes:
         return Response(200, msgspec.json.encode(answer))
 
     async def _plan_pushes(
-        self, items: list[PushItem], subject: str | None
+        self, caller: Caller, items: list[PushItem]
     ) -> tuple[list[Planned], list[Later]]:
         """Return the appends, and what is due later."""
         indexes: Sequence[int] = range(len(items))
         later: list[Later] = []
         refused: list[InvalidItem] = []
         if any(item.is_timed for item in items):
-            items, indexes, later, refused = await part_by_time(
-                self._broker, items, indexes, subject
-            )
-        planned, bad, _ = plan(items, indexes, trusted=False)
-        refused += bad
+            parted = await part_by_time(self._broker, caller, items, indexes)
+            items, indexes, later, refused = parted
+        planned, bad, _ = plan(items, indexes, trusted=False, subject=caller.subject)
+        planned, hidden = await only_visible(self._broker, caller, planned)
+        refused += bad + hidden
         if refused:
             first = min(refused, key=lambda error: error.index)
-            raise InvalidItem(first.index, f"{first.reason}; nothing of the transaction was done")
+            reason = f"{first.reason}; nothing of the transaction was done"
+            raise type(first)(first.index, reason)
         return planned, later
 
-    async def _prepare_acks(self, operations: Sequence[PushOperation | AckOperation]) -> Prepared:
+    async def _prepare_acks(
+        self, caller: Caller, operations: Sequence[PushOperation | AckOperation]
+    ) -> Prepared:
         acks = [one for one in operations if isinstance(one, AckOperation)]
-        prepared = await prepare(self._broker, acks, None)
+        prepared = await prepare(self._broker, caller, acks, None)
         for error in prepared.refused.values():
             raise error
         return prepared

@@ -1,0 +1,209 @@
+"""Tokens that the broker gives out itself.
+
+    queen_<id>_<secret>      the id names a row, the secret is 32 random bytes
+
+Only the hash of the secret is stored, so a copy of the database opens no door. Every server
+keeps all tokens in memory and asks every few seconds what has changed: a request costs no
+question to the database, a stranger who guesses ids costs none either, and what was revoked
+at one server is refused by all of them within seconds. While the database does not answer,
+what it last said stands: nobody can revoke anything then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from queen.core.names import reason_against_name
+from queen.errors import BadRequest, Conflict, QueenError
+from queen.storage.database import Database, Record
+
+_log = logging.getLogger(__name__)
+
+ROLES = ("admin", "read-write", "read-only")
+MAX_LIFETIME_S = 100 * 366 * 86400
+_REFRESH_S = 3.0
+# A token that another server has just made is asked for, but no more often than this.
+_ASK_AGAIN_S = 0.5
+_NOTE_USE_S = 60.0
+# A change becomes visible when it is committed, up to this long after its time.
+_OVERLAP = timedelta(minutes=1)
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+
+_SHAPE = re.compile(r"queen_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_NOBODY = hashlib.sha256(b"nobody").digest()
+
+
+class Known(NamedTuple):
+    """A token as a server remembers it."""
+
+    id: str
+    name: str
+    hash: bytes
+    role: str
+    namespaces: frozenset[str] | None
+    revoked: bool
+    # By the monotonic clock; infinity when it never ends.
+    ends_at: float
+
+
+class NewToken(NamedTuple):
+    id: str
+    # Shown once; nobody can find it out again.
+    text: str
+
+
+def is_ours(text: str) -> bool:
+    """Return whether a text looks like a token of ours rather than a JWT."""
+    return text.startswith("queen_")
+
+
+class Tokens:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: dict[str, Known] = {}
+        self._newest = _BEGINNING
+        self._asked_at = float("-inf")
+        self._asking = asyncio.Lock()
+        self._used: set[str] = set()
+
+    # ---- making and ending them ----
+
+    async def create(
+        self,
+        name: str,
+        role: str,
+        namespaces: list[str] | None,
+        lifetime_s: int | None,
+        by: str,
+    ) -> NewToken:
+        """Store a new token and return it; its text is never to be had again."""
+        check_wish(name, role, namespaces, lifetime_s)
+        new, row = _made(name, role, namespaces, lifetime_s, by)
+        if await self._database.fetchval("create_token", *row) is None:
+            raise Conflict("the id of the new token was taken; ask again")
+        await self.refresh()
+        return new
+
+    async def page(self, among: frozenset[str] | None, limit: int, offset: int = 0) -> list[Record]:
+        """Return tokens, newest first; `among` limits them to those of some namespaces."""
+        return await self._database.fetch("list_tokens", _listed(among), limit, offset)
+
+    async def revoke(self, token_id: str, among: frozenset[str] | None) -> bool:
+        """End a token; false when there is none."""
+        found = await self._database.fetchval("revoke_token", token_id, _listed(among))
+        await self.refresh()
+        return found is not None
+
+    async def first(self) -> NewToken | None:
+        """Return a new admin token if nobody has one, so that somebody can come in."""
+        async with self._database.transaction() as transaction:
+            await transaction.execute("first_token_lock")
+            rows = await transaction.fetch("has_admin_token")
+            if rows[0][0]:
+                return None
+            new, row = _made("first", "admin", None, None, "queen serve")
+            await transaction.fetch("create_token", *row)
+        return new
+
+    # ---- knowing them ----
+
+    async def find(self, text: str) -> Known | None:
+        """Return the token that a text is, if it is good."""
+        match = _SHAPE.fullmatch(text)
+        if match is None:
+            return None
+        token_id, secret = match.groups()
+        known = self._known.get(token_id)
+        if known is None and time.monotonic() - self._asked_at > _ASK_AGAIN_S:
+            await self._refresh_calmly()
+            known = self._known.get(token_id)
+        matches = hmac.compare_digest(known.hash if known else _NOBODY, _hash(secret))
+        if known is None or not matches or known.revoked or known.ends_at <= time.monotonic():
+            return None
+        self._used.add(token_id)
+        return known
+
+    async def refresh(self) -> None:
+        """Learn what has changed."""
+        async with self._asking:
+            self._asked_at = time.monotonic()
+            rows = await self._database.fetch("tokens_since", self._newest - _OVERLAP)
+            for row in rows:
+                self._known[row["id"]] = _known(row)
+                self._newest = max(self._newest, row["changed_at"])
+
+    async def _refresh_calmly(self) -> None:
+        try:
+            await self.refresh()
+        except QueenError as error:
+            _log.warning("tokens could not be read: %s", error)
+
+    async def run(self) -> None:
+        """Stay up to date, and note now and then which tokens are in use."""
+        noted_at = time.monotonic()
+        while True:
+            await asyncio.sleep(_REFRESH_S)
+            await self._refresh_calmly()
+            if self._used and time.monotonic() - noted_at > _NOTE_USE_S:
+                noted_at = time.monotonic()
+                await self._note_use()
+
+    async def _note_use(self) -> None:
+        used, self._used = list(self._used), set()
+        try:
+            await self._database.fetch("tokens_used", used)
+        except QueenError as error:
+            _log.warning("the use of tokens could not be noted: %s", error)
+
+
+def _made(
+    name: str, role: str, namespaces: list[str] | None, lifetime_s: int | None, by: str
+) -> tuple[NewToken, tuple[Any, ...]]:
+    """Return a new token and the row that is stored of it."""
+    token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+    row = (token_id, name, _hash(secret), role, namespaces, by, lifetime_s)
+    return NewToken(token_id, f"queen_{token_id}_{secret}"), row
+
+
+def check_wish(name: str, role: str, namespaces: list[str] | None, lifetime_s: int | None) -> None:
+    """Raise `BadRequest` when a token like this cannot be made."""
+    reason = reason_against_name("token", name)
+    for one in namespaces or []:
+        reason = reason or reason_against_name("namespace", one)
+    if reason:
+        raise BadRequest(reason)
+    if role not in ROLES:
+        raise BadRequest(f"role is not known: {', '.join(ROLES)}")
+    if namespaces is not None and not 0 < len(namespaces) <= 100:
+        raise BadRequest("namespaces must hold between 1 and 100 names, or be left out for all")
+    if lifetime_s is not None and not 0 < lifetime_s <= MAX_LIFETIME_S:
+        raise BadRequest(f"the lifetime must be between 1 and {MAX_LIFETIME_S} seconds")
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _listed(names: frozenset[str] | None) -> list[str] | None:
+    return None if names is None else sorted(names)
+
+
+def _known(row: Any) -> Known:
+    namespaces, left_s = row["namespaces"], row["left_s"]
+    return Known(
+        row["id"],
+        row["name"],
+        row["hash"],
+        row["role"],
+        None if namespaces is None else frozenset(namespaces),
+        row["revoked"],
+        float("inf") if left_s is None else time.monotonic() + left_s,
+    )
