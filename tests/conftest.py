@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import asyncpg
@@ -37,16 +38,27 @@ class ServerProcess:
     """`queen serve` in a process of its own."""
 
     def __init__(
-        self, *arguments: str, port: int | None = None, env: dict[str, str] | None = None
+        self,
+        *arguments: str,
+        port: int | None = None,
+        env: dict[str, str] | None = None,
+        log: Path | None = None,
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         environment = {key: value for key, value in os.environ.items() if key != "PORT"}
         environment |= {"QUEEN_ENCRYPTION_KEY": ENCRYPTION_KEY} | (env or {})
+        # What it said before it was ready.
+        self.said: list[str] = []
         command = [str(Path(sys.executable).parent / "queen"), "serve", "--port", str(self.port)]
-        self.process = subprocess.Popen(
-            [*command, *arguments], stdout=subprocess.PIPE, text=True, env=environment
-        )
+        with log.open("w") if log is not None else nullcontext() as errors:
+            self.process = subprocess.Popen(
+                [*command, *arguments],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+            )
         self._apis: list[Api] = []
         self._wait_until_ready()
 
@@ -60,6 +72,7 @@ class ServerProcess:
         for line in self.process.stdout:
             if line.startswith(_READY):
                 return
+            self.said.append(line)
         raise AssertionError(f"the server ended with {self.process.wait()} before it was ready")
 
     @property
@@ -144,9 +157,12 @@ def start_server() -> Iterator[Callable[..., ServerProcess]]:
     started: list[ServerProcess] = []
 
     def start(
-        *arguments: str, port: int | None = None, env: dict[str, str] | None = None
+        *arguments: str,
+        port: int | None = None,
+        env: dict[str, str] | None = None,
+        log: Path | None = None,
     ) -> ServerProcess:
-        running = ServerProcess(*arguments, port=port, env=env)
+        running = ServerProcess(*arguments, port=port, env=env, log=log)
         started.append(running)
         return running
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import signal
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import typer
 
@@ -168,8 +169,8 @@ def serve(
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
     cors_origin: CorsOrigin = [],  # noqa: B006 (typer reads it and nobody changes it)
-    max_connections: MaxConnections = 20_000,
-    max_connections_per_address: MaxConnectionsPerAddress = 10_000,
+    max_connections: MaxConnections = 10_000,
+    max_connections_per_address: MaxConnectionsPerAddress = 5_000,
     allow_weak_durability: AllowWeak = False,
     show_settings: ShowSettings = False,
 ) -> None:
@@ -312,6 +313,7 @@ async def _prepare(dsn: str, allow_weak: bool, has_key: bool, auth: AuthOptions)
     from queen.storage.database import Database
     from queen.storage.migrate import migrate
 
+    _warn_about_link(dsn)
     try:
         connection = await asyncpg.connect(dsn, timeout=30)
     except (OSError, asyncpg.PostgresError, TimeoutError) as error:
@@ -337,6 +339,19 @@ async def _prepare(dsn: str, allow_weak: bool, has_key: bool, auth: AuthOptions)
             _say(f"The first admin token, shown only now: {first.text}")
     finally:
         await database.close()
+
+
+def _warn_about_link(dsn: str) -> None:
+    """Say so when messages cross a network to the database that nobody has verified."""
+    from queen.server.auth.options import is_loopback
+
+    parts = urlsplit(dsn)
+    host = parts.hostname or ""
+    if host and not is_loopback(host) and "sslmode=verify-full" not in parts.query:
+        logging.getLogger(__name__).warning(
+            "the database is on another machine and its certificate is not verified: "
+            "use sslmode=verify-full"
+        )
 
 
 def _say(text: str) -> None:

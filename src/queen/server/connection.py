@@ -71,8 +71,8 @@ Handle = Callable[[Request], Awaitable[Response | None]]
 class ConnectionLimits(NamedTuple):
     """How many connections a server process takes, of all clients and of one address."""
 
-    total: int = 20_000
-    per_address: int = 10_000
+    total: int = 10_000
+    per_address: int = 5_000
 
 
 class Hub:

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 ROLES = ("admin", "read-write", "read-only")
 MAX_LIFETIME_S = 100 * 366 * 86400
 _REFRESH_S = 3.0
-# A token that another server has just made is asked for, but no more often than this.
+# For ids that are not known the database is asked, but no more often than this.
 _ASK_AGAIN_S = 0.5
 _NOTE_USE_S = 60.0
 # A change becomes visible when it is committed, up to this long after its time.
@@ -72,6 +72,7 @@ class Tokens:
         self._newest = _BEGINNING
         self._asked_at = float("-inf")
         self._asking = asyncio.Lock()
+        self._next: asyncio.Task[None] | None = None
         self._used: set[str] = set()
 
     # ---- making and ending them ----
@@ -122,8 +123,8 @@ class Tokens:
             return None
         token_id, secret = match.groups()
         known = self._known.get(token_id)
-        if known is None and time.monotonic() - self._asked_at > _ASK_AGAIN_S:
-            await self._refresh_calmly()
+        if known is None:
+            await self._ask_again()
             known = self._known.get(token_id)
         matches = hmac.compare_digest(known.hash if known else _NOBODY, _hash(secret))
         if known is None or not matches or known.revoked or known.ends_at <= time.monotonic():
@@ -139,6 +140,16 @@ class Tokens:
             for row in rows:
                 self._known[row["id"]] = _known(row)
                 self._newest = max(self._newest, row["changed_at"])
+
+    async def _ask_again(self) -> None:
+        """Another server may have just made a token: ask once for all who wait to know."""
+        if self._next is None or self._next.done():
+            self._next = asyncio.create_task(self._ask_soon())
+        await asyncio.shield(self._next)
+
+    async def _ask_soon(self) -> None:
+        await asyncio.sleep(max(0.0, self._asked_at + _ASK_AGAIN_S - time.monotonic()))
+        await self._refresh_calmly()
 
     async def _refresh_calmly(self) -> None:
         try:

@@ -24,6 +24,8 @@ from queen.server.auth.options import JwtOptions
 
 _MAX_KID_CHARACTERS = 255
 _SPECIAL = ("crit", "b64", "enc", "zip")
+# Beyond this a number of seconds is no time any more.
+_LATEST = 2**53
 _REQUIRED = ["exp", "iss", "aud"]
 
 
@@ -126,7 +128,7 @@ def _header(token: str) -> Header:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and value < _LATEST
 
 
 def is_over(verified: Verified) -> bool:

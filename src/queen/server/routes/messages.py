@@ -16,10 +16,12 @@ from queen.core.ids import message_id, parse_message, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest, Conflict, NotFound
 from queen.server.access import Role
+from queen.server.audit import audit
 from queen.server.failures import decoded
 from queen.server.http import Query, Request, Response, check_name
 from queen.server.routes.ack import storable
 from queen.server.routing import Doc, Param, Route
+from queen.server.sight import existing_queue_for, partitions_for, queue_for
 from queen.server.window import RANGE_PARAMS, window_of
 from queen.service.broker import Broker
 from queen.service.browse import Browsed
@@ -70,8 +72,8 @@ class MessageRoutes:
             "messages", "One message and what became of it", answers={200: wire.MessageDetail}
         )
         return [
-            Route("GET", _ROOT, Role.READ, self.page, listed),
-            Route("GET", _ONE, Role.READ, self.one, one),
+            Route("GET", _ROOT, Role.READ, self.page, listed, scoped=True),
+            Route("GET", _ONE, Role.READ, self.one, one, scoped=True),
         ]
 
     def _changing(self) -> list[Route]:
@@ -100,10 +102,10 @@ class MessageRoutes:
             answers={200: wire.QueueCleared},
         )
         return [
-            Route("DELETE", _ONE, Role.WRITE, self.delete, deleted),
-            Route("POST", _ONE + "/retry", Role.WRITE, self.retry, retry),
-            Route("POST", _ONE + "/dlq", Role.WRITE, self.move, move),
-            Route("DELETE", _CLEAR, Role.ADMIN, self.clear, clear),
+            Route("DELETE", _ONE, Role.WRITE, self.delete, deleted, scoped=True),
+            Route("POST", _ONE + "/retry", Role.WRITE, self.retry, retry, scoped=True),
+            Route("POST", _ONE + "/dlq", Role.WRITE, self.move, move, scoped=True),
+            Route("DELETE", _CLEAR, Role.ADMIN, self.clear, clear, scoped=True),
         ]
 
     # ---- reading ----
@@ -144,9 +146,10 @@ class MessageRoutes:
             if query.text("partition"):
                 raise BadRequest("a partition is named without its queue")
             found = await self._broker.catalog.queues_by_label(query.text("ns"), query.text("task"))
-            return [one for one in found if _may_see(request, one)][:_MAX_QUEUES], None
-        queue = await self._broker.catalog.queue(query.text("queue"))
-        if queue is None or not _may_see(request, queue):
+            seen = [one for one in found if request.caller.sees(one.namespace)]
+            return seen[:_MAX_QUEUES], None
+        queue = await queue_for(self._broker, request.caller, query.text("queue"))
+        if queue is None:
             return [], None
         if not query.text("partition"):
             return [queue], None
@@ -166,8 +169,9 @@ class MessageRoutes:
         partition_id = parse_partition(place)
         partition = None
         if partition_id is not None:
-            partition = (await self._broker.catalog.partitions([partition_id])).get(partition_id)
-        if partition is None or not _may_see(request, partition.queue):
+            found = await partitions_for(self._broker, request.caller, [partition_id])
+            partition = found.get(partition_id)
+        if partition is None:
             raise NotFound("Message not found")
         lookup, parsed = self._broker.lookup, parse_message(name)
         message = None
@@ -185,6 +189,7 @@ class MessageRoutes:
         partition, message = await self._find(request)
         if not await self._broker.eraser.delete(partition, message.offset):
             raise NotFound("Message not found")
+        await audit(self._broker, request, "message.delete", "/".join(request.params))
         answer = wire.MessageDeleted(True, "Message deleted successfully", *request.params)
         return Response(200, msgspec.json.encode(answer))
 
@@ -197,6 +202,7 @@ class MessageRoutes:
             )
         wanted = Filter(ids=[row["id"] for row in rows])
         retried = await self._broker.dead_letters.retry(wanted, len(rows))
+        await audit(self._broker, request, "message.retry", "/".join(request.params))
         answer = wire.MessageRetried(True, retried, *request.params)
         return Response(200, msgspec.json.encode(answer))
 
@@ -213,15 +219,15 @@ class MessageRoutes:
         )
         if not groups:
             raise Conflict("no group has the message still to do")
+        target = "/".join(request.params)
+        await audit(self._broker, request, "message.dlq", target, groups=groups)
         answer = wire.MessageMoved(True, len(groups), groups, *request.params)
         return Response(200, msgspec.json.encode(answer))
 
     async def clear(self, request: Request) -> Response:
         name = request.params[0]
         check_name("queue", name)
-        queue = await self._broker.catalog.queue(name)
-        if queue is None or not _may_see(request, queue):
-            raise NotFound(f"Queue {name!r} not found")
+        queue = await existing_queue_for(self._broker, request.caller, name)
         partition = None
         partition_name = Query(request.query).text("partition")
         if partition_name:
@@ -230,13 +236,11 @@ class MessageRoutes:
             if partition is None:
                 raise NotFound("Partition not found")
         removed = await self._broker.eraser.clear(queue, partition)
+        await audit(
+            self._broker, request, "queue.clear", name, partition=partition_name, removed=removed
+        )
         answer = wire.QueueCleared(True, True, name, partition_name or None, removed)
         return Response(200, msgspec.json.encode(answer))
-
-
-def _may_see(request: Request, queue: Queue) -> bool:
-    names = request.caller.namespaces
-    return names is None or queue.namespace in names
 
 
 def _mode(found: list[Browsed]) -> wire.Mode:

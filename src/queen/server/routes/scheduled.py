@@ -12,6 +12,7 @@ from queen.errors import BadRequest, NotFound
 from queen.server.access import Role
 from queen.server.http import Query, Request, Response, check_name
 from queen.server.routing import Doc, Param, Route
+from queen.server.sight import queue_for
 from queen.service.broker import Broker
 from queen.storage.database import Record
 from queen.wire.answers import iso
@@ -45,8 +46,8 @@ class ScheduledRoutes:
     def routes(self) -> list[Route]:
         one = "/api/v1/scheduled/{queue}/{transactionId}"
         return [
-            Route("GET", "/api/v1/scheduled", Role.READ, self.page, _LIST),
-            Route("DELETE", one, Role.WRITE, self.cancel, _CANCEL),
+            Route("GET", "/api/v1/scheduled", Role.READ, self.page, _LIST, scoped=True),
+            Route("DELETE", one, Role.WRITE, self.cancel, _CANCEL, scoped=True),
         ]
 
     async def page(self, request: Request) -> Response:
@@ -54,6 +55,9 @@ class ScheduledRoutes:
         queue = query.text("queue") or None
         if queue is not None:
             check_name("queue", queue)
+            await queue_for(self._broker, request.caller, queue)
+        elif request.caller.namespaces is not None:
+            raise BadRequest("name a queue: this token is limited to some namespaces")
         limit = query.number("limit", 100, 1, _MAX_PAGE)
         offset = query.number("offset", 0, 0, _MAX_OFFSET)
         rows = await self._broker.staging.page(queue, _visible(request), limit + 1, offset)
@@ -67,6 +71,7 @@ class ScheduledRoutes:
         reason = reason_against_transaction_id(transaction_id)
         if reason:
             raise BadRequest(reason)
+        await queue_for(self._broker, request.caller, queue)
         cancelled = await self._broker.staging.cancel(queue, transaction_id, _visible(request))
         if not cancelled:
             raise NotFound("nothing is scheduled for this queue under this transaction id")

@@ -1,0 +1,352 @@
+"""S18 to S23: what those who are let in may do, and what they may know."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+import pytest
+
+from queen.core.frame import encode_frame
+from queen.server.access import Role
+from queen.server.app import App
+from queen.server.routing import Route
+from queen.service.broker import Broker, Limits
+from queen.storage.database import Database
+from tests.api import Answer, ack_of, push_of
+from tests.contract.rawhttp import RawConnection, request
+from tests.security.client import Client, Guarded
+from tests.security.conftest import As
+from tests.security.issuer import signed
+
+_ROLES = {"read-only": Role.READ, "read-write": Role.WRITE, "admin": Role.ADMIN}
+
+
+async def all_routes(dsn: str) -> list[Route]:
+    database = await Database.connect(dsn, size=1)
+    found = App(Broker(dsn, database, Limits())).routes
+    await database.close()
+    return found
+
+
+def path_of(route: Route) -> str:
+    """Return a path that reaches a route and names nothing that exists."""
+    return re.sub(r"\{[^}]*\}", lambda _: f"none-{uuid.uuid4().hex[:8]}", route.path)
+
+
+async def test_s18_every_route_asks_for_its_role(guarded: Guarded, as_: As) -> None:
+    routes = await all_routes(guarded.dsn)
+    assert len(routes) > 10
+    callers = {role: as_(role) for role in ("read-only", "read-write")}
+    stranger = as_(None)
+    for route in routes:
+        where = f"{route.method} {route.path}"
+        assert isinstance(route.role, Role), where
+        if route.role is Role.OPEN:
+            assert stranger.call(route.method, path_of(route)).status not in (401, 403), where
+            continue
+        assert stranger.call(route.method, path_of(route)).status == 401, where
+        for role, client in callers.items():
+            answer = client.call(
+                route.method, path_of(route), b"" if route.method != "GET" else None
+            )
+            assert (answer.status == 403) is (_ROLES[role] < route.role), (where, role, answer)
+
+
+async def test_s18_only_what_must_be_is_open(guarded: Guarded) -> None:
+    for route in await all_routes(guarded.dsn):
+        if route.role is Role.OPEN:
+            assert not route.path.startswith("/api/v1/"), route.path
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/v1/push"),
+        ("GET", "/api/v1/pop/queue/q"),
+        ("GET", "/api/v1/pop"),
+        ("POST", "/api/v1/ack"),
+        ("POST", "/api/v1/ack/batch"),
+        ("POST", "/api/v1/transaction"),
+        ("POST", "/api/v1/configure"),
+        ("DELETE", "/api/v1/resources/queues/q"),
+    ],
+)
+def test_s18_a_reader_changes_nothing(as_: As, method: str, path: str) -> None:
+    answer = as_("read-only").call(method, path, b"{}")
+    assert (answer.status, answer.json["error"]) == (403, "Insufficient permissions")
+
+
+def test_s18_a_token_without_a_role_may_do_nothing(guarded: Guarded) -> None:
+    for role in (None, "root", "Admin", ["admin"]):
+        with Client(guarded.url, signed(role=role)) as client:
+            assert client.call("GET", "/api/v1/fetch/queue/q").status == 403
+
+
+async def test_s19_a_route_that_does_not_look_is_closed_to_the_limited(
+    guarded: Guarded, as_: As
+) -> None:
+    """Deny by default: a new route is out of reach until it says that it looks."""
+    limited = as_("admin", "mine")
+    for route in await all_routes(guarded.dsn):
+        if route.role is not Role.OPEN and not route.scoped:
+            answer = limited.call(route.method, path_of(route), b"")
+            assert answer.status == 404, route.path
+
+
+# ---- S19: two tenants ----
+
+
+class Tenants:
+    """Ours and theirs, and a queue of theirs with a leased message in it."""
+
+    def __init__(self, as_: As) -> None:
+        tag = uuid.uuid4().hex[:8]
+        self.mine_name, self.their_name = f"mine{tag}", f"their{tag}"
+        self.mine = as_("admin", self.mine_name)
+        self.theirs = as_("admin", self.their_name)
+        self.queue = f"{self.their_name}.orders"
+        self.theirs.push_many(self.queue, 2)
+        (self.message,) = self.theirs.messages(self.queue, consumerGroup="g")
+
+    def nobody(self) -> str:
+        """A queue that does not exist and would not be ours."""
+        return f"{self.their_name}.none"
+
+
+@pytest.fixture
+def tenants(as_: As) -> Tenants:
+    return Tenants(as_)
+
+
+def same(one: Answer, other: Answer, *names: str) -> None:
+    """Check that two answers differ by the names in them at most."""
+    texts = [answer.raw.decode() for answer in (one, other)]
+    for name in names:
+        texts = [text.replace(name, "NAME") for text in texts]
+    assert (one.status, texts[0]) == (other.status, texts[1])
+
+
+def test_s19_pop_knows_no_queue_of_others(tenants: Tenants) -> None:
+    for path in ("/api/v1/pop/queue/{}", "/api/v1/pop/queue/{}/partition/Default"):
+        there = tenants.mine.call("GET", path.format(tenants.queue))
+        assert there.status == 404
+        nowhere = tenants.mine.call("GET", path.format(tenants.nobody()))
+        same(there, nowhere, tenants.queue, tenants.nobody())
+    assert tenants.mine.pop(f"{tenants.mine_name}.none").status == 204
+
+
+def test_s19_a_poll_does_not_wait_for_a_queue_of_others(tenants: Tenants) -> None:
+    answer = tenants.mine.pop(tenants.nobody(), wait="true", timeout=5000)
+    assert answer.status == 404
+
+
+def test_s19_a_queue_that_comes_up_in_another_namespace_is_not_served(
+    tenants: Tenants, admin: Client
+) -> None:
+    name = f"{tenants.mine_name}.moved"
+    tenants.mine.send("GET", f"/api/v1/pop/queue/{name}?wait=true&timeout=5000")
+    admin.call("POST", "/api/v1/configure", {"queue": name, "namespace": tenants.their_name})
+    tenants.theirs.push({"queue": name, "payload": 1})
+    assert tenants.mine.receive().status == 404
+
+
+def test_s19_pop_by_label_serves_own_queues_only(tenants: Tenants) -> None:
+    for query in ("", f"?namespace={tenants.their_name}", "?task=orders"):
+        answer = tenants.mine.call("GET", f"/api/v1/pop{query}")
+        assert answer.status == 204
+    tenants.mine.push({"queue": f"{tenants.mine_name}.orders", "payload": "own"})
+    (message,) = tenants.mine.call("GET", "/api/v1/pop?task=orders&consumerGroup=n").messages
+    assert message["data"] == "own"
+
+
+def test_s19_a_poll_by_label_does_not_adopt_queues_of_others(tenants: Tenants) -> None:
+    tenants.mine.send("GET", "/api/v1/pop?task=fresh&wait=true&timeout=4000&consumerGroup=g")
+    tenants.theirs.push({"queue": f"{tenants.their_name}.fresh", "payload": "theirs"})
+    assert not tenants.mine.is_answered(2.5)
+    tenants.theirs.push({"queue": f"{tenants.mine_name}.fresh", "payload": "refused"})
+    twin = tenants.mine.twin()
+    twin.push({"queue": f"{tenants.mine_name}.fresh", "payload": "own"})
+    twin.close()
+    (message,) = tenants.mine.receive().messages
+    assert message["data"] == "own"
+
+
+def test_s19_push_refuses_items_for_others_one_by_one(tenants: Tenants) -> None:
+    own = f"{tenants.mine_name}.q"
+    for theirs in (tenants.queue, tenants.nobody()):
+        answer = tenants.mine.push(
+            {"queue": own, "payload": 1},
+            {"queue": theirs, "payload": 2},
+            {"queue": own, "payload": 3},
+        )
+        assert (answer.status, answer.json["code"]) == (404, "item_not_found")
+        assert [one["index"] for one in answer.json["items"]] == [1]
+        assert [one["index"] for one in answer.json["results"]] == [0, 2]
+    assert tenants.theirs.data(tenants.queue, batch=10, consumerGroup="n") == [{"n": 0}, {"n": 1}]
+    assert tenants.theirs.pop(tenants.nobody()).status == 204
+
+
+def test_s19_frames_for_others_are_refused_as_a_whole(tenants: Tenants) -> None:
+    own = f"{tenants.mine_name}.frames"
+    frames = [encode_frame(name, "p", ["a"], [b"1"]) for name in (own, tenants.queue)]
+    assert tenants.mine.push_frames(b"".join(frames)).status == 404
+    assert tenants.mine.pop(own).status == 204
+    assert tenants.mine.push_frames(frames[0]).status == 201
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "dlq"])
+def test_s20_a_stolen_lease_opens_nothing(tenants: Tenants, status: str) -> None:
+    message = tenants.message
+    unknown = {**message, "partitionId": "00000000-0000-8000-bfff-ffffffffffff"}
+    answer = tenants.mine.ack(message, status)
+    assert answer.status == 404
+    same(answer, tenants.mine.ack(unknown, status))
+    batch = tenants.mine.ack_batch([message], status, "g").json["results"]
+    assert batch[0]["success"] is False
+    assert tenants.mine.extend(message["leaseId"]).status == 404
+    same(tenants.mine.extend(message["leaseId"]), tenants.mine.extend(str(uuid.uuid4())))
+    assert tenants.theirs.extend(message["leaseId"]).status == 200
+    assert tenants.theirs.ack(message).status == 200
+
+
+def test_s20_a_transaction_touches_nothing_of_others(tenants: Tenants) -> None:
+    own = push_of({"queue": f"{tenants.mine_name}.t", "payload": 1})
+    theirs = push_of({"queue": tenants.queue, "payload": 1})
+    assert tenants.mine.transaction(own, theirs).status == 404
+    assert tenants.mine.transaction(own, ack_of(tenants.message)).status == 404
+    assert tenants.mine.transaction(own, leases=[tenants.message["leaseId"]]).status == 404
+    assert tenants.mine.pop(f"{tenants.mine_name}.t").status == 204
+    assert tenants.mine.transaction(own).status == 200
+
+
+def test_s19_fetch_configure_and_delete_know_no_queue_of_others(tenants: Tenants) -> None:
+    mine = tenants.mine
+    for name in (tenants.queue, tenants.nobody()):
+        assert mine.fetch(name).status == 404
+        assert mine.fetch(name, "Default").status == 404
+        assert mine.configure(name, leaseTime=1).status == 404
+        assert mine.delete_queue(name).status == 404
+    moved = {"queue": f"{tenants.mine_name}.q", "namespace": tenants.their_name}
+    assert mine.call("POST", "/api/v1/configure", moved).status == 404
+    assert tenants.theirs.fetch(tenants.queue).status == 200
+
+
+def test_s19_a_queue_that_the_limited_configure_is_theirs(tenants: Tenants) -> None:
+    name = f"{tenants.mine_name}.made"
+    made = tenants.mine.configure(name, leaseTime=5)
+    assert (made.status, made.json["namespace"]) == (201, tenants.mine_name)
+    assert tenants.mine.fetch(name).status == 200
+    assert tenants.theirs.fetch(name).status == 404
+    assert tenants.mine.delete_queue(name).status == 200
+
+
+def test_s19_a_jwt_may_be_limited_too(guarded: Guarded, tenants: Tenants) -> None:
+    with Client(guarded.url, signed(namespaces=[tenants.their_name])) as client:
+        assert client.fetch(tenants.queue).status == 200
+    with Client(guarded.url, signed(namespaces=[])) as client:
+        assert client.fetch(tenants.queue).status == 404
+
+
+# ---- S21 to S23 ----
+
+_STAMPED = {
+    "producerSub": "mallory",
+    "offset": 99,
+    "createdAt": "2001-01-01T00:00:00Z",
+    "tenant": "x",
+    "is_encrypted": True,
+}
+
+
+def test_s21_who_produced_a_message_is_not_for_the_body_to_say(
+    guarded: Guarded, admin: Client, queue: str
+) -> None:
+    with Client(guarded.url, signed(sub="alice")) as alice:
+        alice.push({"queue": queue, "payload": 1, **_STAMPED}, {"queue": queue, "payload": 2})
+    admin.push({"queue": queue, "payload": 3, "traceId": str(uuid.uuid4()), **_STAMPED})
+    found = admin.messages(queue, batch=10)
+    assert [one["data"] for one in found] == [1, 2, 3]
+    assert [one["producerSub"] for one in found] == ["alice", "alice", "admin-"]
+    assert [one["offset"] for one in found] == [0, 1, 2]
+    assert not any(one["createdAt"].startswith("2001") for one in found)
+
+
+def test_s21_frames_and_transactions_are_stamped_too(
+    guarded: Guarded, admin: Client, queue: str
+) -> None:
+    with Client(guarded.url, signed(sub="bob")) as bob:
+        lied = encode_frame(queue, "p", ["a"], [b"1"], {"producerSub": ["mallory"]})
+        assert bob.push_frames(lied).status == 400
+        assert bob.push_frames(encode_frame(queue, "p", ["a", "b"], [b"1", b"2"])).status == 201
+        item = {"queue": queue, "partition": "p", "payload": 3, **_STAMPED}
+        assert bob.transaction(push_of(item)).status == 200
+    found = admin.messages(queue, "p", batch=10)
+    assert [one["producerSub"] for one in found] == ["bob", "bob", "bob"]
+
+
+def test_s21_small_pushes_of_many_producers_keep_theirs(guarded: Guarded, queue: str) -> None:
+    """They share a flush, and perhaps a segment."""
+    clients = [Client(guarded.url, signed(sub=f"user-{n}")) for n in range(12)]
+    for number, client in enumerate(clients):
+        client.send("POST", "/api/v1/push", {"items": [{"queue": queue, "payload": number}]})
+    for client in clients:
+        assert client.receive().status == 201
+    for one in clients[0].messages(queue, batch=100):
+        assert one["producerSub"] == f"user-{one['data']}"
+    for client in clients:
+        client.close()
+
+
+def test_s21_without_authentication_there_is_no_producer(api: Any, queue: str) -> None:
+    api.push({"queue": queue, "payload": 1, **_STAMPED})
+    assert api.messages(queue)[0]["producerSub"] is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "queue"),
+    [("a*", "ab.q"), ("a.*", "a.b"), ("a+b", "aab.q"), (".*", "x.q"), ("%", "x.q"), ("A", "a.q")],
+)
+def test_s22_a_namespace_is_taken_literally(as_: As, limit: str, queue: str) -> None:
+    assert as_("admin", limit).push({"queue": queue, "payload": 1}).status == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//api/v1/tokens",
+        "/api/v1/../v1/tokens",
+        "/api/v1/./tokens",
+        "/api/v1/%2e%2e/v1/tokens",
+        "/api/v1/tokens/",
+        "/API/v1/tokens",
+        "/api/v1/tokens;x=1",
+        "/api/v1/tokens%00",
+        "/api\\v1\\tokens",
+        "/health/../api/v1/tokens",
+        "/health/live/%2e%2e/%2e%2e/api/v1/tokens",
+    ],
+)
+def test_s23_tricks_in_a_path_lead_nowhere(guarded: Guarded, path: str) -> None:
+    with RawConnection(guarded.url) as raw:
+        raw.send(request("GET", path))
+        assert raw.answer().status in (400, 401, 404, 405)
+    with RawConnection(guarded.url) as raw:
+        raw.send(request("GET", path, headers=f"Authorization: {guarded.first_token}\r\n"))
+        assert raw.answer().status in (400, 404, 405)
+
+
+def test_s23_an_encoded_path_needs_the_same_role(stranger: Client, as_: As) -> None:
+    for path in ("/api/v1/%74okens", "/api/v1/resources/queues/x%2F..%2F..%2Fhealth"):
+        assert stranger.call("DELETE", path).status in (401, 404)
+        assert as_("read-only").call("DELETE", path).status in (403, 404)
+
+
+@pytest.mark.parametrize(
+    "name", ["X-HTTP-Method-Override", "X-Method-Override", "X-Original-URL", "X-Rewrite-URL"]
+)
+def test_s23_no_header_changes_what_is_asked(as_: As, name: str) -> None:
+    for value in ("DELETE", "/health"):
+        answer = as_("read-only").call("POST", "/api/v1/push", b"{}", {name: value})
+        assert answer.status == 403

@@ -1,0 +1,153 @@
+"""S01 to S06: what a server does when nobody has configured anything."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import asyncpg
+import psutil  # type: ignore[import-untyped,unused-ignore]
+import pytest
+
+from tests.api import Api
+from tests.conftest import ServerProcess, free_port
+from tests.integration.test_serve import Start, run
+from tests.security.client import TOKEN, Client, Guarded
+from tests.security.issuer import AUDIENCE, ISSUER, SECRET
+
+
+def test_s01_a_server_listens_on_loopback_only(server: ServerProcess) -> None:
+    listening = [
+        one.laddr.ip
+        for one in psutil.Process(server.pid).net_connections("inet")
+        if one.status == psutil.CONN_LISTEN
+    ]
+    assert listening == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])  # noqa: S104
+def test_s02_another_address_needs_authentication(host: str) -> None:
+    refused = run("serve", "--host", host)
+    assert refused.returncode == 78
+    assert "--auth tokens" in refused.stderr
+
+
+def test_s02_with_authentication_another_address_is_fine(start_server: Start, dsn: str) -> None:
+    running = start_server("--database-url", dsn, "--host", "0.0.0.0", "--auth", "tokens")  # noqa: S104
+    api = running.api()
+    assert api.call("GET", "/health/live").status == 200
+    assert api.push({"queue": "q", "payload": 1}).status == 401
+
+
+def test_s02_insecure_is_a_word_that_one_has_to_say(start_server: Start, dsn: str) -> None:
+    running = start_server("--database-url", dsn, "--host", "0.0.0.0", "--insecure")  # noqa: S104
+    assert running.api().push({"queue": "q", "payload": 1}).status == 201
+
+
+async def test_s03_the_first_token_is_made_shown_once_and_stored_as_a_hash(
+    guarded: Guarded, start_server: Start
+) -> None:
+    again = start_server("--database-url", guarded.dsn, "--auth", "tokens")
+    assert not TOKEN.search("".join(again.said))
+    with Client(guarded.url, guarded.first_token) as first:
+        assert first.call("GET", "/api/v1/tokens").status == 200
+    connection = await asyncpg.connect(guarded.dsn)
+    rows = await connection.fetch("select * from queen.api_tokens")
+    await connection.close()
+    secret = guarded.first_token.rpartition("_")[2]
+    assert secret not in str(rows) and secret.encode() not in b"".join(row["hash"] for row in rows)
+    assert secret not in guarded.log.read_text()
+
+
+@pytest.mark.parametrize("secret", ["short", "x" * 40, "a-string-secret-at-least-256-bits-long"])
+def test_s04_a_weak_secret_is_refused(secret: str) -> None:
+    environment = {"JWT_ENABLED": "true", "JWT_ISSUER": ISSUER, "JWT_AUDIENCE": AUDIENCE}
+    refused = run("serve", "--port", str(free_port()), **environment, JWT_SECRET=secret)
+    assert refused.returncode == 78
+    assert "secret" in refused.stderr and secret not in refused.stderr
+
+
+@pytest.mark.parametrize("missing", ["JWT_ISSUER", "JWT_AUDIENCE"])
+def test_s14_issuer_and_audience_must_be_configured(missing: str) -> None:
+    environment = {
+        "JWT_ENABLED": "true",
+        "JWT_ISSUER": ISSUER,
+        "JWT_AUDIENCE": AUDIENCE,
+        "JWT_SECRET": SECRET,
+        missing: "",
+    }
+    refused = run("serve", "--port", str(free_port()), **environment)
+    assert refused.returncode == 78
+    assert missing in refused.stderr
+
+
+def test_s15_an_unreachable_key_set_is_a_reason_not_to_start(dsn: str) -> None:
+    refused = run(
+        "serve",
+        "--port",
+        str(free_port()),
+        "--database-url",
+        dsn,
+        JWT_ENABLED="true",
+        JWT_ISSUER=ISSUER,
+        JWT_AUDIENCE=AUDIENCE,
+        JWT_JWKS_URL=f"http://127.0.0.1:{free_port()}/",
+    )
+    assert refused.returncode == 78
+    assert "key set" in refused.stderr
+
+
+def test_s06_health_is_open_and_tells_nothing(stranger: Client) -> None:
+    for path in ("/health", "/health/ready"):
+        answer = stranger.call("GET", path)
+        assert answer.status == 200
+        assert answer.json.keys() <= {"status", "database", "server"}
+        assert not re.search(rb"\d", answer.raw)
+
+
+def test_s41_a_remote_database_without_a_verified_certificate_is_warned_about() -> None:
+    url = "postgresql://queen@192.0.2.1/queen?connect_timeout=1"
+    refused = run("serve", "--port", str(free_port()), "--database-url", url)
+    assert refused.returncode == 78
+    assert "sslmode=verify-full" in refused.stderr
+
+
+def test_the_host_of_a_trusting_server_is_local(api: Api) -> None:
+    """A page that reaches loopback by a DNS name of its own is told apart by that name."""
+    for host in ("evil.example", "127.0.0.1.evil.example:6632", "queen.evil.example"):
+        answer = api.call("GET", "/api/v1/pop/queue/q", headers={"Host": host})
+        assert (answer.status, answer.json["code"]) == (403, "forbidden")
+    for host in (
+        "localhost:6632",
+        "127.0.0.1",
+        "[::1]:6632",
+        "queen",
+        "q.localhost",
+        "10.1.2.3",
+    ):
+        assert api.call("GET", "/health/live", headers={"Host": host}).status == 200
+
+
+def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
+    for arguments in (
+        ("--tls-cert", str(tmp_path / "none.pem")),
+        ("--tls-cert", str(tmp_path / "none.pem"), "--tls-key", str(tmp_path / "none.pem")),
+        ("--cors-origin", "*"),
+        ("--cors-origin", "null"),
+        ("--auth", "everybody"),
+    ):
+        assert run("serve", "--port", str(free_port()), *arguments).returncode == 78
+
+
+def test_only_loopback_can_be_reached_by_default(server: ServerProcess) -> None:
+    others = [
+        one.address
+        for listed in psutil.net_if_addrs().values()
+        for one in listed
+        if one.family is socket.AF_INET and not one.address.startswith("127.")
+    ]
+    for address in others:
+        with socket.socket() as probe:
+            probe.settimeout(2)
+            assert probe.connect_ex((address, server.port)) != 0
