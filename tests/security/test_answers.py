@@ -232,6 +232,37 @@ def test_s48_every_administrative_act_is_in_the_trail(guarded: Guarded, queue: s
     assert made["token"] not in guarded.log.read_text()
 
 
+def test_s48_acts_on_groups_and_letters_are_in_the_trail(guarded: Guarded, queue: str) -> None:
+    actor, group = f"dave-{uuid.uuid4().hex[:8]}", "/api/v1/consumer-groups/g"
+    with Client(guarded.url, signed(sub=actor)) as dave:
+        dave.push({"queue": queue, "payload": 1})
+        (message,) = dave.messages(queue, consumerGroup="g")
+        dave.ack(message, "dlq", consumerGroup="g")
+        for method, path, body in (
+            ("POST", f"{group}/queues/{queue}/pause", None),
+            ("POST", f"{group}/queues/{queue}/resume", None),
+            ("POST", f"{group}/queues/{queue}/seek", {"toEnd": True}),
+            ("POST", f"{group}/queues/{queue}/seek", {"toEnd": True, "dryRun": True}),
+            ("POST", "/api/v1/dlq/retry", {"queue": queue}),
+            ("DELETE", f"/api/v1/dlq?queue={queue}", None),
+            ("DELETE", f"{group}/queues/{queue}", None),
+            ("POST", "/api/v1/system/maintenance", {"enabled": False}),
+            ("POST", "/api/v1/system/maintenance/pop", {"enabled": False}),
+        ):
+            assert dave.call(method, path, body).status == 200, path
+        acts = [one["act"] for one in reversed(trail(dave, actor=actor))]
+    assert acts == [
+        "group.pause",
+        "group.resume",
+        "group.seek",
+        "deadletters.retry",
+        "deadletters.purge",
+        "group.delete",
+        "maintenance.push",
+        "maintenance.pop",
+    ]
+
+
 def test_s48_the_trail_comes_in_pages(admin: Client) -> None:
     name = f"pages-{uuid.uuid4().hex[:8]}"
     for _ in range(3):

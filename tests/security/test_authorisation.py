@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from queen.core.cipher import parse_keys
 from queen.core.frame import encode_frame
 from queen.server.access import Role
 from queen.server.app import App
 from queen.server.routing import Route
+from queen.service.activity import ServerName
 from queen.service.broker import Broker, Limits
 from queen.storage.database import Database
 from tests.api import Answer, ack_of, push_of
@@ -25,7 +27,8 @@ _ROLES = {"read-only": Role.READ, "read-write": Role.WRITE, "admin": Role.ADMIN}
 
 async def all_routes(dsn: str) -> list[Route]:
     database = await Database.connect(dsn, size=1)
-    found = App(Broker(dsn, database, Limits())).routes
+    name = ServerName(port=0, worker=0)
+    found = App(Broker(dsn, database, Limits(), parse_keys(""), name)).routes
     await database.close()
     return found
 
@@ -57,7 +60,7 @@ async def test_s18_every_route_asks_for_its_role(guarded: Guarded, as_: As) -> N
 async def test_s18_only_what_must_be_is_open(guarded: Guarded) -> None:
     for route in await all_routes(guarded.dsn):
         if route.role is Role.OPEN:
-            assert not route.path.startswith("/api/v1/"), route.path
+            assert not route.path.startswith(("/api/v1/", "/metrics")), route.path
 
 
 @pytest.mark.parametrize(
@@ -247,6 +250,113 @@ def test_s19_a_jwt_may_be_limited_too(guarded: Guarded, tenants: Tenants) -> Non
         assert client.fetch(tenants.queue).status == 200
     with Client(guarded.url, signed(namespaces=[])) as client:
         assert client.fetch(tenants.queue).status == 404
+
+
+class Secrets(Tenants):
+    """Theirs has used everything there is: groups, traces, dead letters."""
+
+    def __init__(self, as_: As) -> None:
+        super().__init__(as_)
+        self.group = f"grp{uuid.uuid4().hex[:8]}"
+        self.trace = f"trc{uuid.uuid4().hex[:8]}"
+        self.canary = f"cnr{uuid.uuid4().hex[:8]}"
+        self.theirs.push({"queue": self.queue, "payload": self.canary})
+        for one in self.theirs.messages(self.queue, batch=10, consumerGroup=self.group):
+            self.theirs.ack(one, "dlq", error=self.canary, consumerGroup=self.group)
+            event = {
+                "transactionId": one["transactionId"],
+                "partitionId": one["partitionId"],
+                "traceNames": [self.trace],
+                "data": {"text": self.canary},
+            }
+            assert self.theirs.call("POST", "/api/v1/traces", event).status == 201
+
+    def leaks(self, answer: Answer, named: str = "") -> list[str]:
+        """Return what an answer tells that the request did not say itself."""
+        text = answer.raw.decode(errors="replace")
+        secrets = (self.their_name, self.group, self.trace, self.canary)
+        return [one for one in secrets if one in text and one not in named]
+
+    def path(self, route: Route) -> str:
+        """Return the path of a route with what a stranger would put into it."""
+        by_id = "/partitions/" not in route.path and "/queue/" not in route.path
+        guesses = {
+            "queue": self.queue,
+            "group": self.group,
+            "partition": self.message["partitionId"] if by_id else "Default",
+            "name": self.trace,
+            "message": self.message["transactionId"],
+            "lease": self.message["leaseId"],
+        }
+
+        def guess(match: re.Match[str]) -> str:
+            return str(guesses.get(match[1], "1"))
+
+        return re.sub(r"\{([^}]*)\}", guess, route.path)
+
+
+async def test_s19_no_route_tells_anything_of_others(guarded: Guarded, as_: As) -> None:
+    secrets = Secrets(as_)
+    told = 0
+    for route in await all_routes(guarded.dsn):
+        if not route.scoped or route.method != "GET":
+            continue
+        path = secrets.path(route)
+        for query in ("", f"?queue={secrets.queue}", f"?namespace={secrets.their_name}"):
+            found = secrets.mine.call("GET", path + query)
+            assert found.status in (200, 204, 400, 404), (path + query, found)
+            assert not secrets.leaks(found, path + query), (path + query, found.raw)
+        told += bool(secrets.leaks(secrets.theirs.call("GET", path), path))
+    # The owner is told: the routes above do have something to tell.
+    assert told > 8
+
+
+async def test_s19_no_route_changes_anything_of_others(guarded: Guarded, as_: As) -> None:
+    secrets = Secrets(as_)
+    bodies: dict[str, dict[str, Any]] = {
+        "seek": {"toEnd": True},
+        "subscription": {"subscriptionTimestamp": "2020-01-01T00:00:00Z"},
+        "retry": {"queue": secrets.queue},
+    }
+    before = secrets.theirs.call("GET", f"/api/v1/consumer-groups/{secrets.group}").json
+    letters = secrets.theirs.call("GET", f"/api/v1/dlq?queue={secrets.queue}").json["total"]
+    assert letters == 3 and len(before) == 1
+    for route in await all_routes(guarded.dsn):
+        if not route.scoped or route.method == "GET":
+            continue
+        path = secrets.path(route) + f"?queue={secrets.queue}"
+        body = bodies.get(route.path.rpartition("/")[2])
+        answer = secrets.mine.call(route.method, path, body or b"")
+        assert answer.status in (200, 400, 404), (path, answer)
+    after = secrets.theirs.call("GET", f"/api/v1/consumer-groups/{secrets.group}").json
+    lag = [one.pop("timeLagSeconds") for one in before[secrets.queue]["partitions"]]
+    assert lag and [one.pop("timeLagSeconds") for one in after[secrets.queue]["partitions"]]
+    assert after == before
+    assert secrets.theirs.call("GET", f"/api/v1/dlq?queue={secrets.queue}").json["total"] == letters
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/v1/consumer-groups/{g}/pause"),
+        ("POST", "/api/v1/consumer-groups/{g}/queues/{q}/pause"),
+        ("POST", "/api/v1/consumer-groups/{g}/queues/{q}/seek"),
+        ("POST", "/api/v1/consumer-groups/{g}/queues/{q}/partitions/Default/seek"),
+        ("GET", "/api/v1/consumer-groups/{g}"),
+        ("GET", "/api/v1/resources/queues/{q}"),
+        ("GET", "/api/v1/status/queues/{q}"),
+        ("GET", "/api/v1/status/queues/{q}/messages"),
+        ("DELETE", "/api/v1/dlq?queue={q}"),
+        ("GET", "/api/v1/traces/{p}/x"),
+    ],
+)
+def test_s19_what_others_have_is_not_found(as_: As, method: str, path: str) -> None:
+    secrets = Secrets(as_)
+    where = path.format(g=secrets.group, q=secrets.queue, p=secrets.message["partitionId"])
+    body: dict[str, Any] | None = {"toEnd": True} if method == "POST" else None
+    assert secrets.mine.call(method, where, body).status == 404
+    if method != "DELETE":
+        assert secrets.theirs.call(method, where, body).status == 200
 
 
 # ---- S21 to S23 ----

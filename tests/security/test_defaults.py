@@ -106,6 +106,19 @@ def test_s06_health_is_open_and_tells_nothing(stranger: Client) -> None:
         assert not re.search(rb"\d", answer.raw)
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/prometheus"])
+def test_s06_metrics_need_a_token(stranger: Client, admin: Client, path: str) -> None:
+    assert stranger.call("GET", path).status == 401
+    assert admin.call("GET", path).status == 200
+
+
+def test_s06_metrics_can_be_opened(guarded: Guarded, start_server: Start) -> None:
+    running = start_server("--database-url", guarded.dsn, "--auth", "tokens", "--open-metrics")
+    api = running.api()
+    assert api.call("GET", "/metrics/prometheus").status == 200
+    assert api.call("GET", "/api/v1/status").status == 401
+
+
 def test_s41_a_remote_database_without_a_verified_certificate_is_warned_about() -> None:
     url = "postgresql://queen@192.0.2.1/queen?connect_timeout=1"
     refused = run("serve", "--port", str(free_port()), "--database-url", url)

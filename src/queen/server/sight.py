@@ -58,6 +58,11 @@ async def partitions_for(
     return {key: one for key, one in found.items() if one.queue.name not in hidden}
 
 
+def listed(namespaces: frozenset[str] | None) -> list[str] | None:
+    """Return namespaces as statements take them; None is all."""
+    return None if namespaces is None else sorted(namespaces)
+
+
 async def check_lease(broker: Broker, caller: Caller, lease_id: uuid.UUID) -> None:
     """Raise `NotFound` when a lease holds something that the caller may not see."""
     if caller.namespaces is None:

@@ -47,14 +47,21 @@ class Groups:
         self._signals = signals
 
     async def page(
-        self, group: str | None, queue: str | None, limit: int, offset: int
+        self,
+        group: str | None,
+        queue: str | None,
+        limit: int,
+        offset: int,
+        among: list[str] | None = None,
     ) -> list[Record]:
-        """Return groups by name, one row for each queue they read."""
-        return await self._database.fetch("groups_page", group, queue, limit, offset)
+        """Return groups by name, one row for each queue they read; `among` some namespaces."""
+        return await self._database.fetch("groups_page", group, queue, limit, offset, among)
 
-    async def find(self, group: str, queue: str | None = None) -> list[Record]:
+    async def find(
+        self, group: str, queue: str | None = None, among: list[str] | None = None
+    ) -> list[Record]:
         """Return a group in all its queues, or in one; raises when there is no such group."""
-        rows = await self.page(group, queue, _MAX_QUEUES, 0)
+        rows = await self.page(group, queue, _MAX_QUEUES, 0, among)
         if not rows:
             where = f" of queue {queue!r}" if queue is not None else ""
             raise NotFound(f"Consumer group {group!r}{where} not found")

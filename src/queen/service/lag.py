@@ -66,11 +66,11 @@ class Lag:
                 found[page["id"]].add(page)
         return found
 
-    async def lagging(self, min_seconds: float) -> list[Late]:
+    async def lagging(self, min_seconds: float, among: list[str] | None = None) -> list[Late]:
         """Return the partitions that wait longest, of all groups; longer than a limit."""
         worst: list[Late] = []
         after = 0
-        while rows := await self._database.fetch("groups_after", after, _GROUPS):
+        while rows := await self._database.fetch("groups_after", after, _GROUPS, among):
             after = rows[-1]["id"]
             async for page in self._pages([row["id"] for row in rows], min_seconds):
                 worst = heapq.nlargest(_MAX_LAGGING, [*worst, *_late(page)])

@@ -46,13 +46,16 @@ class Traces:
         rows = await self._database.fetch("traces_of", *key, limit, offset)
         return rows, await self._database.fetchval("count_traces_of", *key)
 
-    async def by_name(self, name: str, limit: int, offset: int) -> tuple[list[Record], int]:
-        rows = await self._database.fetch("traces_by_name", name, limit, offset)
-        return rows, await self._database.fetchval("count_traces_by_name", name)
+    async def by_name(
+        self, name: str, limit: int, offset: int, among: list[str] | None = None
+    ) -> tuple[list[Record], int]:
+        """Return events that carry a name, and how many there are; `among` some namespaces."""
+        rows = await self._database.fetch("traces_by_name", name, limit, offset, among)
+        return rows, await self._database.fetchval("count_traces_by_name", name, among)
 
-    async def names(self, limit: int, offset: int) -> list[Record]:
+    async def names(self, limit: int, offset: int, among: list[str] | None = None) -> list[Record]:
         """Return the names that were used last."""
-        return await self._database.fetch("newest_trace_names", limit, offset)
+        return await self._database.fetch("newest_trace_names", limit, offset, among)
 
     async def forget_old(self, transaction: Transaction) -> bool:
         """Drop some events that are too old; return whether there are more."""

@@ -41,10 +41,17 @@ class AnalyticsRoutes:
         return [
             Route("GET", f"{_BASE}/system-metrics", Role.READ, self.system, _SYSTEM),
             Route("GET", f"{_BASE}/worker-metrics", Role.READ, self.workers, _WORKERS),
-            Route("GET", f"{_BASE}/queue-lag", Role.READ, self.queue_lag, _LAG),
-            Route("GET", f"{_BASE}/queue-ops", Role.READ, self.queue_ops, _OPS),
-            Route("GET", f"{_BASE}/queue-parked-replicas", Role.READ, self.parked, _PARKED),
-            Route("GET", f"{_BASE}/retention", Role.READ, self.retention, _RETENTION),
+            Route("GET", f"{_BASE}/queue-lag", Role.READ, self.queue_lag, _LAG, scoped=True),
+            Route("GET", f"{_BASE}/queue-ops", Role.READ, self.queue_ops, _OPS, scoped=True),
+            Route(
+                "GET",
+                f"{_BASE}/queue-parked-replicas",
+                Role.READ,
+                self.parked,
+                _PARKED,
+                scoped=True,
+            ),
+            Route("GET", f"{_BASE}/retention", Role.READ, self.retention, _RETENTION, scoped=True),
             Route("GET", f"{_BASE}/postgres-stats", Role.READ, self.postgres, _POSTGRES),
         ]
 

@@ -13,10 +13,12 @@ from queen.core.ids import message_id, partition_uuid
 from queen.core.names import DEFAULT_PARTITION, QUEUE_MODE_GROUP
 from queen.errors import BadRequest, NotFound
 from queen.server.access import Role
+from queen.server.audit import audit
 from queen.server.failures import decoded
 from queen.server.http import Query, Request, Response, check_name
 from queen.server.routes.pop import parse_time
 from queen.server.routing import Doc, Param, Route
+from queen.server.sight import queue_for
 from queen.service.broker import Broker
 from queen.service.deadletters import Filter
 from queen.storage.database import Record
@@ -83,12 +85,12 @@ class DeadLetterRoutes:
         )
         drop = Doc("dead letters", "Remove one dead letter for good", answers={200: wire.Purged})
         return [
-            Route("GET", _ROOT, Role.READ, self.page, listed),
-            Route("GET", _ROOT + "/errors", Role.READ, self.errors, errors),
-            Route("POST", _ROOT + "/retry", Role.WRITE, self.retry, retry),
-            Route("POST", _ROOT + "/{id}/retry", Role.WRITE, self.retry_one, one),
-            Route("DELETE", _ROOT, Role.ADMIN, self.purge, purge),
-            Route("DELETE", _ROOT + "/{id}", Role.ADMIN, self.drop, drop),
+            Route("GET", _ROOT, Role.READ, self.page, listed, scoped=True),
+            Route("GET", _ROOT + "/errors", Role.READ, self.errors, errors, scoped=True),
+            Route("POST", _ROOT + "/retry", Role.WRITE, self.retry, retry, scoped=True),
+            Route("POST", _ROOT + "/{id}/retry", Role.WRITE, self.retry_one, one, scoped=True),
+            Route("DELETE", _ROOT, Role.ADMIN, self.purge, purge, scoped=True),
+            Route("DELETE", _ROOT + "/{id}", Role.ADMIN, self.drop, drop, scoped=True),
         ]
 
     async def page(self, request: Request) -> Response:
@@ -129,12 +131,15 @@ class DeadLetterRoutes:
         if wanted is not None and body.ids:
             wanted = wanted._replace(ids=[_parse_id(one) for one in body.ids])
         retried = await self._letters.retry(wanted, limit) if wanted is not None else 0
+        target = body.queue or ",".join(body.ids or ())
+        await audit(self._broker, request, "deadletters.retry", target, retried=retried)
         return Response(200, msgspec.json.encode(wire.Retried(True, retried)))
 
     async def retry_one(self, request: Request) -> Response:
         retried = await self._letters.retry(self._only(request), 1)
         if not retried:
             raise NotFound("Dead letter not found")
+        await audit(self._broker, request, "deadletters.retry", request.params[0], retried=1)
         return Response(200, msgspec.json.encode(wire.Retried(True, retried)))
 
     async def purge(self, request: Request) -> Response:
@@ -143,11 +148,13 @@ class DeadLetterRoutes:
             raise BadRequest("name the queue whose dead letters are to be removed")
         wanted = await self._filter(request, fields)
         purged = await self._letters.purge(wanted, _MAX_MOVED) if wanted is not None else 0
+        await audit(self._broker, request, "deadletters.purge", fields["queue"], purged=purged)
         return Response(200, msgspec.json.encode(wire.Purged(True, purged)))
 
     async def drop(self, request: Request) -> Response:
         if not await self._letters.purge(self._only(request), 1):
             raise NotFound("Dead letter not found")
+        await audit(self._broker, request, "deadletters.purge", request.params[0], purged=1)
         return Response(200, msgspec.json.encode(wire.Purged(True, 1)))
 
     def _only(self, request: Request) -> Filter:
@@ -170,7 +177,7 @@ class DeadLetterRoutes:
                 raise BadRequest("a partition is named without its queue")
             return wanted
         check_name("queue", fields["queue"])
-        queue = await self._broker.catalog.queue(fields["queue"])
+        queue = await queue_for(self._broker, request.caller, fields["queue"])
         if queue is None:
             return None
         wanted = wanted._replace(queue_id=queue.id)

@@ -10,10 +10,12 @@ from msgspec import Meta
 from queen.core.ids import partition_uuid
 from queen.errors import BadRequest
 from queen.server.access import Role
+from queen.server.audit import audit
 from queen.server.failures import decoded
 from queen.server.http import Query, Request, Response, check_name
 from queen.server.routes.pop import parse_time
 from queen.server.routing import Doc, Param, Route
+from queen.server.sight import listed
 from queen.service.broker import Broker
 from queen.service.lag import Totals
 from queen.storage.database import Record
@@ -55,7 +57,7 @@ class GroupRoutes:
         return [*self._reading(), *self._changing()]
 
     def _reading(self) -> list[Route]:
-        listed = Doc(
+        all_groups = Doc(
             "groups", "All groups, one entry for each queue they read", query=_PAGE,
             answers={200: list[GroupEntry]},
         )  # fmt: skip
@@ -72,9 +74,9 @@ class GroupRoutes:
             answers={200: dict[str, GroupInQueue]},
         )
         return [
-            Route("GET", _ROOT, Role.READ, self.all, listed),
-            Route("GET", _ROOT + "/lagging", Role.READ, self.lagging, lagging),
-            Route("GET", _GROUP, Role.READ, self.one, one),
+            Route("GET", _ROOT, Role.READ, self.all, all_groups, scoped=True),
+            Route("GET", _ROOT + "/lagging", Role.READ, self.lagging, lagging, scoped=True),
+            Route("GET", _GROUP, Role.READ, self.one, one, scoped=True),
         ]
 
     def _changing(self) -> list[Route]:
@@ -96,27 +98,35 @@ class GroupRoutes:
                     answers={200: GroupPaused})  # fmt: skip
         resume = Doc("groups", "Serve a paused group again", answers={200: GroupPaused})
         return [
-            Route("DELETE", _GROUP, Role.ADMIN, self.delete, deleted),
-            Route("DELETE", _QUEUE, Role.ADMIN, self.delete, deleted),
-            Route("POST", _GROUP + "/subscription", Role.WRITE, self.subscribe, subscribed),
-            Route("POST", _GROUP + "/pause", Role.WRITE, self.pause, pause),
-            Route("POST", _GROUP + "/resume", Role.WRITE, self.resume, resume),
-            Route("POST", _QUEUE + "/pause", Role.WRITE, self.pause, pause),
-            Route("POST", _QUEUE + "/resume", Role.WRITE, self.resume, resume),
+            Route("DELETE", _GROUP, Role.ADMIN, self.delete, deleted, scoped=True),
+            Route("DELETE", _QUEUE, Role.ADMIN, self.delete, deleted, scoped=True),
+            Route(
+                "POST",
+                _GROUP + "/subscription",
+                Role.WRITE,
+                self.subscribe,
+                subscribed,
+                scoped=True,
+            ),
+            Route("POST", _GROUP + "/pause", Role.WRITE, self.pause, pause, scoped=True),
+            Route("POST", _GROUP + "/resume", Role.WRITE, self.resume, resume, scoped=True),
+            Route("POST", _QUEUE + "/pause", Role.WRITE, self.pause, pause, scoped=True),
+            Route("POST", _QUEUE + "/resume", Role.WRITE, self.resume, resume, scoped=True),
         ]
 
     # ---- reading ----
 
     async def all(self, request: Request) -> Response:
         limit, offset = page_of(Query(request.query), _MAX_LIMIT, _MAX_LIMIT)
-        rows = await self._broker.groups.page(None, None, limit, offset)
+        among = listed(request.caller.namespaces)
+        rows = await self._broker.groups.page(None, None, limit, offset, among)
         totals = await self._broker.lag.totals([row["id"] for row in rows])
         entries = [_entry(row, totals[row["id"]]) for row in rows]
         return Response(200, msgspec.json.encode(entries))
 
     async def lagging(self, request: Request) -> Response:
         seconds = Query(request.query).number("minLagSeconds", 3600, 0, 2**31)
-        late = await self._broker.lag.lagging(seconds)
+        late = await self._broker.lag.lagging(seconds, listed(request.caller.namespaces))
         groups = await self._broker.groups.names(list({one.group_id for one in late}))
         partitions = await self._broker.catalog.partitions(one.partition_id for one in late)
         entries = [
@@ -142,7 +152,7 @@ class GroupRoutes:
         query = Query(request.query)
         limit, offset = page_of(query, _MAX_LIMIT, _MAX_LIMIT)
         queue = query.text("queue") or None
-        rows = (await self._rows(request.params[0], queue))[:_MAX_LIMIT]
+        rows = (await self._rows(request, request.params[0], queue))[:_MAX_LIMIT]
         partitions = await self._broker.lag.partitions([row["id"] for row in rows], limit, offset)
         answer = {}
         for row in rows:
@@ -161,8 +171,10 @@ class GroupRoutes:
     async def delete(self, request: Request) -> Response:
         group, queue = _names(request)
         metadata = Query(request.query).text("deleteMetadata") not in ("false", "0")
-        rows = await self._broker.groups.page(group, queue, _MAX_PAGE_OFFSET, 0)
+        among = listed(request.caller.namespaces)
+        rows = await self._broker.groups.page(group, queue, _MAX_PAGE_OFFSET, 0, among)
         deleted = await self._broker.groups.delete(rows, metadata=metadata)
+        await audit(self._broker, request, "group.delete", group, queue=queue, metadata=metadata)
         answer = GroupDeleted(True, group, deleted, metadata and bool(rows), bool(rows), queue)
         return Response(200, msgspec.json.encode(answer))
 
@@ -171,8 +183,9 @@ class GroupRoutes:
         if not text:
             raise BadRequest("Missing subscriptionTimestamp in request body")
         starts_at = parse_time("subscriptionTimestamp", text)
-        rows = await self._rows(request.params[0], None)
+        rows = await self._rows(request, request.params[0], None)
         await self._broker.groups.subscribe(rows, starts_at)
+        await audit(self._broker, request, "group.subscribe", request.params[0], at=text)
         answer = SubscriptionChanged(True, request.params[0], iso(starts_at), len(rows))
         return Response(200, msgspec.json.encode(answer))
 
@@ -184,16 +197,19 @@ class GroupRoutes:
 
     async def _pause(self, request: Request, paused: bool) -> Response:
         group, queue = _names(request)
-        rows = await self._rows(group, queue)
+        rows = await self._rows(request, group, queue)
         await self._broker.groups.pause(rows, paused)
+        act = "group.pause" if paused else "group.resume"
+        await audit(self._broker, request, act, group, queue=queue)
         answer = GroupPaused(True, group, [row["queue"] for row in rows], paused)
         return Response(200, msgspec.json.encode(answer))
 
-    async def _rows(self, group: str, queue: str | None) -> list[Record]:
+    async def _rows(self, request: Request, group: str, queue: str | None) -> list[Record]:
         check_name("consumer group", group)
         if queue is not None:
             check_name("queue", queue)
-        return await self._broker.groups.find(group, queue)
+        among = listed(request.caller.namespaces)
+        return await self._broker.groups.find(group, queue, among)
 
 
 def page_of(query: Query, default: int, high: int) -> tuple[int, int]:

@@ -34,9 +34,12 @@ class HealthRoutes:
     async def live(self, _request: Request) -> Response:
         return Response(200, b'{"status":"healthy"}')
 
-    async def ready(self, _request: Request) -> Response:
-        worker = self._broker.activity.name.worker
-        about = {"server": "Queen", "worker_id": worker, "version": __version__}
+    async def ready(self, request: Request) -> Response:
+        about: dict[str, object] = {"server": "Queen"}
+        if request.caller.role is not Role.OPEN:
+            # Which version it is helps a stranger more than anybody else.
+            about["worker_id"] = self._broker.activity.name.worker
+            about["version"] = __version__
         try:
             await self._broker.database.fetchval("now")
         except QueenError:

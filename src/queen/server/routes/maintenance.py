@@ -6,6 +6,7 @@ import msgspec
 
 from queen.errors import BadRequest
 from queen.server.access import Role
+from queen.server.audit import audit
 from queen.server.failures import UNDECODABLE
 from queen.server.http import Request, Response
 from queen.server.routing import Doc, Route
@@ -61,6 +62,7 @@ class MaintenanceRoutes:
     async def turn_push(self, request: Request) -> Response:
         enabled = _enabled(request.body)
         await self._broker.turn_maintenance(PUSH, enabled)
+        await audit(self._broker, request, "maintenance.push", "all", enabled=enabled)
         message = (
             "Maintenance mode ENABLED. Pushes are refused until it is disabled."
             if enabled
@@ -76,6 +78,7 @@ class MaintenanceRoutes:
     async def turn_pop(self, request: Request) -> Response:
         enabled = _enabled(request.body)
         await self._broker.turn_maintenance(POP, enabled)
+        await audit(self._broker, request, "maintenance.pop", "all", enabled=enabled)
         return _pop_answer(enabled)
 
 

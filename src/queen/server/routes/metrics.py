@@ -30,8 +30,8 @@ class MetricsRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/metrics", Role.OPEN, self.metrics, _METRICS),
-            Route("GET", "/metrics/prometheus", Role.OPEN, self.prometheus, _PROMETHEUS),
+            Route("GET", "/metrics", Role.READ, self.metrics, _METRICS),
+            Route("GET", "/metrics/prometheus", Role.READ, self.prometheus, _PROMETHEUS),
             Route("GET", "/api/v1/system/shared-state", Role.ADMIN, self.shared, _SHARED),
         ]
 

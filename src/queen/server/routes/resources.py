@@ -45,12 +45,16 @@ class ResourceRoutes:
     def routes(self) -> list[Route]:
         base = "/api/v1/resources"
         return [
-            Route("GET", f"{base}/queues", Role.READ, self.queues, _QUEUES),
-            Route("GET", f"{base}/queues/{{queue}}", Role.READ, self.queue, _QUEUE),
-            Route("GET", f"{base}/namespaces", Role.READ, self.namespaces, _NAMESPACES),
-            Route("GET", f"{base}/tasks", Role.READ, self.tasks, _TASKS),
-            Route("GET", f"{base}/overview", Role.READ, self.overview, _OVERVIEW),
-            Route("GET", f"{base}/partitions", Role.READ, self.partitions, _PARTITIONS),
+            Route("GET", f"{base}/queues", Role.READ, self.queues, _QUEUES, scoped=True),
+            Route("GET", f"{base}/queues/{{queue}}", Role.READ, self.queue, _QUEUE, scoped=True),
+            Route(
+                "GET", f"{base}/namespaces", Role.READ, self.namespaces, _NAMESPACES, scoped=True
+            ),
+            Route("GET", f"{base}/tasks", Role.READ, self.tasks, _TASKS, scoped=True),
+            Route("GET", f"{base}/overview", Role.READ, self.overview, _OVERVIEW, scoped=True),
+            Route(
+                "GET", f"{base}/partitions", Role.READ, self.partitions, _PARTITIONS, scoped=True
+            ),
             Route("POST", "/api/v1/stats/refresh", Role.ADMIN, self.refresh, _REFRESH),
         ]
 

@@ -6,10 +6,12 @@ import msgspec
 
 from queen.errors import BadRequest, NotFound
 from queen.server.access import Role
+from queen.server.audit import audit
 from queen.server.failures import decoded
 from queen.server.http import Request, Response, check_name
 from queen.server.routes.pop import parse_time
 from queen.server.routing import Doc, Route
+from queen.server.sight import existing_queue_for
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
 from queen.service.groups import BEGINNING, END, Target
@@ -50,8 +52,8 @@ class SeekRoutes:
             example={"offset": 0},
         )
         return [
-            Route("POST", _QUEUE_PATH, Role.WRITE, self.queue, whole),
-            Route("POST", _PARTITION_PATH, Role.WRITE, self.partition, one),
+            Route("POST", _QUEUE_PATH, Role.WRITE, self.queue, whole, scoped=True),
+            Route("POST", _PARTITION_PATH, Role.WRITE, self.partition, one, scoped=True),
         ]
 
     async def queue(self, request: Request) -> Response:
@@ -63,6 +65,7 @@ class SeekRoutes:
             )
         group, _ = await self._found(request)
         moved = await self._broker.groups.seek(group, None, target, dry=bool(wanted.dryRun))
+        await self._note(request, wanted)
         answer = QueueSeek(
             success=True,
             consumerGroup=request.params[0],
@@ -83,6 +86,7 @@ class SeekRoutes:
         assert partition is not None
         groups, dry = self._broker.groups, bool(wanted.dryRun)
         moved = await groups.seek(group, partition, target, dry=dry)
+        await self._note(request, wanted)
         last = await groups.written_at(partition, moved.offset - 1)
         answer = PartitionSeek(
             success=True,
@@ -101,15 +105,19 @@ class SeekRoutes:
         )
         return Response(200, msgspec.json.encode(answer))
 
+    async def _note(self, request: Request, wanted: SeekRequest) -> None:
+        if not wanted.dryRun:
+            to = {name: value for name, value in msgspec.to_builtins(wanted).items() if value}
+            target = "/".join(request.params)
+            await audit(self._broker, request, "group.seek", target, to=to)
+
     async def _found(self, request: Request) -> tuple[Record, Partition | None]:
         """Return group and partition of a request; all that it names must exist."""
         kinds = ("consumer group", "queue", "partition")
         for kind, name in zip(kinds, request.params, strict=False):
             check_name(kind, name)
         group, queue_name, *rest = request.params
-        queue = await self._broker.catalog.queue(queue_name)
-        if queue is None:
-            raise NotFound(f"Queue {queue_name!r} not found")
+        queue = await existing_queue_for(self._broker, request.caller, queue_name)
         (row,) = await self._broker.groups.find(group, queue_name)
         if not rest:
             return row, None

@@ -62,11 +62,11 @@ class StatusRoutes:
         base = "/api/v1/status"
         one = f"{base}/queues/{{queue}}"
         return [
-            Route("GET", base, Role.READ, self.status, _STATUS),
-            Route("GET", f"{base}/queues", Role.READ, self.queues, _QUEUES),
-            Route("GET", one, Role.READ, self.queue, _QUEUE),
-            Route("GET", f"{one}/messages", Role.READ, self.messages, _MESSAGES),
-            Route("GET", f"{base}/analytics", Role.READ, self.analytics, _ANALYTICS),
+            Route("GET", base, Role.READ, self.status, _STATUS, scoped=True),
+            Route("GET", f"{base}/queues", Role.READ, self.queues, _QUEUES, scoped=True),
+            Route("GET", one, Role.READ, self.queue, _QUEUE, scoped=True),
+            Route("GET", f"{one}/messages", Role.READ, self.messages, _MESSAGES, scoped=True),
+            Route("GET", f"{base}/analytics", Role.READ, self.analytics, _ANALYTICS, scoped=True),
             Route("GET", f"{base}/buffers", Role.READ, self.buffers, _BUFFERS),
         ]
 

@@ -21,6 +21,7 @@ from queen.server.failures import decoded
 from queen.server.http import Query, Request, Response, check_name
 from queen.server.routes.groups import page_of
 from queen.server.routing import Doc, Param, Route
+from queen.server.sight import listed, partitions_for
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
 from queen.storage.database import Record
@@ -69,10 +70,17 @@ class TraceRoutes:
         )  # fmt: skip
         root = "/api/v1/traces"
         return [
-            Route("POST", root, Role.WRITE, self.record, record),
-            Route("GET", root + "/names", Role.READ, self.names, names),
-            Route("GET", root + "/by-name/{name}", Role.READ, self.by_name, by_name),
-            Route("GET", root + "/{partition}/{message}", Role.READ, self.of_message, of_message),
+            Route("POST", root, Role.WRITE, self.record, record, scoped=True),
+            Route("GET", root + "/names", Role.READ, self.names, names, scoped=True),
+            Route("GET", root + "/by-name/{name}", Role.READ, self.by_name, by_name, scoped=True),
+            Route(
+                "GET",
+                root + "/{partition}/{message}",
+                Role.READ,
+                self.of_message,
+                of_message,
+                scoped=True,
+            ),
         ]
 
     async def record(self, request: Request) -> Response:
@@ -93,7 +101,7 @@ class TraceRoutes:
         )
         if reason:
             raise BadRequest(reason)
-        partition = await self._partition(event.partitionId)
+        partition = await self._partition(request, event.partitionId)
         made = await self._broker.traces.record(
             partition, event.transactionId, group, kind, data.decode(), names
         )
@@ -105,7 +113,7 @@ class TraceRoutes:
         reason = reason_against_transaction_id(transaction_id)
         if reason:
             raise BadRequest(reason)
-        partition = await self._partition(partition_id)
+        partition = await self._partition(request, partition_id)
         rows, total = await self._broker.traces.of_message(partition, transaction_id, limit, offset)
         found = [wire.Trace(**_common(row)) for row in rows]
         return _listed(wire.Traces, found, total, limit, offset)
@@ -114,8 +122,10 @@ class TraceRoutes:
         (name,) = request.params
         check_name("trace", name)
         limit, offset = page_of(Query(request.query), 100, _MAX_LIMIT)
-        rows, total = await self._broker.traces.by_name(name, limit, offset)
-        partitions = await self._broker.catalog.partitions(row["partition_id"] for row in rows)
+        among = listed(request.caller.namespaces)
+        rows, total = await self._broker.traces.by_name(name, limit, offset, among)
+        ids = [row["partition_id"] for row in rows]
+        partitions = await partitions_for(self._broker, request.caller, ids)
         payloads = await self._payloads(rows, partitions)
         found = [
             wire.NamedTrace(
@@ -134,7 +144,7 @@ class TraceRoutes:
 
     async def names(self, request: Request) -> Response:
         limit, offset = page_of(Query(request.query), 50, _MAX_LIMIT)
-        rows = await self._broker.traces.names(limit, offset)
+        rows = await self._broker.traces.names(limit, offset, listed(request.caller.namespaces))
         found = [
             wire.TraceName(row["name"], row["events"], row["messages"], iso(row["last_seen"]))
             for row in rows
@@ -144,11 +154,11 @@ class TraceRoutes:
         answer = wire.TraceNames(found, len(found), total, limit, offset, page)
         return Response(200, msgspec.json.encode(answer))
 
-    async def _partition(self, text: str) -> Partition:
+    async def _partition(self, request: Request, text: str) -> Partition:
         partition_id = parse_partition(text)
         found: dict[int, Partition] = {}
         if partition_id is not None:
-            found = await self._broker.catalog.partitions([partition_id])
+            found = await partitions_for(self._broker, request.caller, [partition_id])
         if not found:
             raise NotFound("Partition not found")
         return next(iter(found.values()))

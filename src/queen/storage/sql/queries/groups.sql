@@ -4,12 +4,15 @@ select g.id, g.name, g.queue_id, q.name as queue, g.subscription_mode, g.starts_
        g.created_at, g.paused, g.used_at
 from queen.groups g join queen.queues q on q.id = g.queue_id
 where ($1::text is null or g.name = $1) and ($2::text is null or q.name = $2)
+  and ($5::text[] is null or q.namespace = any ($5))
 order by g.name, q.name
 limit $3 offset $4
 
 -- name: groups_after :many
--- Ids of the next groups there are.
-select id from queen.groups where id > $1 order by id limit $2
+-- Ids of the next groups there are; a null is all namespaces.
+select g.id from queen.groups g join queen.queues q on q.id = g.queue_id
+where g.id > $1 and ($3::text[] is null or q.namespace = any ($3))
+order by g.id limit $2
 
 -- name: lag_pages :many
 -- For each group one page of its queue's partitions, from behind a partition on: how much the

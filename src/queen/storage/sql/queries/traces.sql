@@ -30,20 +30,24 @@ select t.id, t.event_type, t.data, t.consumer_group, t.created_at, t.partition_i
        array(select n.name from queen.trace_names n where n.trace_id = t.id order by n.name)
            as names
 from (
-    select trace_id from queen.trace_names where name = $1 order by trace_id limit $2 offset $3
+    select n.trace_id from queen.trace_names n
+    where n.name = $1 and ($4::text[] is null or queen.trace_is_among(n.trace_id, $4))
+    order by n.trace_id limit $2 offset $3
 ) page
 join queen.traces t on t.id = page.trace_id
 order by t.id
 
 -- name: count_traces_by_name :one
-select count(*) from queen.trace_names where name = $1
+select count(*) from queen.trace_names n
+where n.name = $1 and ($2::text[] is null or queen.trace_is_among(n.trace_id, $2))
 
 -- name: newest_trace_names :many
 -- Names, the last used first. Only among the newest hundred thousand uses: one look is bounded
--- however many there are. The counts are of everything kept.
+-- however many there are. The counts are of everything kept. A null is all namespaces.
 with seen as (
     select u.name, max(u.trace_id) as last
     from (select name, trace_id from queen.trace_names order by trace_id desc limit 100000) u
+    where $3::text[] is null or queen.trace_is_among(u.trace_id, $3)
     group by u.name
 )
 select page.name, page.total, t.created_at as last_seen, c.events, c.messages
@@ -52,7 +56,7 @@ join queen.traces t on t.id = page.last
 cross join lateral (
     select count(*) as events, count(distinct (m.partition_id, m.transaction_id)) as messages
     from queen.trace_names n join queen.traces m on m.id = n.trace_id
-    where n.name = page.name
+    where n.name = page.name and ($3::text[] is null or queen.trace_is_among(n.trace_id, $3))
 ) c
 order by page.last desc
 
