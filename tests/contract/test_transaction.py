@@ -350,3 +350,15 @@ def test_transactions_that_cross_each_other_all_succeed(
             one.send("POST", "/api/v1/transaction", {"operations": [push]})
         assert [one.receive().status for one in (api, other_api)] == [200, 200]
     assert len(api.messages(queue, batch=1000, partitions=8)) == 320
+
+
+@pytest.mark.parametrize("rider", ["kv", "timers"])
+def test_a_condition_that_is_not_known_refuses_all_of_it(api: Api, queue: str, rider: str) -> None:
+    """Newer clients send conditions beside the operations; ignored, they would not hold."""
+    pushed = push_of({"queue": queue, "payload": 1})
+    body = {"operations": [pushed], rider: [{"op": "putIfAbsent", "required": True}]}
+    answer = api.call("POST", "/api/v1/transaction", body)
+    assert answer.status == 400
+    assert rider in answer.json["error"]
+    assert api.pop(queue).status == 204
+    assert api.call("POST", "/api/v1/transaction", {**body, rider: []}).status == 200

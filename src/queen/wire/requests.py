@@ -78,3 +78,7 @@ class AckOperation(msgspec.Struct, tag="ack", tag_field="type"):
 class TransactionRequest(msgspec.Struct):
     operations: list[PushOperation | AckOperation]
     requiredLeases: list[str] | None = None
+    # What newer brokers take beside the operations. It is read to be refused: a transaction
+    # whose condition is not looked at must not commit.
+    kv: list[msgspec.Raw] | None = None
+    timers: list[msgspec.Raw] | None = None

@@ -40,6 +40,9 @@ class TransactionRoutes:
         operations = wanted.operations
         if not 0 < len(operations) <= MAX_OPERATIONS:
             raise BadRequest(f"operations must hold between 1 and {MAX_OPERATIONS} operations")
+        for rider in ("kv", "timers"):
+            if getattr(wanted, rider):
+                raise BadRequest(f"{rider} is not supported; nothing of the transaction was done")
         places = _places(operations)
         items = [item for _, item in places]
         planned, later = await self._plan_pushes(request.caller, items)
