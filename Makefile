@@ -49,7 +49,10 @@ bench: $(STAMP) ## Measure and print the table of rates
 	$(BIN)/python -m benchmarks
 
 lock: ## Resolve requirements/*.in again (needs uv)
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate requirements/dev.in -o requirements/dev.txt
+	for each in dev original-0.15.0 original-2.6.0; do \
+		uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+			requirements/$$each.in -o requirements/$$each.txt || exit 1; \
+	done
 
-clean: ## Remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .bench
+clean: ## Remove the environments and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .bench .originals
