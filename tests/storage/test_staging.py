@@ -338,6 +338,26 @@ async def test_an_encrypted_queue_is_refused(one: asyncpg.Connection) -> None:
     assert await one.fetchval("select count(*) from queen.staged") == 0
 
 
+async def test_who_sees_some_namespaces_sees_their_messages_only(one: asyncpg.Connection) -> None:
+    await one.execute("select queen.configure_queue('plain', 'shop', '', '{}')")
+    for queue in ("plain", "shop.orders", "bank.orders"):
+        await one.execute(
+            "select queen.push($1, 'p', '1', 't', deliver_at => now() + interval '1 h')", queue
+        )
+
+    async def seen(name: str, *arguments: object) -> list[str]:
+        rows = await one.fetch(statements()[name].sql, *arguments)
+        return [row["queue"] for row in rows]
+
+    assert await seen("scheduled_everywhere", 9, 0, ["shop"]) == ["plain", "shop.orders"]
+    assert len(await seen("scheduled_everywhere", 9, 0, None)) == 3
+    assert await seen("scheduled", "bank.orders", 9, 0, ["shop"]) == []
+    assert await seen("scheduled", "bank.orders", 9, 0, ["bank"]) == ["bank.orders"]
+    cancel = statements()["cancel_scheduled"].sql
+    assert await one.fetch(cancel, "bank.orders", "t", ["shop"]) == []
+    assert len(await one.fetch(cancel, "bank.orders", "t", ["shop", "bank"])) == 1
+
+
 # ---- rights ----
 
 
