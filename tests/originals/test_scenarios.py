@@ -72,7 +72,6 @@ def test_a_token_is_ignored_without_authentication(play: Play, server: ServerPro
     play("access.a_token_is_ignored_where_none_is_asked_for", server.url)
 
 
-@pytest.mark.xfail(reason="authentication", run=False)
 def test_a_token_opens_what_its_role_may(
     play: Play, start_server: Callable[..., ServerProcess], dsn: str
 ) -> None:
