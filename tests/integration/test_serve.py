@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped,unused-ignore]
 import pytest
 
-from queen.cli.serve import url_from_environment
+from queen.cli.database import url_from_environment
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.tuning import settings_for
 from tests.conftest import ServerProcess, free_port

@@ -11,7 +11,7 @@ import psutil  # type: ignore[import-untyped,unused-ignore]
 import pytest
 
 from tests.api import Api
-from tests.conftest import ServerProcess, free_port
+from tests.conftest import ENCRYPTION_KEY, ServerProcess, free_port
 from tests.integration.test_serve import Start, run
 from tests.security.client import TOKEN, Client, Guarded
 from tests.security.issuer import AUDIENCE, ISSUER, SECRET
@@ -93,6 +93,7 @@ def test_s15_an_unreachable_key_set_is_a_reason_not_to_start(dsn: str) -> None:
         JWT_ISSUER=ISSUER,
         JWT_AUDIENCE=AUDIENCE,
         JWT_JWKS_URL=f"http://127.0.0.1:{free_port()}/",
+        QUEEN_ENCRYPTION_KEY=ENCRYPTION_KEY,
     )
     assert refused.returncode == 78
     assert "key set" in refused.stderr

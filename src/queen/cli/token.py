@@ -16,7 +16,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from queen.cli.serve import DatabaseInUse, DatabaseUrl, DataDir, url_from_environment
+from queen.cli.database import DatabaseInUse, url_from_environment
+from queen.cli.options import DatabaseUrl, DataDir
 from queen.errors import QueenError
 
 if TYPE_CHECKING:

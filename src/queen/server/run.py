@@ -26,7 +26,7 @@ _HANDSHAKE_TIMEOUT_S = 10.0
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    dsn: str
+    dsn: str = ""
     host: str = "127.0.0.1"
     port: int = 6632
     # Several processes listen on one port; the kernel deals the connections out.

@@ -1,0 +1,144 @@
+"""The options of the commands: each with its variable, its limits and one line of help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Host = Annotated[str, typer.Option(envvar=["QUEEN_HOST", "HOST"], help="Address to listen on.")]
+Port = Annotated[
+    int, typer.Option(envvar=["QUEEN_PORT", "PORT"], min=1, max=65535, help="Port to listen on.")
+]
+Workers = Annotated[
+    int, typer.Option(envvar="QUEEN_WORKERS", min=1, max=64, help="Server processes.")
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(envvar="QUEEN_DATA_DIR", help="Where the embedded PostgreSQL keeps its data."),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(envvar="QUEEN_DATABASE_URL", help="Use this PostgreSQL (15 or newer) instead."),
+]
+DedupHashes = Annotated[
+    int,
+    typer.Option(
+        envvar="QUEEN_DEDUP_HASHES",
+        min=20_000,
+        help="Transaction ids each process remembers for dedup, twelve bytes each.",
+    ),
+]
+TraceDays = Annotated[
+    int,
+    typer.Option(envvar="QUEEN_TRACE_DAYS", min=1, max=3650, help="Traces are kept this long."),
+]
+MetricsDays = Annotated[
+    int,
+    typer.Option(
+        envvar=["QUEEN_METRICS_RETENTION_DAYS", "METRICS_RETENTION_DAYS"],
+        min=1,
+        max=3650,
+        help="Days that throughput and other numbers about the past are kept.",
+    ),
+]
+MetricsQueues = Annotated[
+    int,
+    typer.Option(
+        envvar="QUEEN_METRICS_QUEUES",
+        min=0,
+        max=10_000,
+        help="Queues that have Prometheus metrics of their own; the others are one, `other`.",
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(envvar="QUEEN_INSECURE", help="Listen beyond loopback without authentication."),
+]
+RetentionInterval = Annotated[
+    int,
+    typer.Option(
+        envvar=["QUEEN_RETENTION_INTERVAL", "RETENTION_INTERVAL"],
+        min=10,
+        help="Milliseconds between two searches for messages that are too old.",
+    ),
+]
+AbandonedDays = Annotated[
+    int,
+    typer.Option(
+        envvar="QUEEN_ABANDONED_GROUP_DAYS",
+        min=1,
+        help="A group unused for so long no longer holds completed messages back.",
+    ),
+]
+IdleDays = Annotated[
+    int,
+    typer.Option(
+        envvar=["QUEEN_PARTITION_CLEANUP_DAYS", "PARTITION_CLEANUP_DAYS"],
+        min=0,
+        help="Remove partitions that are empty and unused for so long; 0 keeps them.",
+    ),
+]
+EncryptionKey = Annotated[
+    str,
+    typer.Option(
+        envvar="QUEEN_ENCRYPTION_KEY",
+        help="Keys for encrypted queues, 64 hexadecimal digits each, separated by commas: the "
+        "first one encrypts, all of them decrypt. Better set in the environment.",
+        show_default=False,
+    ),
+]
+AllowWeak = Annotated[
+    bool,
+    typer.Option(
+        envvar="QUEEN_ALLOW_WEAK_DURABILITY",
+        help="Start although PostgreSQL may lose what it has confirmed.",
+    ),
+]
+Auth = Annotated[
+    str,
+    typer.Option(
+        envvar="QUEEN_AUTH",
+        help="Who may come in: none, tokens, jwt, or tokens,jwt. JWT is configured by JWT_*.",
+    ),
+]
+OpenMetrics = Annotated[
+    bool, typer.Option(envvar="QUEEN_OPEN_METRICS", help="Show metrics without a token.")
+]
+TlsCert = Annotated[
+    str, typer.Option(envvar="QUEEN_TLS_CERT", help="Certificate chain in PEM; turns TLS on.")
+]
+TlsKey = Annotated[str, typer.Option(envvar="QUEEN_TLS_KEY", help="Its private key in PEM.")]
+CorsOrigin = Annotated[
+    list[str],
+    typer.Option(envvar="QUEEN_CORS_ORIGINS", help="A web origin that may ask; repeatable."),
+]
+MaxConnections = Annotated[
+    int, typer.Option(envvar="QUEEN_MAX_CONNECTIONS", min=1, help="Connections each process takes.")
+]
+MaxConnectionsPerAddress = Annotated[
+    int,
+    typer.Option(
+        envvar="QUEEN_MAX_CONNECTIONS_PER_ADDRESS", min=1, help="Of these, from one address."
+    ),
+]
+
+
+def _print_settings(wanted: bool) -> None:
+    if wanted:
+        from queen.storage.tuning import describe, detect, settings_for
+
+        typer.echo(describe(settings_for(*detect())))
+        raise typer.Exit
+
+
+ShowSettings = Annotated[
+    bool,
+    typer.Option(
+        "--show-settings",
+        is_eager=True,
+        callback=_print_settings,
+        help="Print the settings chosen for the embedded PostgreSQL and exit.",
+    ),
+]
