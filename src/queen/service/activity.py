@@ -22,7 +22,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from queen.core.cursor import Verdict
-from queen.errors import QueenError
+from queen.errors import QueenError, Unavailable
 from queen.storage.database import Database, Transaction
 
 if TYPE_CHECKING:
@@ -279,14 +279,18 @@ class Activity:
             self._flushed = time.monotonic()
             async with self._database.transaction() as transaction:
                 await transaction.execute("commit_lazily")
-                sent = await self._report(transaction)
+                server_id = await self._joined(transaction)
+                sent = await self._report(transaction, server_id)
+            # Only now: a row that was rolled back must not be written to again.
+            self.server_id = server_id
             for counters, values in sent:
                 for at, (now, before) in enumerate(zip(values, counters.sent, strict=True)):
                     self._totals[at] += now - before
                 counters.sent = values
 
-    async def _report(self, transaction: Transaction) -> list[tuple[Counters, tuple[int, ...]]]:
-        server_id = await self._joined(transaction)
+    async def _report(
+        self, transaction: Transaction, server_id: int
+    ) -> list[tuple[Counters, tuple[int, ...]]]:
         (row,) = await transaction.fetch("now")
         bucket: datetime = row[0].replace(second=0, microsecond=0)
         touched = self._take_touched()
@@ -301,7 +305,8 @@ class Activity:
             if not await transaction.fetch("report_server", server_id, totals):
                 # Forgotten while it was asleep for months; it joins again with the next report.
                 self.server_id = None
-            elif self.also is not None:
+                raise Unavailable("this server was forgotten")
+            if self.also is not None:
                 await self.also(transaction, server_id, bucket)
         except BaseException:
             self._touched.update(touched)
@@ -309,11 +314,11 @@ class Activity:
         return sent
 
     async def _joined(self, transaction: Transaction) -> int:
-        if self.server_id is None:
-            rows = await transaction.fetch("join_servers", *self.name)
-            self.server_id = rows[0][0]
-        assert self.server_id is not None
-        return self.server_id
+        if self.server_id is not None:
+            return self.server_id
+        (row,) = await transaction.fetch("join_servers", *self.name)
+        joined: int = row[0]
+        return joined
 
     def _take_touched(self) -> list[int]:
         parked = self.parked()

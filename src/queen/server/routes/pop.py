@@ -14,7 +14,7 @@ import msgspec
 
 from queen.core.ids import message_prefix
 from queen.core.names import QUEUE_MODE_GROUP
-from queen.errors import BadRequest
+from queen.errors import BadRequest, NotFound
 from queen.server.access import Role
 from queen.server.http import EMPTY, Query, Request, Response, check_name
 from queen.server.routing import Route
@@ -106,7 +106,11 @@ class PopRoutes:
         label: tuple[str, str] | None,
     ) -> Response:
         work = self._broker.popper.pop(queues, pop, timeout_s, label)
-        grants = await (_unless_gone(request, work) if pop.waits else work)
+        try:
+            grants = await (_unless_gone(request, work) if pop.waits else work)
+        except NotFound:
+            # The queue was deleted a moment ago: there is nothing in it.
+            return EMPTY
         return Response(200, pop_body(grants, pop.group)) if grants else EMPTY
 
 

@@ -37,11 +37,12 @@ from queen.partitions p join queen.queues q on q.id = p.queue_id
 where p.id = any ($1::bigint[])
 
 -- name: ensure_group :one
--- Register a group with a queue that still exists; its first subscription stays.
+-- Register a group with a queue that still exists; its first subscription stays. A queue that is
+-- being deleted is waited for, and is then gone.
 insert into queen.groups (queue_id, name, subscription_mode, starts_at)
 select q.id, $2, $3,
        coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end)
-from queen.queues q where q.id = $1
+from queen.queues q where q.id = $1 for key share
 on conflict (queue_id, name) do update set name = excluded.name
 returning id
 
