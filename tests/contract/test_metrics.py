@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queen.server.prometheus import OTHER, _Labelled
 from queen.service.activity import Counters
+from queen.storage.embedded import EmbeddedPostgres
 from tests.api import Answer, Api
 from tests.conftest import ServerProcess
 from tests.contract.conftest import Park
@@ -128,6 +132,29 @@ def test_few_queues_have_series_of_their_own(
         if name == "queen_queue_push_messages_total"
     }
     assert pushed == {f"{queue}-4": 5, f"{queue}-3": 4, OTHER: 6}
+
+
+async def test_a_scrape_tells_that_the_database_is_down(
+    start_server: Callable[..., ServerProcess], postgres: EmbeddedPostgres
+) -> None:
+    name = f"down_{uuid.uuid4().hex[:8]}"
+    admin = await asyncpg.connect(postgres.dsn)
+    await admin.execute(f"create database {name}")
+    url = urlsplit(postgres.dsn)._replace(path=f"/{name}").geturl()
+    running = start_server("--database-url", url)
+    api = running.api()
+    assert _value(api, "queen_db_up") == 1
+    await admin.execute(f"alter database {name} with allow_connections false")
+    await admin.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", name
+    )
+    samples = _samples(api.call("GET", "/metrics/prometheus"))
+    assert samples["queen_db_up", ()] == 0
+    # A counter that is not known is left out; zero would be a counter that went back.
+    assert not any(name.startswith("queen_cluster_") for name, _ in samples)
+    running.stop()
+    await admin.execute(f"drop database {name}")
+    await admin.close()
 
 
 def _counters(name: str, messages: int) -> Counters:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -28,7 +29,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from queen.errors import QueenError
-from queen.server.counted import lag_of
+from queen.server.counted import average, lag_of
 from queen.service.activity import FIELDS, Counters, Histogram
 from queen.service.broker import Broker
 from queen.service.statistics import Stamp
@@ -54,7 +55,7 @@ _COUNTED = (
     ("dead_letters", "dead_letter_messages", "Messages set aside for good"),
     ("transactions", "transactions", "Transactions committed"),
     ("partitions_created", "partitions_created", "Partitions created"),
-    ("lag_sum_ms", "pop_lag_milliseconds", "Time that delivered messages had waited, added up"),
+    ("lag_sum_ms", "pop_wait_milliseconds", "Time that delivered messages had waited, added up"),
 )
 
 # Name, what it is, and the labels beside the queue.
@@ -77,6 +78,8 @@ class Snapshot(NamedTuple):
 
     queues: list[Record]
     groups: list[Record]
+    # What all servers did with the busiest queues in the last full minute.
+    minute: list[Record]
     totals: dict[str, int]
     stamp: Stamp
     database_healthy: bool
@@ -131,25 +134,55 @@ class _Scrape(Collector):
         self._server = (name.hostname, str(name.port), str(name.worker))
 
     def collect(self) -> Iterator[Metric]:
+        if self._seen.database_healthy:
+            # Without the database these are unknown, and zero is a number.
+            yield from self._cluster()
+            yield from self._last_minute()
+            yield from self._statistics()
         yield from self._counters()
-        yield from self._statistics()
         yield from self._parked()
         yield from self._histograms()
         yield from self._process()
         yield from self._database()
+        yield from self._switches()
         yield from self._memory()
 
-    def _counters(self) -> Iterator[Metric]:
+    def _cluster(self) -> Iterator[Metric]:
         for field, name, about in _COUNTED:
             yield CounterMetricFamily(
                 f"queen_cluster_{name}", f"{about}, by all servers", self._seen.totals[field]
             )
+
+    def _counters(self) -> Iterator[Metric]:
         for field, name, about in _COUNTED:
             family = CounterMetricFamily(f"queen_queue_{name}", about, labels=("queue", *_SERVER))
             at = FIELDS.index(field)
             for queue, counted in self._rows.items():
                 family.add_metric((queue, *self._server), counted[at])
             yield family
+
+    def _last_minute(self) -> Iterator[Metric]:
+        for kind, about, field in (
+            ("push", "Messages stored", "push_messages"),
+            ("pop", "Messages delivered", "pop_messages"),
+            ("ack", "Messages acknowledged as completed", "ack_ok"),
+        ):
+            family = GaugeMetricFamily(
+                f"queen_queue_{kind}_per_minute",
+                f"{about} in the last full minute, by all servers",
+                labels=("queue",),
+            )
+            for row in self._seen.minute:
+                family.add_metric((row["queue"],), row[field])
+            yield family
+        lag = GaugeMetricFamily(
+            "queen_queue_pop_lag_milliseconds",
+            "How long messages delivered in the last full minute had waited, on average",
+            labels=("queue",),
+        )
+        for row in self._seen.minute:
+            lag.add_metric((row["queue"],), average(row["lag_sum_ms"], row["lag_count"]))
+        yield lag
 
     def _statistics(self) -> Iterator[Metric]:
         seen, most = self._seen, self._broker.limits.metrics_queues
@@ -241,6 +274,22 @@ class _Scrape(Collector):
             "queen_db_errors", "Statements and connections that failed", database.failures
         )
 
+    def _switches(self) -> Iterator[Metric]:
+        maintenance = self._broker.maintenance
+        for name, about, value in (
+            (
+                "queen_maintenance_mode_enabled",
+                "Whether pushes are held back",
+                maintenance.pushes_are_held,
+            ),
+            (
+                "queen_pop_maintenance_mode_enabled",
+                "Whether pops are held back",
+                maintenance.pops_are_held,
+            ),
+        ):
+            yield GaugeMetricFamily(name, about, int(value))
+
     def _memory(self) -> Iterator[Metric]:
         broker = self._broker
         recent = broker.dedup.recent
@@ -291,7 +340,11 @@ class Exporter:
             }
             queues = await database.fetch("busiest_queues")
             groups = await database.fetch("list_groups", "", "", "", None, max(most, 1))
+            end = (await broker.now()).replace(second=0, microsecond=0)
+            minute = await database.fetch(
+                "queue_series", 1, end - timedelta(minutes=1), end, "", "", "", None, max(most, 1)
+            )
         except QueenError:
             # A scrape must tell that the database is down, not fail because of it.
-            return Snapshot([], [], nothing, Stamp(None, 0.0, None), False)
-        return Snapshot(queues, groups, {**nothing, **totals}, stamp, True)
+            return Snapshot([], [], [], nothing, Stamp(None, 0.0, None), False)
+        return Snapshot(queues, groups, minute, {**nothing, **totals}, stamp, True)
