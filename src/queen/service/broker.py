@@ -109,9 +109,7 @@ class Broker:
             self.activity,
             self.maintenance,
         )
-        self.signals = Signals(
-            self.database, self.catalog, self.cache, self.popper, self.maintenance
-        )
+        self.signals = Signals(self.database, self.catalog, self.popper, self.maintenance)
         self.pusher = Pusher(
             self.database,
             self.catalog,
@@ -143,7 +141,7 @@ class Broker:
     def _administrate(self) -> None:
         """The verbs of those who look after queues."""
         self.dead_letters = DeadLetters(self.database, self.catalog, self.vault, self.pusher)
-        self.eraser = Eraser(self.database, self.vault, self.cache, self.signals.erased)
+        self.eraser = Eraser(self.database, self.vault)
         self.lookup = Lookup(self.database, self.vault)
         self.browser = Browser(self.database, self.catalog, self.vault)
         self.lag = Lag(self.database)

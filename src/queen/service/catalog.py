@@ -48,7 +48,7 @@ class Queue:
 class Partition:
     """One partition and what this server believes about it."""
 
-    __slots__ = ("head", "id", "known", "name", "prefix", "queue", "uuid")
+    __slots__ = ("erasures", "head", "id", "known", "name", "prefix", "queue", "uuid")
 
     def __init__(self, partition_id: int, queue: Queue, name: str, head: int) -> None:
         self.id = partition_id
@@ -58,6 +58,8 @@ class Partition:
         self.prefix = message_prefix(partition_id)
         # The highest offset seen; the truth may be further.
         self.head = head
+        # How often messages of it were erased, as far as the cached segments know.
+        self.erasures = 0
         # Offset up to which this server holds the recent hashes; None before it has loaded
         # them. A partition that never had a message needs no loading.
         self.known: int | None = 0 if head == 0 else None

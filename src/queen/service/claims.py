@@ -132,7 +132,13 @@ class Claims:
         return granted
 
     def _saw_head(self, entry: Entry, row: Record) -> None:
-        if row["outcome"] in _KNOWS_HEAD and row["head"] < entry.head:
+        if row["outcome"] not in _KNOWS_HEAD:
+            return
+        if row["erasures"] != entry.partition.erasures:
+            # A message was erased since: what is cached may still have it.
+            entry.partition.erasures = row["erasures"]
+            self._cache.forget(entry.partition.id)
+        if row["head"] < entry.head:
             _log.error(
                 "the database went back in time: partition %d ended at %d and now ends at %d",
                 entry.partition.id,

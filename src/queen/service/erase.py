@@ -2,37 +2,27 @@
 
 A message that is deleted is marked where it stands and its payload is replaced by null:
 offsets stay dense, and groups pass over it as if it were done. Segments never change but for
-this, so the caches that hold them are told, here and on other servers.
+this, so a claim says how often it has happened, and a server drops what it had cached before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from queen.core.frame import Segment, compress, encode_body, segment_of
 from queen.core.visibility import DELETED
 from queen.service.catalog import Partition, Queue
-from queen.service.segments import SegmentCache
 from queen.service.vault import Vault
 from queen.storage.database import Database
 
 
 class Eraser:
-    def __init__(
-        self,
-        database: Database,
-        vault: Vault,
-        cache: SegmentCache,
-        tell_others: Callable[[Partition], None],
-    ) -> None:
+    def __init__(self, database: Database, vault: Vault) -> None:
         self._database = database
         self._vault = vault
-        self._cache = cache
-        self._tell_others = tell_others
 
     async def delete(self, partition: Partition, offset: int) -> bool:
         """Delete one message; false when it is not, or no longer, there."""
         async with self._database.transaction() as transaction:
+            await transaction.execute("lock_partition", partition.id)
             rows = await transaction.fetch("lock_segment", partition.id, offset)
             if not rows:
                 return False
@@ -46,8 +36,7 @@ class Eraser:
             await transaction.execute(
                 "rewrite_segment", partition.id, row["base_offset"], codec, body
             )
-        self._cache.forget(partition.id)
-        self._tell_others(partition)
+            await transaction.execute("count_erasure", partition.id)
         return True
 
     async def clear(self, queue: Queue, partition: Partition | None) -> int:

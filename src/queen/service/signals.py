@@ -14,7 +14,6 @@ looks by itself once a second.
                                              g<queue>:<group>                look for a group
                                              d<queue>:<group>                group was deleted
                                              m                               maintenance
-                                             e<partition>                    message erased
 
 The same connection hears what others tell on channels of their own (`also_listen`).
 """
@@ -32,7 +31,6 @@ from queen.errors import QueenError
 from queen.service.catalog import Catalog, Partition
 from queen.service.maintenance import Maintenance
 from queen.service.pop import Popper
-from queen.service.segments import SegmentCache
 from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
@@ -49,13 +47,11 @@ class Signals:
         self,
         database: Database,
         catalog: Catalog,
-        cache: SegmentCache,
         popper: Popper,
         maintenance: Maintenance,
     ) -> None:
         self._database = database
         self._catalog = catalog
-        self._cache = cache
         self._popper = popper
         self._maintenance = maintenance
         self._id = uuid.uuid4().hex[:12]
@@ -92,9 +88,6 @@ class Signals:
 
     def group_deleted(self, queue_id: int, group_id: int) -> None:
         self._tell(f"d{queue_id}:{group_id}")
-
-    def erased(self, partition: Partition) -> None:
-        self._tell(f"e{partition.id}")
 
     def _tell(self, word: str) -> None:
         self._words[word] = None
@@ -201,8 +194,6 @@ class Signals:
             self._catalog.expire_options()
         elif kind == "m":
             await self._maintenance.refresh()
-        elif kind == "e":
-            self._cache.forget(int(rest))
         else:
             queue_id, group_id = map(int, rest.split(":"))
             follow = {

@@ -32,7 +32,7 @@ create or replace function queen.claim(
     p_window_ms bigint[],
     p_expiry_ms bigint[]
 ) returns table (
-    outcome smallint, committed bigint, batch_end bigint, head bigint,
+    outcome smallint, committed bigint, batch_end bigint, head bigint, erasures integer,
     epoch bigint, attempt integer, seen bigint, acked bytea, failures bytea, wait_ms bigint
 )
 language plpgsql
@@ -60,7 +60,7 @@ begin
 
     for i in 1 .. cardinality(p_partition) loop
         r := p_request[i];
-        outcome := 4; committed := 0; batch_end := 0; head := 0;
+        outcome := 4; committed := 0; batch_end := 0; head := 0; erasures := 0;
         epoch := 0; attempt := 0; seen := 0; acked := null; failures := null; wait_ms := 0;
         if v_left[r] <= 0 then
             return next;
@@ -78,7 +78,8 @@ begin
         if not found then
             c := queen.open_cursor(p_partition[i], p_group[i]);
         end if;
-        select a.head, a.tail, a.head_at into p from partitions a where a.id = p_partition[i];
+        select a.head, a.tail, a.head_at, a.erasures into p
+          from partitions a where a.id = p_partition[i];
         if p.head is null or c.committed is null then
             outcome := 3;
             return next;
@@ -87,6 +88,7 @@ begin
 
         v_now := clock_timestamp();
         head := p.head;
+        erasures := p.erasures;
         committed := c.committed;
         if c.lease_until > v_now then
             if c.lease_id = p_lease[r] then

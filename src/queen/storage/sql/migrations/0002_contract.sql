@@ -1,7 +1,10 @@
 -- What the whole queue contract needs of the log.
 
 -- The first offset that retention has left; everything before it is gone.
-alter table queen.partitions add column tail bigint not null default 0;
+alter table queen.partitions
+    add column tail bigint not null default 0,
+    -- How often a message of it was erased: what a server has cached may no longer be true.
+    add column erasures integer not null default 0;
 
 -- A paused group is given nothing. `used_at` says, to within a minute, when it last asked:
 -- a group that nobody uses any more must not hold back the clean-up for ever.

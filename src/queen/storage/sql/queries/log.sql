@@ -130,5 +130,12 @@ where s.partition_id = $1 and s.base_offset <= $2 and s.end_offset > $2 and p.ta
 order by s.base_offset desc limit 1
 for update of s
 
+-- name: lock_partition :exec
+-- Before its segments, as everywhere.
+select 1 from queen.partitions where id = $1 for no key update
+
+-- name: count_erasure :exec
+update queen.partitions set erasures = erasures + 1 where id = $1
+
 -- name: rewrite_segment :exec
 update queen.segments set codec = $3, body = $4 where partition_id = $1 and base_offset = $2
