@@ -514,3 +514,17 @@ def test_json_under_the_content_type_of_frames_is_refused(api: Api, queue: str) 
 
 def test_frames_under_the_content_type_of_json_are_refused(api: Api) -> None:
     refused(api.call("POST", "/api/v1/push", b"QSEG" + b"\0" * 100))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/analytics/system-metrics?hostname=a%00b",
+        "/api/v1/dlq?error=%00",
+        "/api/v1/pop?namespace=%00",
+    ],
+)
+def test_a_nul_in_a_query_is_refused(api: Api, path: str) -> None:
+    answer = api.call("GET", path)
+    assert answer.status == 400
+    assert "NUL" in answer.json["error"]

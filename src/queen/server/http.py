@@ -74,6 +74,9 @@ class Query:
             name, _, value = part.partition("=")
             if escaped:
                 name, value = _decoded(unquote_plus, name), _decoded(unquote_plus, value)
+                # No text that PostgreSQL keeps, or is asked for, can hold one.
+                if "\0" in value:
+                    raise BadRequest(f"query parameter {name!r} has a NUL character")
             self._values[name] = value
 
     def text(self, name: str, default: str = "") -> str:
