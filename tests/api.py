@@ -5,8 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import select
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from queen.core.frame import CONTENT_TYPE, Frame, unpack_frames
@@ -31,6 +32,10 @@ class Answer:
 
 class Api:
     """One keep-alive connection to a server."""
+
+    # Called with method, path and answer of everything received; the contract tests hold each
+    # answer against the API document.
+    observer: ClassVar[Callable[[str, str, Answer], None] | None] = None
 
     def __init__(self, url: str, timeout_s: float = 30) -> None:
         parts = urlsplit(url)
@@ -64,12 +69,16 @@ class Api:
     ) -> None:
         """Send a request without waiting for its answer."""
         data = json.dumps(body).encode() if isinstance(body, dict) else body
+        self._sent = (method, path)
         self._connection.request(method, path, data, headers or {})
 
     def receive(self) -> Answer:
         response = self._connection.getresponse()
         raw = response.read()
-        return Answer(response.status, raw, {k.lower(): v for k, v in response.getheaders()})
+        answer = Answer(response.status, raw, {k.lower(): v for k, v in response.getheaders()})
+        if Api.observer is not None:
+            Api.observer(*self._sent, answer)
+        return answer
 
     def is_answered(self, within_s: float) -> bool:
         """Whether something comes back for what was sent within some seconds."""

@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, closing
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
 
+from queen.storage.embedded import EmbeddedPostgres
+from queen.storage.migrate import migrate
 from tests.api import Api, Poll, pop_path
 from tests.conftest import ServerProcess
 from tests.contract.rawhttp import RawConnection
+from tests.documented import Documented
 
 Park = Callable[..., Poll]
 Connect = Callable[[ServerProcess], Api]
+
+
+@pytest.fixture
+async def own_database(postgres: EmbeddedPostgres) -> AsyncIterator[str]:
+    """A database of the test's own: what it deletes or switches off is nobody else's."""
+    name = f"own_{uuid.uuid4().hex[:12]}"
+    connection = await asyncpg.connect(postgres.dsn)
+    await connection.execute(f"create database {name}")
+    dsn = urlunsplit(urlsplit(postgres.dsn)._replace(path=f"/{name}"))
+    inside = await asyncpg.connect(dsn)
+    await migrate(inside)
+    await inside.close()
+    yield dsn
+    await connection.execute(f"drop database {name} with (force)")
+    await connection.close()
+
+
+@pytest.fixture
+def own_server(own_database: str) -> Iterator[ServerProcess]:
+    running = ServerProcess("--database-url", own_database)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def documented(server: ServerProcess) -> Documented:
+    """The API document as the server gives it."""
+    with closing(Api(server.url)) as own:
+        return Documented(own.call("GET", "/api/v1/openapi.json").json)
+
+
+@pytest.fixture(autouse=True)
+def hold_to_the_document(documented: Documented, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer that a contract test receives must be one that the document describes."""
+    monkeypatch.setattr(Api, "observer", staticmethod(documented.check))
 
 
 def settle(api: Api) -> None:

@@ -263,3 +263,10 @@ async def test_letters_of_an_encrypted_queue_are_encrypted(
     assert data(dlq(api, queue=queue)) == ["a secret"]
     assert retry(api, queue=queue) == 1
     assert api.data(queue, consumerGroup="g") == ["a secret"]
+
+
+@pytest.mark.parametrize("digits", [19, 20, 5000])
+def test_an_id_of_many_digits_is_not_found(api: Api, digits: int) -> None:
+    path = f"/api/v1/dlq/{'9' * digits}"
+    assert api.call("DELETE", path).status == 404
+    assert api.call("POST", f"{path}/retry").status == 404

@@ -8,9 +8,10 @@ retries is set aside. `dedup` and `dedupWindowSeconds` are ours. Zero means off.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 Dedup = Literal["window", "forever", "off"]
 
@@ -18,26 +19,43 @@ MAX_SECONDS = 10 * 365 * 24 * 3600
 DEFAULT_DEDUP_WINDOW_SECONDS = 600
 
 
+_Seconds = Annotated[int, Meta(ge=0, le=MAX_SECONDS)]
+
+
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All options of one queue; a missing one has its default."""
 
-    lease_time: int = 300
-    max_size: int = 0
-    ttl: int = 0
-    retry_limit: int = 3
-    retry_delay: int = 1000
+    lease_time: Annotated[
+        int, Meta(ge=1, le=MAX_SECONDS, description="Seconds that a lease lasts.")
+    ] = 300
+    max_size: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    ttl: Annotated[
+        _Seconds, Meta(description="Seconds after which a message is of no use; 0 is never.")
+    ] = 0
+    retry_limit: Annotated[
+        int, Meta(ge=0, le=1_000_000, description="Tries after the first before a message is dead.")
+    ] = 3
+    retry_delay: Annotated[int, Meta(ge=0, le=MAX_SECONDS * 1000)] = 1000
     dead_letter_queue: bool = True
     dlq_after_max_retries: bool = True
-    priority: int = 0
-    delayed_processing: int = 0
-    window_buffer: int = 0
-    retention_seconds: int = 0
-    completed_retention_seconds: int = 0
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
+    delayed_processing: Annotated[
+        _Seconds, Meta(description="Seconds before a message can be popped.")
+    ] = 0
+    window_buffer: Annotated[
+        _Seconds, Meta(description="Seconds without a push before a partition can be popped.")
+    ] = 0
+    retention_seconds: _Seconds = 0
+    completed_retention_seconds: _Seconds = 0
     retention_enabled: bool = False
     encryption_enabled: bool = False
-    max_wait_time_seconds: int = 0
-    dedup: Dedup = "window"
-    dedup_window_seconds: int = DEFAULT_DEDUP_WINDOW_SECONDS
+    max_wait_time_seconds: _Seconds = 0
+    dedup: Annotated[
+        Dedup, Meta(description="For how long a repeated transaction id is known.")
+    ] = "window"
+    dedup_window_seconds: Annotated[int, Meta(ge=1, le=7 * 24 * 3600)] = (
+        DEFAULT_DEDUP_WINDOW_SECONDS
+    )
 
     @property
     def expiry_seconds(self) -> int:
@@ -53,20 +71,18 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 OPTION_NAMES = QueueOptions.__struct_encode_fields__
 
-_RANGES = {
-    "leaseTime": (1, MAX_SECONDS),
-    "maxSize": (0, 2**53),
-    "ttl": (0, MAX_SECONDS),
-    "retryLimit": (0, 1_000_000),
-    "retryDelay": (0, MAX_SECONDS * 1000),
-    "priority": (-(2**31), 2**31 - 1),
-    "delayedProcessing": (0, MAX_SECONDS),
-    "windowBuffer": (0, MAX_SECONDS),
-    "retentionSeconds": (0, MAX_SECONDS),
-    "completedRetentionSeconds": (0, MAX_SECONDS),
-    "maxWaitTimeSeconds": (0, MAX_SECONDS),
-    "dedupWindowSeconds": (1, 7 * 24 * 3600),
-}
+
+def _ranges() -> dict[str, tuple[int, int]]:
+    """Return the lowest and highest value of each option that is a number."""
+    properties = msgspec.json.schema(QueueOptions)["$defs"]["QueueOptions"]["properties"]
+    return {
+        name: (one["minimum"], one["maximum"])
+        for name, one in properties.items()
+        if "minimum" in one
+    }
+
+
+_RANGES = _ranges()
 
 
 def reason_against_options(raw: dict[str, object]) -> str | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from queen.errors import Forbidden, NotFound
 from queen.server.access import Role
 from queen.server.audit import audit_line
 from queen.server.auth.door import Door
 from queen.server.http import Request, Response
 from queen.server.origins import Origins
+from queen.server.routes.about import AboutRoutes
 from queen.server.routes.access import AccessRoutes
 from queen.server.routes.ack import AckRoutes
 from queen.server.routes.analytics import AnalyticsRoutes
@@ -56,9 +55,9 @@ _RESOURCES = (
 )
 
 
-def routes(broker: Broker) -> Iterator[Route]:
-    for resource in _RESOURCES:
-        yield from resource(broker).routes()
+def routes(broker: Broker) -> list[Route]:
+    found = [route for resource in _RESOURCES for route in resource(broker).routes()]
+    return [*found, *AboutRoutes(found).routes()]
 
 
 class App:

@@ -18,13 +18,23 @@ from queen.server.http import JSON_HEADERS, Handler, Request, Response, path_par
 
 
 class Param(NamedTuple):
-    """A query parameter, as the document describes it."""
+    """A parameter in the query or the path, as the document describes it."""
 
     name: str
     # Anything msgspec can make a JSON schema of: `str`, `Annotated[int, Meta(ge=1)]`, …
     type: Any
     about: str
     default: Any = None
+    example: Any = None
+    # Every part of a path is; of the query only what a request cannot do without.
+    required: bool = False
+
+
+class Other(NamedTuple):
+    """A body that is not JSON."""
+
+    media_type: str
+    about: str = ""
 
 
 class Doc(NamedTuple):
@@ -38,10 +48,17 @@ class Doc(NamedTuple):
     body: Any = None
     # A body that may be left out although it has a type.
     body_optional: bool = False
-    # The type of the answer for each status beside the errors; None is an empty body.
+    # What is taken in place of it.
+    other_body: Other | None = None
+    # The type of the answer for each status beside the errors; None is an empty body, a tuple
+    # is any one of its types.
     answers: Mapping[int, Any] = {}
     # An example of the body that the tests send for real.
     example: Any = None
+    # The errors it has beside those that all routes of its kind have.
+    errors: tuple[int, ...] = ()
+    # Parts of the path that mean something else than they usually do.
+    path: tuple[Param, ...] = ()
 
 
 class Route(NamedTuple):

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
+
+from queen.core.options import QueueOptions
+from queen.wire.answers import MAX_ACKS, MAX_ITEMS
+from queen.wire.parts import AckStatus, Label, LeaseId, Name, PartitionId, TransactionId
+
+MAX_OPERATIONS = 10_000
+MAX_EXTEND_S = 24 * 3600
 
 _NULL = msgspec.Raw(b"null")
 
@@ -12,15 +20,42 @@ _NULL = msgspec.Raw(b"null")
 # gc=False: these structs live for one request and hold no cycles; the collector need not
 # walk a hundred of them for each push.
 class PushItem(msgspec.Struct, gc=False):
-    queue: str
-    payload: msgspec.Raw = _NULL
-    partition: str | None = None
-    transactionId: str | None = None
-    traceId: str | None = None
-    # When it is due: an ISO-8601 time, or so many seconds from now by the database's clock.
-    deliverAt: str | None = None
-    delay: float | None = None
-    delayMs: float | None = None
+    """One message to store."""
+
+    queue: Name
+    payload: Annotated[
+        msgspec.Raw, Meta(description="Any JSON; left out, it is null. It comes back unchanged.")
+    ] = msgspec.field(default_factory=lambda: _NULL)
+    partition: (
+        Annotated[Name, Meta(description="Left out, it is `Default`. Order is kept within it.")]
+        | None
+    ) = None
+    transactionId: (
+        Annotated[
+            TransactionId,
+            Meta(
+                description="Repeated within the queue's dedup window, the message is stored once. "
+                "Left out, the broker makes one up."
+            ),
+        ]
+        | None
+    ) = None
+    traceId: (
+        Annotated[
+            str,
+            Meta(
+                description="Comes back with the message.",
+                extra_json_schema={"format": "uuid"},
+            ),
+        ]
+        | None
+    ) = None
+    deliverAt: Annotated[str, Meta(description="When it is due: an ISO-8601 time.")] | None = None
+    delay: (
+        Annotated[float, Meta(description="Seconds until it is due, by the database's clock.")]
+        | None
+    ) = None
+    delayMs: Annotated[float, Meta(description="The same in milliseconds.")] | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -28,7 +63,7 @@ class PushItem(msgspec.Struct, gc=False):
 
 
 class PushRequest(msgspec.Struct):
-    items: list[PushItem]
+    items: Annotated[list[PushItem], Meta(extra_json_schema={"maxItems": MAX_ITEMS})]
 
 
 class LoosePushRequest(msgspec.Struct):
@@ -44,22 +79,48 @@ class ConfigureRequest(msgspec.Struct):
     options: dict[str, Any] | None = None
 
 
+# The same request as the document describes it, with the options by name. It is not what is
+# decoded: a null option means its default, and an unknown one is told by its name.
+class QueueConfiguration(msgspec.Struct):
+    """A queue and how it behaves."""
+
+    queue: Name
+    namespace: Label | None = None
+    task: Label | None = None
+    options: QueueOptions | None = None
+
+
 class AckRequest(msgspec.Struct, gc=False):
-    transactionId: str
-    partitionId: str
-    status: str | None = None
-    error: str | None = None
-    consumerGroup: str | None = None
-    leaseId: str | None = None
+    transactionId: TransactionId
+    partitionId: PartitionId
+    status: AckStatus = None
+    error: Annotated[str, Meta(description="Why it failed; kept with a dead letter.")] | None = None
+    consumerGroup: (
+        Annotated[Name, Meta(description="Left out, the acknowledgment is of queue mode.")] | None
+    ) = None
+    leaseId: (
+        Annotated[LeaseId, Meta(description="Left out, the lease that holds the partition.")] | None
+    ) = None
 
 
 class AckBatchRequest(msgspec.Struct):
-    acknowledgments: list[AckRequest]
-    consumerGroup: str | None = None
+    acknowledgments: Annotated[list[AckRequest], Meta(extra_json_schema={"maxItems": MAX_ACKS})]
+    consumerGroup: (
+        Annotated[Name, Meta(description="The group of those that name none.")] | None
+    ) = None
 
 
 class ExtendRequest(msgspec.Struct):
-    seconds: int | None = None
+    seconds: (
+        Annotated[
+            int,
+            Meta(
+                description="From now; left out, or 0, it is 60.",
+                extra_json_schema={"minimum": 0, "maximum": MAX_EXTEND_S},
+            ),
+        ]
+        | None
+    ) = None
 
 
 class PushOperation(msgspec.Struct, tag="push", tag_field="type"):
@@ -67,18 +128,36 @@ class PushOperation(msgspec.Struct, tag="push", tag_field="type"):
 
 
 class AckOperation(msgspec.Struct, tag="ack", tag_field="type"):
-    transactionId: str
-    partitionId: str
-    status: str | None = None
+    transactionId: TransactionId
+    partitionId: PartitionId
+    status: AckStatus = None
     error: str | None = None
-    consumerGroup: str | None = None
-    leaseId: str | None = None
+    consumerGroup: Name | None = None
+    leaseId: LeaseId | None = None
 
 
 class TransactionRequest(msgspec.Struct):
-    operations: list[PushOperation | AckOperation]
-    requiredLeases: list[str] | None = None
+    operations: Annotated[
+        list[PushOperation | AckOperation],
+        Meta(
+            description="All of them are done, or none.",
+            extra_json_schema={"minItems": 1, "maxItems": MAX_OPERATIONS},
+        ),
+    ]
+    requiredLeases: (
+        Annotated[
+            list[LeaseId],
+            Meta(description="Leases that must still be held when the transaction commits."),
+        ]
+        | None
+    ) = None
     # What newer brokers take beside the operations. It is read to be refused: a transaction
     # whose condition is not looked at must not commit.
-    kv: list[msgspec.Raw] | None = None
-    timers: list[msgspec.Raw] | None = None
+    kv: (
+        Annotated[list[msgspec.Raw], Meta(description="Not supported: refused when not empty.")]
+        | None
+    ) = None
+    timers: (
+        Annotated[list[msgspec.Raw], Meta(description="Not supported: refused when not empty.")]
+        | None
+    ) = None

@@ -131,6 +131,7 @@ _REVOKE = Doc(
     "Revoke a token",
     "All servers refuse it within a few seconds.",
     answers={200: RevokedToken},
+    path=(Param("id", str, "The id of a token.", example="tok_example"),),
 )
 _TRAIL = Doc(
     "access",

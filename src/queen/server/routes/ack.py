@@ -16,14 +16,21 @@ from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
 from queen.server.access import Caller, Role
 from queen.server.failures import decoded
 from queen.server.http import Request, Response
-from queen.server.routing import Route
+from queen.server.routing import Doc, Route
 from queen.server.sight import check_lease, partitions_for
 from queen.service.ack import Settlement
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
 from queen.wire import answers
 from queen.wire.answers import MAX_ACKS
-from queen.wire.requests import AckBatchRequest, AckOperation, AckRequest, ExtendRequest
+from queen.wire.requests import (
+    MAX_EXTEND_S,
+    AckBatchRequest,
+    AckOperation,
+    AckRequest,
+    ExtendRequest,
+)
+from queen.wire.results import AckAnswer, AckBatchAnswer, ExtendAnswer
 
 _one = msgspec.json.Decoder(AckRequest)
 _batch = msgspec.json.Decoder(AckBatchRequest)
@@ -31,12 +38,46 @@ _extend = msgspec.json.Decoder(ExtendRequest)
 
 MAX_ERROR_CHARACTERS = 10_000
 _DEFAULT_EXTEND_S = 60
-_MAX_EXTEND_S = 24 * 3600
 
 # What is right with the message once its verdict is known.
 _SUCCESSES = {Verdict.DONE, Verdict.RETRY, Verdict.DEAD, Verdict.ALREADY}
 _WORDS = {Verdict.ALREADY: "completed", Verdict.LOST: "error"}
 _STALE = "Invalid or expired lease"
+
+_EXAMPLE = {
+    "transactionId": "order-1042",
+    "partitionId": "00000000-0000-8007-bfff-ffffffffffff",
+    "leaseId": "6f1c1f0e-6a0b-4e5c-9a39-1c5b0f4f2a11",
+    "consumerGroup": "billing",
+    "status": "completed",
+}
+_ONE = Doc(
+    "messages",
+    "Acknowledge a message",
+    """\
+Says what became of one message of a lease. An ack may be repeated: its answer is then the
+same. 409 means that the lease is no longer held and the message comes again.""",
+    body=AckRequest,
+    answers={200: AckAnswer},
+    example=_EXAMPLE,
+    errors=(409,),
+)
+_BATCH = Doc(
+    "messages",
+    "Acknowledge many messages",
+    "Each is answered by itself: one that is refused does not hold up the others.",
+    body=AckBatchRequest,
+    answers={200: AckBatchAnswer},
+    example={"consumerGroup": "billing", "acknowledgments": [_EXAMPLE]},
+)
+_EXTEND = Doc(
+    "messages",
+    "Prolong a lease",
+    body=ExtendRequest,
+    body_optional=True,
+    answers={200: ExtendAnswer},
+    example={"seconds": 120},
+)
 
 
 class Prepared:
@@ -152,9 +193,16 @@ class AckRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/api/v1/ack", Role.WRITE, self.one, scoped=True),
-            Route("POST", "/api/v1/ack/batch", Role.WRITE, self.batch, scoped=True),
-            Route("POST", "/api/v1/lease/{lease}/extend", Role.WRITE, self.extend, scoped=True),
+            Route("POST", "/api/v1/ack", Role.WRITE, self.one, _ONE, scoped=True),
+            Route("POST", "/api/v1/ack/batch", Role.WRITE, self.batch, _BATCH, scoped=True),
+            Route(
+                "POST",
+                "/api/v1/lease/{lease}/extend",
+                Role.WRITE,
+                self.extend,
+                _EXTEND,
+                scoped=True,
+            ),
         ]
 
     async def one(self, request: Request) -> Response:
@@ -167,19 +215,15 @@ class AckRoutes:
         if verdict is Verdict.LOST:
             raise LeaseLost(f"Failed to acknowledge message: {_STALE}")
         group = ack.consumerGroup
-        return Response(
-            200,
-            msgspec.json.encode(
-                {
-                    "transactionId": ack.transactionId,
-                    "status": _WORDS.get(verdict, verdict.value),
-                    "consumerGroup": None if group == QUEUE_MODE_GROUP else group,
-                    "acknowledgedAt": answers.iso(datetime.now(UTC)),
-                    "success": True,
-                    "dlq": verdict is Verdict.DEAD,
-                }
-            ),
+        answer = AckAnswer(
+            transactionId=ack.transactionId,
+            status=_WORDS.get(verdict, verdict.value),
+            consumerGroup=None if group == QUEUE_MODE_GROUP else group,
+            acknowledgedAt=answers.iso(datetime.now(UTC)),
+            success=True,
+            dlq=verdict is Verdict.DEAD,
         )
+        return Response(200, msgspec.json.encode(answer))
 
     async def batch(self, request: Request) -> Response:
         body = decoded(_batch, request.body)
@@ -194,8 +238,8 @@ class AckRoutes:
     async def extend(self, request: Request) -> Response:
         raw = request.body
         seconds = (decoded(_extend, raw).seconds if raw else None) or _DEFAULT_EXTEND_S
-        if not 1 <= seconds <= _MAX_EXTEND_S:
-            raise BadRequest(f"seconds must be between 1 and {_MAX_EXTEND_S}")
+        if not 1 <= seconds <= MAX_EXTEND_S:
+            raise BadRequest(f"seconds must be between 1 and {MAX_EXTEND_S}")
         lease_id = parse_lease(request.params[0])
         if lease_id is not None:
             await check_lease(self._broker, request.caller, lease_id)
@@ -203,20 +247,16 @@ class AckRoutes:
         if until is None:
             raise NotFound("Lease not found or expired")
         at = answers.iso(until)
-        return Response(
-            200,
-            msgspec.json.encode(
-                {
-                    "leaseId": request.params[0],
-                    "extended": True,
-                    "success": True,
-                    "seconds": seconds,
-                    "newExpiresAt": at,
-                    "lease_expires_at": at,
-                    "expiresAt": at,
-                }
-            ),
+        answer = ExtendAnswer(
+            leaseId=str(lease_id),
+            extended=True,
+            success=True,
+            seconds=seconds,
+            newExpiresAt=at,
+            lease_expires_at=at,
+            expiresAt=at,
         )
+        return Response(200, msgspec.json.encode(answer))
 
 
 def _batch_body(acks: list[AckRequest], prepared: Prepared) -> bytes:

@@ -42,6 +42,7 @@ _FILTER = (
     Param("from", str, "died at or after this ISO-8601 time"),
     Param("to", str, "died before this ISO-8601 time"),
 )
+_ID = (Param("id", str, "The id of a dead letter.", example="40201"),)
 _LIMIT = Annotated[int, Meta(ge=1, le=_MAX_LIMIT)]
 _OFFSET = Annotated[int, Meta(ge=0, le=_MAX_OFFSET)]
 
@@ -75,15 +76,20 @@ class DeadLetterRoutes:
             "removed here in the same transaction. Name ids or a queue.",
             body=wire.RetryRequest,
             answers={200: wire.Retried},
+            example={"queue": "orders", "limit": 100},
         )
-        one = Doc("dead letters", "Deliver one dead letter again", answers={200: wire.Retried})
+        one = Doc(
+            "dead letters", "Deliver one dead letter again", answers={200: wire.Retried}, path=_ID
+        )
         purge = Doc(
             "dead letters",
             "Remove the dead letters of a queue for good",
-            query=_FILTER,
+            query=(_FILTER[0]._replace(example="orders", required=True), *_FILTER[1:]),
             answers={200: wire.Purged},
         )
-        drop = Doc("dead letters", "Remove one dead letter for good", answers={200: wire.Purged})
+        drop = Doc(
+            "dead letters", "Remove one dead letter for good", answers={200: wire.Purged}, path=_ID
+        )
         return [
             Route("GET", _ROOT, Role.READ, self.page, listed, scoped=True),
             Route("GET", _ROOT + "/errors", Role.READ, self.errors, errors, scoped=True),
@@ -230,7 +236,9 @@ def _time(fields: Mapping[str, str], name: str) -> datetime | None:
 
 
 def _parse_id(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) < _MAX_ID):
+    # Counted first: Python refuses to read a number of thousands of digits.
+    short = len(text) <= len(str(_MAX_ID))
+    if not (short and text.isascii() and text.isdecimal() and int(text) < _MAX_ID):
         raise NotFound("Dead letter not found")
     return int(text)
 

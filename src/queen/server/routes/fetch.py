@@ -8,18 +8,46 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta
 
 from queen.core.frame import CONTENT_TYPE
 from queen.errors import NotFound, QueenError
 from queen.server.access import Role
 from queen.server.http import Query, Request, Response, check_name
 from queen.server.routes.pop import parse_time
-from queen.server.routing import Route
+from queen.server.routing import Doc, Other, Param, Route
 from queen.server.sight import existing_queue_for, queue_for
 from queen.service.broker import Broker
+from queen.wire.parts import Instant
 
 _MAX_OFFSET = 2**62
-_PARTITION_PATH = "/api/v1/fetch/queue/{queue}/partition/{partition}"
+
+_OFFSET = Annotated[int, Meta(ge=0, le=_MAX_OFFSET)]
+_TIMES = (
+    Param("fromTime", Instant, "Not before this time; without a zone it is UTC."),
+    Param("toTime", Instant, "Before this time; without a zone it is UTC."),
+)
+_FRAMES = Other(CONTENT_TYPE, "Frames, one after the other; see `queen.core.frame`.")
+_QUEUE = Doc(
+    "messages",
+    "Read the stored segments of a queue",
+    """\
+Streams stored messages as frames, without a lease and without a cursor: nothing is marked
+as read. Frames are whole segments: the first and the last may reach beyond what was asked for,
+and their headers say by how much.""",
+    query=_TIMES,
+    answers={200: _FRAMES},
+)
+_PARTITION = _QUEUE._replace(
+    summary="Read the stored segments of a partition",
+    query=(
+        Param("fromOffset", _OFFSET, "The first offset.", 0),
+        Param("toOffset", _OFFSET, "The offset after the last one; left out, all there are."),
+        *_TIMES,
+    ),
+)
 
 
 class FetchRoutes:
@@ -28,12 +56,13 @@ class FetchRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/api/v1/fetch/queue/{queue}", Role.READ, self.queue, scoped=True),
+            Route("GET", "/api/v1/fetch/queue/{queue}", Role.READ, self.queue, _QUEUE, scoped=True),
             Route(
                 "GET",
                 "/api/v1/fetch/queue/{queue}/partition/{partition}",
                 Role.READ,
                 self.partition,
+                _PARTITION,
                 scoped=True,
             ),
         ]

@@ -6,14 +6,26 @@ not restart because of the database. `/health/ready` and `/health` ask the datab
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from queen import __version__
 from queen.errors import QueenError
 from queen.server.access import Role
 from queen.server.http import Request, Response
-from queen.server.routing import Route
+from queen.server.routing import Doc, Route
 from queen.service.broker import Broker
+from queen.wire.results import LiveAnswer, ReadyAnswer
+
+_LIVE = Doc("health", "Is the process alive?", answers={200: LiveAnswer})
+_READY = Doc(
+    "health",
+    "Can it serve?",
+    "Asks the database. Not ready is 503.",
+    answers={200: ReadyAnswer, 503: ReadyAnswer},
+)
+_LIVE_BODY = msgspec.json.encode(LiveAnswer("healthy"))
 
 
 class HealthRoutes:
@@ -22,28 +34,35 @@ class HealthRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route(method, path, Role.OPEN, handler)
+            Route(method, path, Role.OPEN, handler, doc)
             for method in ("GET", "HEAD")
-            for path, handler in (
-                ("/health", self.ready),
-                ("/health/live", self.live),
-                ("/health/ready", self.ready),
+            for path, handler, doc in (
+                ("/health", self.ready, _READY),
+                ("/health/live", self.live, _LIVE),
+                ("/health/ready", self.ready, _READY),
             )
         ]
 
     async def live(self, _request: Request) -> Response:
-        return Response(200, b'{"status":"healthy"}')
+        return Response(200, _LIVE_BODY)
 
     async def ready(self, request: Request) -> Response:
-        about: dict[str, object] = {"server": "Queen"}
-        if request.caller.role is not Role.OPEN:
-            # Which version it is helps a stranger more than anybody else.
-            about["worker_id"] = self._broker.activity.name.worker
-            about["version"] = __version__
         try:
             await self._broker.database.fetchval("now")
         except QueenError:
-            body = {"status": "unhealthy", "database": "disconnected", **about}
-            return Response(503, msgspec.json.encode(body))
-        body = {"status": "healthy", "database": "connected", **about}
-        return Response(200, msgspec.json.encode(body))
+            return self._readiness(request, 503, "unhealthy", "disconnected")
+        return self._readiness(request, 200, "healthy", "connected")
+
+    def _readiness(
+        self,
+        request: Request,
+        status: int,
+        state: Literal["healthy", "unhealthy"],
+        database: Literal["connected", "disconnected"],
+    ) -> Response:
+        answer = ReadyAnswer(state, database, "Queen")
+        if request.caller.role is not Role.OPEN:
+            # Which version it is helps a stranger more than anybody else.
+            answer.worker_id = self._broker.activity.name.worker
+            answer.version = __version__
+        return Response(status, msgspec.json.encode(answer))

@@ -20,6 +20,7 @@ from queen.server.audit import audit
 from queen.server.failures import decoded
 from queen.server.http import Query, Request, Response, check_name
 from queen.server.routes.ack import storable
+from queen.server.routes.traces import MESSAGE_PATH
 from queen.server.routing import Doc, Param, Route
 from queen.server.sight import existing_queue_for, partitions_for, queue_for
 from queen.server.window import RANGE_PARAMS, window_of
@@ -69,7 +70,10 @@ class MessageRoutes:
             answers={200: wire.MessagePage},
         )
         one = Doc(
-            "messages", "One message and what became of it", answers={200: wire.MessageDetail}
+            "messages",
+            "One message and what became of it",
+            answers={200: wire.MessageDetail},
+            path=MESSAGE_PATH,
         )
         return [
             Route("GET", _ROOT, Role.READ, self.page, listed, scoped=True),
@@ -82,11 +86,14 @@ class MessageRoutes:
             "Delete one message",
             "Its payload is gone at once and no group is shown it again.",
             answers={200: wire.MessageDeleted},
+            path=MESSAGE_PATH,
         )
         retry = Doc(
             "messages",
             "Deliver a message again to the groups that have given it up",
             answers={200: wire.MessageRetried},
+            errors=(409,),
+            path=MESSAGE_PATH,
         )
         move = Doc(
             "messages",
@@ -94,6 +101,8 @@ class MessageRoutes:
             body=wire.MoveRequest,
             body_optional=True,
             answers={200: wire.MessageMoved},
+            errors=(409,),
+            path=MESSAGE_PATH,
         )
         clear = Doc(
             "queues",

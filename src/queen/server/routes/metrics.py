@@ -15,7 +15,7 @@ from queen.server.counted import rounded
 from queen.server.history import live_workers
 from queen.server.http import Request, Response
 from queen.server.prometheus import CONTENT_TYPE, Exporter
-from queen.server.routing import Doc, Route
+from queen.server.routing import Doc, Other, Route
 from queen.service.broker import Broker
 from queen.wire import analytics as wire
 
@@ -93,9 +93,11 @@ def _wants_text(accept: bytes) -> bool:
 _METRICS = Doc(
     _TAG,
     "Numbers of the server that answers; text for Prometheus if the caller accepts it",
-    answers={200: wire.Metrics},
+    answers={200: (wire.Metrics, Other("text/plain"))},
 )
-_PROMETHEUS = Doc(_TAG, "All metrics in the text format of Prometheus", answers={200: str})
+_PROMETHEUS = Doc(
+    _TAG, "All metrics in the text format of Prometheus", answers={200: Other("text/plain")}
+)
 _SHARED = Doc(
     _TAG, "What the server that answers remembers, and its peers", answers={200: wire.SharedState}
 )

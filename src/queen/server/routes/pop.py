@@ -8,32 +8,93 @@ import time
 from collections.abc import Coroutine, Iterator
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from queen.core.ids import message_prefix
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.errors import BadRequest, NotFound
 from queen.server.access import Role
 from queen.server.http import EMPTY, Query, Request, Response, check_name
-from queen.server.routing import Route
+from queen.server.routing import Doc, Param, Route
 from queen.server.sight import queue_for
 from queen.service.broker import Broker
 from queen.service.catalog import FROM_BEGINNING, Queue, Subscription
 from queen.service.feeds import Grant, Pop
 from queen.service.segments import Stored
 from queen.wire import answers
+from queen.wire.parts import Label, Name
+from queen.wire.results import PopAnswer
 
 T = TypeVar("T")
-
-_PARTITION_PATH = "/api/v1/pop/queue/{queue}/partition/{partition}"
 
 MAX_BATCH = 10_000
 MAX_PARTITIONS = 1_000
 MAX_TIMEOUT_MS = 3_600_000
 _DEFAULT_TIMEOUT_MS = 30_000
 _FROM_BEGINNING = {"", "all", "from_beginning", "earliest"}
+
+_GROUP = Param(
+    "consumerGroup", Name, "Who reads; each group has its own cursors.", QUEUE_MODE_GROUP
+)
+_BATCH = Param("batch", Annotated[int, Meta(ge=1, le=MAX_BATCH)], "At most so many messages.", 1)
+_PARTITIONS = Param(
+    "partitions",
+    Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)],
+    "At most so many partitions under one lease.",
+    1,
+)
+_OTHERS = (
+    Param("wait", bool, "Wait for messages when there are none.", False),
+    Param(
+        "timeout",
+        Annotated[int, Meta(ge=0, le=MAX_TIMEOUT_MS)],
+        "Milliseconds to wait.",
+        _DEFAULT_TIMEOUT_MS,
+    ),
+    Param("autoAck", bool, "Acknowledge at once: a message is delivered at most once.", False),
+    Param(
+        "subscriptionMode",
+        Literal["all", "from_beginning", "earliest", "new", "new-only", "timestamp"],
+        "Where a group that comes for the first time starts.",
+        "all",
+    ),
+    Param(
+        "subscriptionFrom",
+        str,
+        "Where it starts instead: `now`, or an ISO-8601 time; without a zone that is UTC.",
+    ),
+)
+_ABOUT = """\
+Leases the next messages to the caller until they are acknowledged or the lease ends; until
+then nobody else of the group is served from their partitions. 204 means that there is
+nothing now, or nothing came in time."""
+_BY_LABEL = Doc(
+    "messages",
+    "Pop from any queue of a namespace and task",
+    f"{_ABOUT} Either label may be left out.",
+    query=(
+        Param("namespace", Label, "Only queues of this namespace."),
+        Param("task", Label, "Only queues of this task."),
+        _GROUP,
+        _BATCH,
+        _PARTITIONS,
+        *_OTHERS,
+    ),
+    answers={200: PopAnswer, 204: None},
+)
+_FROM_QUEUE = Doc(
+    "messages",
+    "Pop from a queue",
+    f"{_ABOUT} The queue need not exist yet.",
+    query=(_GROUP, _BATCH, _PARTITIONS, *_OTHERS),
+    answers={200: PopAnswer, 204: None},
+)
+_FROM_PARTITION = _FROM_QUEUE._replace(
+    summary="Pop from a partition", query=(_GROUP, _BATCH, *_OTHERS)
+)
 
 
 class PopRoutes:
@@ -42,13 +103,21 @@ class PopRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/api/v1/pop", Role.WRITE, self.by_label, scoped=True),
-            Route("GET", "/api/v1/pop/queue/{queue}", Role.WRITE, self.from_queue, scoped=True),
+            Route("GET", "/api/v1/pop", Role.WRITE, self.by_label, _BY_LABEL, scoped=True),
+            Route(
+                "GET",
+                "/api/v1/pop/queue/{queue}",
+                Role.WRITE,
+                self.from_queue,
+                _FROM_QUEUE,
+                scoped=True,
+            ),
             Route(
                 "GET",
                 "/api/v1/pop/queue/{queue}/partition/{partition}",
                 Role.WRITE,
                 self.from_partition,
+                _FROM_PARTITION,
                 scoped=True,
             ),
         ]

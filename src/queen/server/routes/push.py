@@ -41,7 +41,7 @@ from queen.errors import (
 from queen.server.access import Caller, Role
 from queen.server.failures import UNDECODABLE, bad_json, failure
 from queen.server.http import MAX_BODY_BYTES, Request, Response
-from queen.server.routing import Route
+from queen.server.routing import Doc, Other, Route
 from queen.server.sight import hidden_queues
 from queen.service.append import Append
 from queen.service.broker import Broker
@@ -49,12 +49,39 @@ from queen.service.staging import Scheduled
 from queen.wire import answers
 from queen.wire.answers import MAX_ITEMS
 from queen.wire.requests import LoosePushRequest, PushItem, PushRequest
+from queen.wire.results import PushResult, SegmentResult
 
 _FRAMES = CONTENT_TYPE.encode()
 
 _decoder = msgspec.json.Decoder(PushRequest)
 _loose_decoder = msgspec.json.Decoder(LoosePushRequest)
 _item_decoder = msgspec.json.Decoder(PushItem)
+
+
+_DOC = Doc(
+    "messages",
+    "Push messages",
+    """\
+Stores messages; when the answer comes, they are on disk. A queue or partition that does not
+exist yet is made. Items of one request to one partition keep their order. When some items
+are wrong, the others are stored all the same: the 400 lists both.
+
+Whole segments can be sent as frames; each is stored as it came, and answered by one result.""",
+    body=PushRequest,
+    other_body=Other(CONTENT_TYPE, "Frames, one after the other; see `queen.core.frame`."),
+    answers={201: (list[PushResult], list[SegmentResult])},
+    example={
+        "items": [
+            {
+                "queue": "orders",
+                "partition": "customer-7",
+                "transactionId": "order-1042",
+                "payload": {"order": 1042, "total": 99.5},
+            },
+            {"queue": "orders", "payload": {"order": 1043}},
+        ]
+    },
+)
 
 
 class Planned(NamedTuple):
@@ -70,7 +97,7 @@ class PushRoutes:
         self._broker = broker
 
     def routes(self) -> list[Route]:
-        return [Route("POST", "/api/v1/push", Role.WRITE, self.push, scoped=True)]
+        return [Route("POST", "/api/v1/push", Role.WRITE, self.push, _DOC, scoped=True)]
 
     async def push(self, request: Request) -> Response:
         body = request.body

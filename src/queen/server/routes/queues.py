@@ -11,12 +11,33 @@ from queen.server.access import Caller, Role
 from queen.server.audit import audit
 from queen.server.failures import decoded
 from queen.server.http import Request, Response, check_name
-from queen.server.routing import Route
+from queen.server.routing import Doc, Route
 from queen.server.sight import queue_for
 from queen.service.broker import Broker
-from queen.wire.requests import ConfigureRequest
+from queen.wire.requests import ConfigureRequest, QueueConfiguration
+from queen.wire.results import ConfigureAnswer, DeleteQueueAnswer
 
 _decoder = msgspec.json.Decoder(ConfigureRequest)
+
+_CONFIGURE = Doc(
+    "queues",
+    "Create a queue, or overwrite its configuration",
+    "An option that is left out, or null, has its default, not what it was before.",
+    body=QueueConfiguration,
+    answers={201: ConfigureAnswer},
+    example={
+        "queue": "orders",
+        "namespace": "shop",
+        "task": "billing",
+        "options": {"leaseTime": 60, "retryLimit": 5},
+    },
+)
+_DELETE = Doc(
+    "queues",
+    "Delete a queue with everything in it",
+    "Partitions, messages, cursors and dead letters go with it.",
+    answers={200: DeleteQueueAnswer},
+)
 
 
 class QueueRoutes:
@@ -25,12 +46,13 @@ class QueueRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/api/v1/configure", Role.WRITE, self.configure, scoped=True),
+            Route("POST", "/api/v1/configure", Role.WRITE, self.configure, _CONFIGURE, scoped=True),
             Route(
                 "DELETE",
                 "/api/v1/resources/queues/{queue}",
                 Role.ADMIN,
                 self.delete,
+                _DELETE,
                 scoped=True,
             ),
         ]
@@ -43,15 +65,15 @@ class QueueRoutes:
         task = wanted.task or ""
         queue_id, partition = await self._broker.configure(wanted.queue, namespace, task, options)
         await audit(self._broker, request, "queue.configure", wanted.queue, namespace=namespace)
-        answer = {
-            "configured": True,
-            "queue": wanted.queue,
-            "namespace": namespace,
-            "task": task,
-            "options": options,
-            "queueId": queue_id,
-            "partitionId": partition.uuid,
-        }
+        answer = ConfigureAnswer(
+            configured=True,
+            queue=wanted.queue,
+            namespace=namespace,
+            task=task,
+            options=options,
+            queueId=queue_id,
+            partitionId=partition.uuid,
+        )
         return Response(201, msgspec.json.encode(answer))
 
     async def _namespace_for(self, caller: Caller, wanted: ConfigureRequest) -> str:
@@ -71,7 +93,7 @@ class QueueRoutes:
         await queue_for(self._broker, request.caller, name)
         existed = await self._broker.delete_queue(name)
         await audit(self._broker, request, "queue.delete", name, existed=existed)
-        answer = {"deleted": True, "queue": name, "existed": existed}
+        answer = DeleteQueueAnswer(deleted=True, queue=name, existed=existed)
         return Response(200, msgspec.json.encode(answer))
 
 

@@ -237,7 +237,7 @@ _PARTITIONS = Doc(
     _TAG,
     "A page of the partitions of a queue",
     query=(
-        Param("queue", str, "The queue; needed"),
+        Param("queue", str, "The queue.", example="orders", required=True),
         *page_params(_MAX_PARTITIONS, _MAX_PARTITIONS),
     ),
     answers={200: wire.PartitionList},

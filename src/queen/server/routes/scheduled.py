@@ -16,6 +16,7 @@ from queen.server.sight import queue_for
 from queen.service.broker import Broker
 from queen.storage.database import Record
 from queen.wire.answers import iso
+from queen.wire.parts import TransactionId
 from queen.wire.scheduled import Cancelled, ScheduledMessage, ScheduledPage
 
 _MAX_PAGE = 1000
@@ -36,6 +37,7 @@ _CANCEL = Doc(
     summary="Cancel what is scheduled under a transaction id",
     about="Whatever this removes is never delivered. What is due already cannot be cancelled.",
     answers={200: Cancelled},
+    path=(Param("transactionId", TransactionId, "What it was pushed with.", example="order-1042"),),
 )
 
 

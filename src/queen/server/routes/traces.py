@@ -27,6 +27,7 @@ from queen.service.catalog import Partition
 from queen.storage.database import Record
 from queen.wire import traces as wire
 from queen.wire.answers import iso
+from queen.wire.parts import PartitionId, TransactionId
 
 _decoder = msgspec.json.Decoder(wire.TraceRequest)
 
@@ -45,6 +46,17 @@ def _page(default: int) -> tuple[Param, ...]:
     )
 
 
+MESSAGE_PATH = (
+    Param(
+        "partition",
+        PartitionId,
+        "The id of a partition.",
+        example="00000000-0000-8007-bfff-ffffffffffff",
+    ),
+    Param("message", TransactionId, "The transaction id of a message.", example="order-1042"),
+)
+
+
 class TraceRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -55,6 +67,12 @@ class TraceRoutes:
             "Record an event of a message",
             body=wire.TraceRequest,
             answers={201: wire.TraceRecorded},
+            example={
+                "transactionId": "order-1042",
+                "partitionId": "00000000-0000-8007-bfff-ffffffffffff",
+                "data": {"text": "card charged"},
+                "traceNames": ["checkout-1042"],
+            },
         )
         names = Doc(
             "traces", "Names, the last used first", query=_page(50),
@@ -66,7 +84,7 @@ class TraceRoutes:
         )  # fmt: skip
         of_message = Doc(
             "traces", "The events of a message, oldest first", query=_page(_MAX_LIMIT),
-            answers={200: wire.Traces},
+            answers={200: wire.Traces}, path=MESSAGE_PATH,
         )  # fmt: skip
         root = "/api/v1/traces"
         return [

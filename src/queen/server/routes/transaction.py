@@ -16,16 +16,44 @@ from queen.server.failures import decoded
 from queen.server.http import Request, Response
 from queen.server.routes.ack import Prepared, prepare
 from queen.server.routes.push import Later, Planned, only_visible, part_by_time, plan
-from queen.server.routing import Route
+from queen.server.routing import Doc, Route
 from queen.server.sight import check_lease
 from queen.service.broker import Broker
 from queen.service.transact import Guard
 from queen.wire.answers import iso
-from queen.wire.requests import AckOperation, PushItem, PushOperation, TransactionRequest
+from queen.wire.requests import (
+    MAX_OPERATIONS,
+    AckOperation,
+    PushItem,
+    PushOperation,
+    TransactionRequest,
+)
+from queen.wire.results import TransactionAnswer
 
 _decoder = msgspec.json.Decoder(TransactionRequest)
 
-MAX_OPERATIONS = 10_000
+_DOC = Doc(
+    "messages",
+    "Acknowledge and push in one transaction",
+    """\
+All operations are done in one transaction of the database, or none is. An ack whose lease is
+no longer held, or a required lease that has ended, is a 409 and nothing was done.""",
+    body=TransactionRequest,
+    answers={200: TransactionAnswer},
+    example={
+        "operations": [
+            {
+                "type": "ack",
+                "transactionId": "order-1042",
+                "partitionId": "00000000-0000-8007-bfff-ffffffffffff",
+                "leaseId": "6f1c1f0e-6a0b-4e5c-9a39-1c5b0f4f2a11",
+                "consumerGroup": "billing",
+            },
+            {"type": "push", "items": [{"queue": "invoices", "payload": {"order": 1042}}]},
+        ]
+    },
+    errors=(409,),
+)
 
 
 class TransactionRoutes:
@@ -33,7 +61,7 @@ class TransactionRoutes:
         self._broker = broker
 
     def routes(self) -> list[Route]:
-        return [Route("POST", "/api/v1/transaction", Role.WRITE, self.transact, scoped=True)]
+        return [Route("POST", "/api/v1/transaction", Role.WRITE, self.transact, _DOC, scoped=True)]
 
     async def transact(self, request: Request) -> Response:
         wanted = decoded(_decoder, request.body)
