@@ -1,0 +1,86 @@
+"""Every example in the API document is sent for real and works.
+
+Ids in examples are made up. Here they stand for a message that was just pushed and leased:
+each is replaced by the real one before the request is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.api import Answer, Api
+from tests.conftest import ServerProcess
+from tests.documented import Documented
+
+_PARTITION_ID = "00000000-0000-8007-bfff-ffffffffffff"
+_LEASE_ID = "6f1c1f0e-6a0b-4e5c-9a39-1c5b0f4f2a11"
+_TRANSACTION_ID = "order-1042"
+_DEAD_LETTER = "40201"
+_ACCESS_ID = "tok_example"
+# What can be asked only of a message that a group has given up.
+_ABOUT_DEAD = {"/api/v1/messages/{partition}/{message}/retry"}
+
+
+def _real_ids(api: Api, *, about_dead: bool) -> dict[str, str]:
+    """Make the queue, group and lease that the examples speak of; return their ids."""
+    assert api.configure("orders", leaseTime=60).status == 201
+    assert api.call("POST", "/api/v1/consumer-groups/billing/resume").status < 500
+    one = str(uuid.uuid4())
+    for name in ("Default", one):
+        item = {"queue": "orders", "partition": name, "transactionId": one, "payload": 1}
+        assert api.push(item).status == 201
+    (message,) = api.messages("orders", one, consumerGroup="billing")
+    (dead,) = api.messages("orders", "Default", consumerGroup="billing")
+    assert api.ack(dead, "dlq").status == 200
+    (letter,) = api.call("GET", "/api/v1/dlq?queue=orders&limit=1").json["messages"]
+    later = {"queue": "orders", "transactionId": one, "payload": 1, "delay": 3600}
+    assert api.push(later).status == 201
+    token = api.call("POST", "/api/v1/tokens", {"name": "billing", "role": "read-write"})
+    if about_dead:
+        message |= {"transactionId": dead["transactionId"], "partitionId": dead["partitionId"]}
+    return {
+        _TRANSACTION_ID: message["transactionId"],
+        _PARTITION_ID: message["partitionId"],
+        _LEASE_ID: message["leaseId"],
+        _DEAD_LETTER: letter["id"],
+        _ACCESS_ID: token.json["id"],
+    }
+
+
+def _with(ids: dict[str, str], text: str) -> str:
+    for example, real in ids.items():
+        text = text.replace(example, real)
+    return text
+
+
+def _send(api: Api, method: str, path: str, operation: dict[str, Any]) -> Answer:
+    ids = _real_ids(api, about_dead=path in _ABOUT_DEAD)
+    query = []
+    for param in operation.get("parameters", []):
+        value = param.get("example")
+        if param["in"] == "path":
+            real = _with(ids, str(value if value is not None else "anything"))
+            path = path.replace(f"{{{param['name']}}}", quote(real, safe=""))
+        elif value is not None:
+            query.append(f"{param['name']}={quote(_with(ids, str(value)))}")
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    body = _with(ids, json.dumps(content["example"])) if "example" in content else None
+    return api.call(method, "?".join([path, "&".join(query)]).rstrip("?"), body)
+
+
+@pytest.mark.timeout(300)
+def test_every_example_works(own_server: ServerProcess) -> None:
+    api = own_server.api()
+    document = Documented(api.call("GET", "/openapi.json").json)
+    failed = []
+    for method, path, operation in document.operations():
+        answer = _send(api, method, path, operation)
+        document.check(method, path, answer)
+        if answer.status >= 300:
+            failed.append(f"{method} {path}: {answer.status} {answer.raw.decode()}")
+    assert not failed, "\n".join(failed)
