@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lint types contracts unit test demo bench lock clean
+.PHONY: help setup check format lint types contracts unit test demo bench reference lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -47,6 +47,9 @@ demo: $(STAMP) ## Serve, push 10,000 messages, consume them with two groups, sho
 
 bench: $(STAMP) ## Measure and print the table of rates
 	$(BIN)/python -m benchmarks
+
+reference: $(STAMP) ## Write docs/reference/http.md from the served API document
+	$(BIN)/python -m tools.reference
 
 lock: ## Resolve requirements/*.in again (needs uv)
 	for each in dev original-0.15.0 original-2.6.0; do \

@@ -1,0 +1,11 @@
+"""The pages of the reference say what the server does."""
+
+from __future__ import annotations
+
+from tools.reference import PAGE, render, served
+
+from tests.conftest import ServerProcess
+
+
+def test_the_reference_of_the_api_is_up_to_date(server: ServerProcess) -> None:
+    assert PAGE.read_text() == render(served(server.url)), "run `make reference`"
