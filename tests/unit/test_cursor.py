@@ -14,6 +14,7 @@ from queen.core.cursor import (
     acked_up_to,
     bits_from_bytes,
     bits_to_bytes,
+    set_aside,
     settle,
 )
 
@@ -109,3 +110,33 @@ def test_any_order_of_acks_ends_at_the_same_place(order: list[int], size: int) -
 @given(st.integers(0, 2**200))
 def test_bits_survive_storage(bits: int) -> None:
     assert bits_from_bytes(bits_to_bytes(bits)) == bits
+
+
+def test_what_is_given_back_without_fault_has_not_been_tried() -> None:
+    after = settle(leased(end=12), LEASE, {11: Wish.RETRY}, 3)
+    after = settle(after.cursor, LEASE, {10: Wish.DONE}, 3)
+    assert (after.cursor.committed, after.cursor.lease_id) == (11, None)
+    assert after.cursor.attempts == 0
+    assert not after.must_wait
+
+
+def test_only_a_lease_with_failures_makes_the_rest_wait() -> None:
+    wishes = {10: Wish.RETRY, 11: Wish.FAILED}
+    failed = settle(leased(end=12), LEASE, wishes, 3)
+    assert failed.must_wait
+    again = Cursor(10, 10, 11, OTHER, True, 1, failures=failed.cursor.failures)
+    assert not settle(again, OTHER, {10: Wish.DONE}, 3).must_wait
+
+
+def test_a_message_set_aside_under_a_lease_leaves_its_deliveries_behind() -> None:
+    cursor = leased()
+    cursor.attempts = 3
+    after = set_aside(cursor, 10)
+    assert (after.committed, after.attempts, after.lease_id) == (11, 1, LEASE)
+
+
+def test_setting_another_message_aside_forgives_the_first_one_nothing() -> None:
+    lapsed = leased()
+    lapsed.attempts, lapsed.live = 3, False
+    after = set_aside(lapsed, 12)
+    assert (after.committed, after.attempts, after.batch_end) == (10, 3, 15)

@@ -108,8 +108,9 @@ def settle(
         _mark(after, offset, Wish.DONE, retry_limit)
     for offset, wish in wishes.items():
         after.verdicts[offset] = _mark(after, offset, wish, retry_limit)
+    has_failures = _has_failures(after.cursor)
     _advance(after.cursor)
-    after.must_wait = after.cursor.lease_id is None and bool(after.cursor.failures)
+    after.must_wait = after.cursor.lease_id is None and has_failures
     return after
 
 
@@ -119,11 +120,20 @@ def set_aside(cursor: Cursor, offset: int) -> Cursor:
     if not is_done(after, offset):
         after.acked |= 1 << (offset - after.committed)
         after.failed &= ~(1 << (offset - after.committed))
-        if not after.live:
-            after.attempts = 0
-            _end_lease(after)
-        _pass_over_done(after)
+        if _pass_over_done(after):
+            inside = after.batch_end is not None and after.committed < after.batch_end
+            after.attempts = 1 if inside else 0
+            if not inside and not after.live:
+                _end_lease(after)
     return after
+
+
+def _has_failures(cursor: Cursor) -> bool:
+    """Whether a message that was given back in this lease has ever failed."""
+    return any(
+        offset >= cursor.committed and cursor.failed >> (offset - cursor.committed) & 1
+        for offset in cursor.failures
+    )
 
 
 def _refused(cursor: Cursor, lease_id: uuid.UUID | None, wishes: Mapping[int, Wish]) -> Settled:
@@ -189,8 +199,10 @@ def _advance(cursor: Cursor) -> None:
     if cursor.committed >= cursor.batch_end:
         cursor.attempts = 0
     elif steps:
-        # What is left was delivered in this lease, so it has used one attempt.
-        cursor.attempts = 1
+        # What is left was delivered in this lease, so it has used one attempt, unless it was
+        # given back without fault.
+        blameless = cursor.failed & 1 and cursor.committed not in cursor.failures
+        cursor.attempts = 0 if blameless else 1
     if steps or ended:
         _leave_receipt(cursor, cursor.lease_id, cursor.batch_end if ended else cursor.committed)
     if ended:

@@ -334,7 +334,9 @@ def _apply(one: Settlement, cursor: Cursor) -> Settled:
     ids: dict[int, str] = {}
     for transaction_id, wish in one.wishes.items():
         one.verdicts[transaction_id] = Verdict.LOST
-        for offset in one.span.offsets_of(transaction_id):
+        # The last one answers for all: a message that was shown, if there is one.
+        offsets = one.span.offsets_of(transaction_id)
+        for offset in sorted(offsets, key=one.span.hidden.__contains__, reverse=True):
             wishes[offset] = wish
             ids[offset] = transaction_id
     options = one.partition.queue.options

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from queen.core.frame import CODEC_RAW
+from queen.core.visibility import DELETED
 from queen.service.catalog import Partition
 from queen.service.message import Message, message_at
 from queen.service.vault import Vault
@@ -45,7 +46,7 @@ class Burial:
     async def messages(
         self, transaction: Transaction, places: Iterable[Place]
     ) -> dict[Place, Message]:
-        """Read messages; those that retention has removed are left out."""
+        """Read messages; those that retention has removed, or somebody deleted, are left out."""
         wanted: dict[int, set[int]] = defaultdict(set)
         for partition, offset in places:
             wanted[partition].add(offset)
@@ -59,8 +60,11 @@ class Burial:
         found: dict[Place, Message] = {}
         for row in rows:
             segment, base = self._vault.segment(row), row["base_offset"]
+            deleted = segment.column(DELETED)
             for offset in wanted[row["partition_id"]]:
-                if base <= offset < row["end_offset"]:
+                if not base <= offset < row["end_offset"]:
+                    continue
+                if deleted is None or not deleted[offset - base]:
                     message = message_at(segment, offset - base, offset, row["created_at"])
                     found[row["partition_id"], offset] = message
         return found

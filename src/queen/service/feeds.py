@@ -60,9 +60,10 @@ class Grant:
 
     def attempt_of(self, offset: int) -> int:
         """Return the how-manyth delivery of a message this is, as far as it is known."""
+        attempt = self.failures.get(offset, 0) + 1
         if offset == self.start or offset < self.seen:
-            return self.attempt
-        return self.failures.get(offset, 0) + 1
+            return max(attempt, self.attempt)
+        return attempt
 
 
 class Pop:

@@ -26,7 +26,8 @@ set committed = w.committed, batch_start = w.batch_start, batch_end = w.batch_en
     attempts = w.attempts, acked = w.acked, failed = w.failed, failures = w.failures,
     receipts = w.receipts,
     retry_at = case when w.retry_ms > 0
-                    then clock_timestamp() + w.retry_ms * interval '1 millisecond' end
+                    then clock_timestamp() + w.retry_ms * interval '1 millisecond'
+                    else c.retry_at end
 from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::bigint[], $6::uuid[],
             $7::integer[], $8::bytea[], $9::bytea[], $10::bytea[], $11::bytea[], $12::bigint[])
      w (partition_id, group_id, committed, batch_start, batch_end, lease_id, attempts, acked,
