@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote, unquote_plus
@@ -12,6 +13,7 @@ from queen.server.access import TRUSTED, Caller
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _MAX_QUERY = 64
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,20}")
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -89,10 +91,9 @@ class Query:
         text = self._values.get(name)
         if not text:
             return default
-        try:
-            value = int(text)
-        except ValueError:
-            raise BadRequest(f"query parameter {name!r} is not a whole number") from None
+        if not _WHOLE_NUMBER.fullmatch(text):
+            raise BadRequest(f"query parameter {name!r} is not a whole number")
+        value = int(text)
         if not low <= value <= high:
             raise BadRequest(f"query parameter {name!r} must be between {low} and {high}")
         return value

@@ -17,7 +17,7 @@ import msgspec
 from queen.core.cipher import KeyRing
 from queen.core.names import DEFAULT_PARTITION
 from queen.core.options import QueueOptions
-from queen.errors import EncryptionUnavailable, QueenError
+from queen.errors import EncryptionUnavailable, QueenError, Unavailable
 from queen.service.ack import Acker
 from queen.service.activity import Activity, ServerName
 from queen.service.browse import Browser
@@ -48,6 +48,7 @@ from queen.service.vitals import Vitals
 from queen.storage.database import Database, Transaction, session_settings
 
 _FORGET_ROWS = 10_000
+_DELETE_TRIES = 6
 _FORGET_INTERVAL_S = 600.0
 
 
@@ -273,9 +274,21 @@ class Broker:
     async def delete_queue(self, queue: str) -> bool:
         """Delete a queue with everything in it; false when there is none."""
         known = await self.catalog.queue(queue)
-        existed: bool = await self.database.fetchval("delete_queue", queue)
+        existed = await self._delete(queue)
         self.catalog.forget_queue(queue)
         if known is not None:
             self.popper.forget_queue(known.id)
         self.signals.options_changed()
         return existed
+
+    async def _delete(self, queue: str) -> bool:
+        """Delete until nobody adds a partition or a group in the same moment."""
+        for attempt in range(_DELETE_TRIES):
+            try:
+                existed: bool = await self.database.fetchval("delete_queue", queue)
+                return existed
+            except Unavailable:
+                if attempt == _DELETE_TRIES - 1:
+                    raise
+                await asyncio.sleep(0.01 * 2**attempt)
+        raise AssertionError("unreachable")

@@ -161,7 +161,9 @@ class Catalog:
         await self._load_queues(queues)
         for name in queues:
             await self.ensure_queue(name)
-        pairs = [(self._queues[q], p) for q, p in wanted if p not in self._queues[q].partitions]
+        # One that was deleted in the same moment is missing; the next try makes it anew.
+        known = [(self._queues[q], p) for q, p in wanted if q in self._queues]
+        pairs = [(queue, p) for queue, p in known if p not in queue.partitions]
         if pairs:
             await self._resolve_partitions(pairs)
         for queue, partition in pairs:
