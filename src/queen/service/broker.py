@@ -236,7 +236,8 @@ class Broker:
         self.signals.options_changed()
         await self.catalog.resolve([(queue, DEFAULT_PARTITION)])
         partition = self.catalog.known(queue, DEFAULT_PARTITION)
-        assert partition is not None
+        if partition is None:
+            raise Unavailable("the queue was deleted at the same moment")
         return queue_id, partition
 
     async def now(self) -> datetime:
