@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from tests.api import Answer, Api
+from tests.contract.conftest import refresh
 
 ROOT = "/api/v1/consumer-groups"
 
@@ -17,7 +18,8 @@ def path_of(group: str, *parts: str) -> str:
 
 
 def entries(api: Api, queue: str) -> dict[str, Any]:
-    """The groups of a queue, by name."""
+    """The groups of a queue, by name, counted now."""
+    refresh(api)
     answer = api.call("GET", ROOT)
     assert answer.status == 200, answer.raw
     return {one["name"]: one for one in answer.json if one["queueName"] == queue}

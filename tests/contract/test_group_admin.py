@@ -5,19 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import asyncpg
 import pytest
 
+from queen.service.lag import Lag
+from queen.storage.database import Database
 from tests.api import Api
 from tests.conftest import ServerProcess
-from tests.contract.conftest import Park, age
+from tests.contract.conftest import Park, age, refresh
 from tests.contract.groupcalls import (
     ROOT,
     delete,
     detail,
     entries,
     eventually,
+    moved,
     path_of,
     pause,
     resume,
@@ -49,6 +53,9 @@ async def test_a_group_is_listed_with_what_it_has_not_read(
     assert stands["b"]["partitionId"] == leased["partitionId"]
     assert 600 <= stands["a"]["timeLagSeconds"] < 700
     assert (stands["a"]["position"], stands["a"]["head"]) == (2, 3)
+    whole = api.call("GET", path_of("g")).json[queue]
+    for key in ("totalLag", "partitionsWithLag", "members", "maxTimeLag", "activeLeases"):
+        assert whole[key] == one[key], key
 
 
 def test_a_group_that_has_read_everything_has_no_lag(api: Api, queue: str) -> None:
@@ -113,6 +120,7 @@ async def test_lagging_partitions_come_worst_first(
         await age(connection, queue, 7200)
     api.pop(queue, "worst", consumerGroup=group, autoAck="true")
     api.pop(queue, "fine", batch=2, consumerGroup=group, autoAck="true")
+    refresh(api)
     found = api.call("GET", f"{ROOT}/lagging?minLagSeconds=3600").json
     assert [one["time_lag_seconds"] for one in found] == sorted(
         (one["time_lag_seconds"] for one in found), reverse=True
@@ -127,6 +135,60 @@ async def test_lagging_partitions_come_worst_first(
     assert mine[0]["oldest_unconsumed_at"].endswith("Z")
     later = api.call("GET", f"{ROOT}/lagging?minLagSeconds=18000").json
     assert [one["partition_name"] for one in later if one["consumer_group"] == group] == ["worst"]
+
+
+def test_a_small_installation_sees_lag_at_once(
+    start_server: Callable[..., ServerProcess], queue: str, tmp_path: Path
+) -> None:
+    """No refresh, no wait: counting is cheap, so whoever asks counts."""
+    api = start_server("--data-dir", str(tmp_path)).api()
+
+    def told() -> tuple[int, list[int]]:
+        (one,) = api.call("GET", ROOT).json
+        late = api.call("GET", f"{ROOT}/lagging?minLagSeconds=0").json
+        return one["totalLag"], [row["offset_lag"] for row in late]
+
+    api.push_many(queue, 3)
+    api.pop(queue, consumerGroup="g", autoAck="true")
+    assert told() == (2, [2])
+    moved(api, "g", queue, toBeginning=True)
+    assert told() == (3, [3])
+    moved(api, "g", queue, toEnd=True)
+    assert told() == (0, [])
+    moved(api, "g", queue, toBeginning=True)
+    api.delete_queue(queue)
+    assert api.call("GET", f"{ROOT}/lagging?minLagSeconds=0").json == []
+
+
+async def test_lag_is_shown_by_namespace(
+    api: Api, queue: str, database: Database, connection: asyncpg.Connection
+) -> None:
+    for name in (f"{queue}-x", f"{queue}-y"):
+        api.call("POST", "/api/v1/configure", {"queue": name, "namespace": name, "task": "t"})
+        api.push_many(name, 1)
+        await age(connection, name, 60)
+        api.pop(name, "none", consumerGroup="g")
+    refresh(api)
+    now = await connection.fetchval("select clock_timestamp()")
+    for among in ([f"{queue}-x"], [f"{queue}-y"], [f"{queue}-x", f"{queue}-y"], []):
+        found = await Lag(database).lagging(now, among)
+        assert [row["queue"] for row in found] == among
+
+
+def test_a_group_of_several_queues_comes_in_one_page(api: Api, queue: str) -> None:
+    group = f"g-{queue}"
+    queues = [f"{queue}-{n}" for n in range(3)]
+    for name in queues:
+        items = [{"queue": name, "partition": f"p{n}", "payload": n} for n in range(400)]
+        api.push(*items)
+        api.pop(name, consumerGroup=group)
+    first = api.call("GET", path_of(group)).json
+    assert list(first) == queues
+    assert [len(one["partitions"]) for one in first.values()] == [333] * 3
+    assert all(one["hasMore"] for one in first.values())
+    rest = api.call("GET", f"{path_of(group)}?offset=333").json
+    assert [len(one["partitions"]) for one in rest.values()] == [67] * 3
+    assert not any(one["hasMore"] for one in rest.values())
 
 
 @pytest.mark.parametrize(

@@ -12,22 +12,13 @@ import asyncpg
 import pytest
 
 from tests.api import Api
-from tests.contract.conftest import age
+from tests.contract.conftest import age, refresh
 
 
 def _get(api: Api, path: str) -> Any:
     answer = api.call("GET", f"/api/v1/{path}")
     assert answer.status == 200, answer
     return answer.json
-
-
-def _refresh(api: Api) -> None:
-    """Count now. Another server may be at it; its numbers are as new."""
-    for _ in range(50):
-        answer = api.call("POST", "/api/v1/stats/refresh")
-        if answer.status == 200 and not answer.json["skipped"]:
-            return
-    raise AssertionError(answer)
 
 
 def _summary(api: Api, queue: str) -> Any:
@@ -38,17 +29,17 @@ def _summary(api: Api, queue: str) -> Any:
 def test_a_queue_is_counted_as_it_is_used(api: Api, queue: str) -> None:
     api.configure(queue)
     api.push_many(queue, 10)
-    _refresh(api)
+    refresh(api)
     counts = _summary(api, queue)["messages"]
     assert (counts["total"], counts["pending"], counts["written"]) == (10, 10, 10)
 
     popped = api.messages(queue, batch=4)
-    _refresh(api)
+    refresh(api)
     counts = _summary(api, queue)["messages"]
     assert (counts["pending"], counts["processing"], counts["completed"]) == (6, 4, 0)
 
     api.ack_batch(popped)
-    _refresh(api)
+    refresh(api)
     counts = _summary(api, queue)["messages"]
     assert (counts["pending"], counts["processing"], counts["completed"]) == (6, 0, 4)
 
@@ -57,7 +48,7 @@ def test_a_message_is_pending_until_every_group_has_done_it(api: Api, queue: str
     api.push_many(queue, 10)
     api.messages(queue, batch=10, consumerGroup="fast", autoAck="true")
     api.messages(queue, batch=3, consumerGroup="slow", autoAck="true")
-    _refresh(api)
+    refresh(api)
     detail = _get(api, f"resources/queues/{queue}")
     assert detail["totals"]["pending"] == 7 and detail["totals"]["completed"] == 3
     assert {one["name"]: one["pending"] for one in detail["groups"]} == {"fast": 0, "slow": 7}
@@ -68,20 +59,20 @@ def test_dead_letters_are_counted(api: Api, queue: str) -> None:
     api.push_many(queue, 3)
     for message in api.messages(queue, batch=2):
         api.ack(message, "dlq")
-    _refresh(api)
+    refresh(api)
     counts = _summary(api, queue)["messages"]
     assert counts["deadLetter"] == 2 and counts["pending"] == 1
 
 
 def test_bytes_are_counted(api: Api, queue: str) -> None:
     api.push_many(queue, 3)
-    _refresh(api)
+    refresh(api)
     assert _summary(api, queue)["storedBytes"] > 3 * 8
 
 
 def test_a_page_of_partitions_and_the_totals_of_all(api: Api, queue: str) -> None:
     api.push(*[{"queue": queue, "partition": f"p{n}", "payload": n} for n in range(25)])
-    _refresh(api)
+    refresh(api)
     first = _get(api, f"resources/queues/{queue}?limit=10")
     last = _get(api, f"resources/queues/{queue}?limit=10&offset=20")
     middle = _get(api, f"resources/queues/{queue}?limit=10&offset=10")
@@ -102,7 +93,7 @@ def test_labels_add_their_queues_up(api: Api, queue: str) -> None:
         body = {"queue": f"{queue}-{number}", "namespace": f"ns-{queue}", "task": f"t-{queue}"}
         api.call("POST", "/api/v1/configure", body)
         api.push_many(f"{queue}-{number}", 2 + number)
-    _refresh(api)
+    refresh(api)
     spaces = {one["namespace"]: one for one in _get(api, "resources/namespaces")["namespaces"]}
     tasks = {one["task"]: one for one in _get(api, "resources/tasks")["tasks"]}
     for found in (spaces[f"ns-{queue}"], tasks[f"t-{queue}"]):
@@ -122,7 +113,7 @@ async def test_lag_is_the_age_of_the_oldest_message_not_done(
     api.messages(queue, consumerGroup="behind", autoAck="true")
     api.messages(queue, batch=2, consumerGroup="nearly", autoAck="true")
     api.messages(queue, batch=3, consumerGroup="done", autoAck="true")
-    _refresh(api)
+    refresh(api)
     groups = _get(api, f"resources/queues/{queue}")["groups"]
     lags = {one["name"]: one["lagSeconds"] for one in groups}
     assert 100 <= lags["behind"] < 160
@@ -131,11 +122,11 @@ async def test_lag_is_the_age_of_the_oldest_message_not_done(
 
 
 def test_the_overview_adds_everything_up(api: Api, queue: str) -> None:
-    _refresh(api)
+    refresh(api)
     before = _get(api, "resources/overview")
     api.push_many(queue, 5)
     api.messages(queue, batch=2, autoAck="true")
-    _refresh(api)
+    refresh(api)
     after = _get(api, "resources/overview")
     assert after["queues"] == before["queues"] + 1
     assert after["messages"]["total"] >= before["messages"]["total"] + 5
@@ -146,14 +137,14 @@ def test_the_overview_adds_everything_up(api: Api, queue: str) -> None:
 
 def test_a_deleted_queue_takes_its_numbers_along(api: Api, queue: str) -> None:
     api.push_many(queue, 5)
-    _refresh(api)
+    refresh(api)
     assert _summary(api, queue)["messages"]["total"] == 5
     api.delete_queue(queue)
     assert _get(api, f"resources/queues?queue={queue}")["queues"] == []
     assert api.call("GET", f"/api/v1/resources/queues/{queue}").status == 404
     assert _get(api, f"analytics/queue-ops?queue={queue}")["series"] == []
     api.push_many(queue, 1)
-    _refresh(api)
+    refresh(api)
     assert _summary(api, queue)["messages"]["written"] == 1
 
 
@@ -162,7 +153,7 @@ async def test_a_deleted_queue_leaves_no_row_of_numbers(
 ) -> None:
     api.push_many(queue, 5)
     api.messages(queue)
-    _refresh(api)
+    refresh(api)
     queue_id = await connection.fetchval("select id from queues where name = $1", queue)
     tables = ("queue_stats", "group_stats", "activity")
     for table in tables:
@@ -180,7 +171,7 @@ async def test_a_deleted_queue_leaves_no_row_of_numbers(
 def test_two_servers_tell_the_same(api: Api, other_api: Api, queue: str) -> None:
     api.push_many(queue, 3)
     other_api.push_many(queue, 4)
-    _refresh(other_api)
+    refresh(other_api)
     for one in (api, other_api):
         assert _summary(one, queue)["messages"]["total"] == 7
 
@@ -225,7 +216,7 @@ def test_unknown_queues_are_not_found(api: Api, queue: str) -> None:
 # ---- against a count by hand ----
 
 
-async def _by_hand(connection: asyncpg.Connection, queue: str) -> dict[str, Any]:
+async def _by_hand(connection: asyncpg.Connection, queue: str) -> dict[Any, Any]:
     """Count a queue message by message, without any of the statements under test."""
     at: datetime = await connection.fetchval("select clock_timestamp()")
     queue_id = await connection.fetchval("select id from queues where name = $1", queue)
@@ -239,12 +230,16 @@ async def _by_hand(connection: asyncpg.Connection, queue: str) -> dict[str, Any]
         (row["partition_id"], row["group_id"]): row
         for row in await connection.fetch("select * from cursors")
     }
-    counted: dict[str, Any] = {}
+    counted: dict[Any, Any] = {}
     undone: set[tuple[int, int]] = set()
     for group in groups:
         pending, oldest, leased = 0, None, 0
+        begun, lives, behind = 0, 0, {}
         for partition in partitions:
             cursor = cursors.get((partition["id"], group["id"]))
+            live = cursor is not None and (cursor["lease_until"] or at) > at
+            begun, lives = begun + (cursor is not None), lives + live
+            unread_here: list[datetime] = []
             for offset, created_at in written[partition["id"]].items():
                 if offset < partition["tail"]:
                     continue
@@ -256,9 +251,12 @@ async def _by_hand(connection: asyncpg.Connection, queue: str) -> dict[str, Any]
                     pending += 1
                     undone.add((partition["id"], offset))
                     oldest = min(oldest or created_at, created_at)
-                    live = cursor is not None and (cursor["lease_until"] or at) > at
+                    unread_here.append(created_at)
                     leased += bool(live and cursor and offset < cursor["batch_end"])
+            if unread_here:
+                behind[partition["id"]] = (len(unread_here), min(unread_here))
         counted[group["name"]] = (pending, leased, oldest)
+        counted[group["name"], "places"] = (begun, lives, len(behind), behind)
     retained = sum(
         offset >= partition["tail"]
         for partition in partitions
@@ -270,16 +268,23 @@ async def _by_hand(connection: asyncpg.Connection, queue: str) -> dict[str, Any]
     return counted
 
 
-async def _told(api: Api, queue: str, connection: asyncpg.Connection) -> dict[str, Any]:
-    _refresh(api)
+async def _told(api: Api, queue: str, connection: asyncpg.Connection) -> dict[Any, Any]:
+    refresh(api)
     detail = _get(api, f"resources/queues/{queue}")
-    told: dict[str, Any] = {}
+    told: dict[Any, Any] = {}
     rows = await connection.fetch(
-        "select g.name, s.oldest_unread_at from group_stats s join groups g on g.id = s.group_id"
+        "select g.name, g.id, s.* from group_stats s join groups g on g.id = s.group_id"
         " join queues q on q.id = g.queue_id where q.name = $1",
         queue,
     )
     oldest = {row["name"]: row["oldest_unread_at"] for row in rows}
+    for row in rows:
+        late = await connection.fetch(
+            "select * from lagging_partitions where group_id = $1", row["id"]
+        )
+        behind = {one["partition_id"]: (one["pending"], one["oldest_unread_at"]) for one in late}
+        sums = (row["members"], row["leased_partitions"], row["partitions_behind"])
+        told[row["name"], "places"] = (*sums, behind)
     for group in detail["groups"]:
         name = group["name"]
         told[name] = (group["pending"], group["processing"], oldest[name])
@@ -358,11 +363,11 @@ def test_bits_of_messages_done_out_of_turn_do_not_hide_them(api: Api, queue: str
     api.push_many(queue, 4)
     popped = api.messages(queue, batch=4)
     api.ack(popped[2])
-    _refresh(api)
+    refresh(api)
     assert _summary(api, queue)["messages"]["processing"] == 4
 
 
 def test_a_refresh_moves_the_instant_on(api: Api) -> None:
     stamp = _get(api, "resources/overview")["statsAt"]
-    _refresh(api)
+    refresh(api)
     assert _get(api, "resources/overview")["statsAt"] > stamp

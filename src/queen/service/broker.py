@@ -151,7 +151,9 @@ class Broker:
         self.tokens = Tokens(self.database)
 
     def _observe(self) -> None:
-        self.statistics = Statistics(self.database, self.jobs, self.activity.version)
+        self.statistics = Statistics(
+            self.database, self.jobs, lambda: self.activity.version() + self.groups.version
+        )
         self.jobs.add("forget_activity", _FORGET_INTERVAL_S, self._forget_activity)
         self.vitals = Vitals(
             self.database,

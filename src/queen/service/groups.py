@@ -45,6 +45,8 @@ class Groups:
         self._database = database
         self._popper = popper
         self._signals = signals
+        # Grows with everything that changes what a group has not read.
+        self.version = 0
 
     async def page(
         self,
@@ -67,10 +69,6 @@ class Groups:
             raise NotFound(f"Consumer group {group!r}{where} not found")
         return rows
 
-    async def names(self, group_ids: list[int]) -> dict[int, Record]:
-        rows = await self._database.fetch("group_names", group_ids)
-        return {row["id"]: row for row in rows}
-
     async def pause(self, rows: list[Record], paused: bool) -> None:
         """Give a group nothing from now on, or serve it again."""
         await self._database.fetch("pause_groups", [row["id"] for row in rows], paused)
@@ -80,6 +78,7 @@ class Groups:
     async def subscribe(self, rows: list[Record], starts_at: datetime) -> None:
         """Change where a group starts in partitions that it has not read yet."""
         await self._database.fetch("subscribe_groups", [row["id"] for row in rows], starts_at)
+        self.version += 1
         self._look_again(rows)
 
     async def delete(self, rows: list[Record], *, metadata: bool) -> int:
@@ -90,6 +89,7 @@ class Groups:
             deleted += await self._database.fetchval("delete_group", row["id"], metadata) or 0
             self._popper.forget_group(row["queue_id"], row["id"])
             self._signals.group_deleted(row["queue_id"], row["id"])
+        self.version += 1
         return deleted
 
     async def seek(
@@ -106,6 +106,7 @@ class Groups:
         if not rows:
             raise NotFound(f"Consumer group {group['name']!r} was deleted")
         if not dry:
+            self.version += 1
             self._popper.group_moved(group["queue_id"], group["id"])
             self._signals.group_moved(group["queue_id"], group["id"])
         (row,) = rows

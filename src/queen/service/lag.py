@@ -1,114 +1,85 @@
 """Lag: what groups have not read yet, and for how long it has been waiting.
 
-Messages are counted from where a group reads next to the head of the partition; seconds are
-the age of the first of them, on the database's clock. Everything is read page by page of
-partitions, so no statement gets slow with their number; only the number of pages grows.
+To know who waits longest means to look at every partition, so the statistics' count collects
+them on its way (`Worst`) and leaves them in a table. It is bounded: the worst thousand of
+all, and a share of ten thousand for each namespace, at most a thousand and at least one. With
+up to ten namespaces a caller that sees only some of them gets exactly their worst thousand;
+with more it gets fewer of each, but never nothing where something waits.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from queen.storage.database import Database, Record
 
-# Partitions of one group in one page, and groups in one statement.
-_PARTITIONS = 2000
-_GROUPS = 50
-_MAX_LAGGING = 1000
-# Longer than any message has been waiting: then none is late.
-_NEVER_S = 1e9
-
-
-@dataclass(slots=True)
-class Totals:
-    """All partitions of one group in one queue together."""
-
-    # Partitions the group has a cursor in.
-    members: int = 0
-    leases: int = 0
-    partitions_with_lag: int = 0
-    messages: int = 0
-    seconds: float = 0.0
-
-    def add(self, page: Record) -> None:
-        self.members += page["members"]
-        self.leases += page["leases"]
-        self.partitions_with_lag += page["partitions_with_lag"]
-        self.messages += page["total_lag"]
-        if page["oldest_at"] is not None:
-            self.seconds = max(self.seconds, _seconds(page["now"], page["oldest_at"]))
+MAX_LAGGING = 1000
+_ALL_NAMESPACES = 10_000
+# Partitions in one answer: each costs a few index probes.
+_MAX_PARTITIONS = 1000
 
 
 class Late(NamedTuple):
-    """A partition in which a group has had something to read for too long."""
+    """A partition in which a group has something to read. Those that wait longest sort first."""
 
-    seconds: float
-    group_id: int
-    partition_id: int
-    messages: int
     oldest_at: datetime
+    partition_id: int
+    group_id: int
+    pending: int
+
+
+class Worst:
+    """Those that wait longest, of everything that is added."""
+
+    def __init__(self, namespaces: int) -> None:
+        self.share = max(min(MAX_LAGGING, _ALL_NAMESPACES // max(namespaces, 1)), 1)
+        self._of_all: list[Late] = []
+        self._by_namespace: dict[str, list[Late]] = {}
+
+    def add(self, rows: list[Record]) -> None:
+        """Add what one page of partitions has found, in which none is there twice."""
+        found: defaultdict[str, list[Late]] = defaultdict(list)
+        for row in rows:
+            late = Late(row["oldest"], row["partition_id"], row["group_id"], row["outstanding"])
+            found[row["namespace"]].append(late)
+        for namespace, some in found.items():
+            kept = self._by_namespace.get(namespace, [])
+            self._by_namespace[namespace] = sorted([*kept, *some])[: self.share]
+            self._of_all += some
+        self._of_all = sorted(self._of_all)[:MAX_LAGGING]
+
+    def columns(self) -> tuple[list[Any], ...]:
+        """Return what was kept as `store_lagging` takes it."""
+        kept = set(self._of_all).union(*self._by_namespace.values())
+        return (
+            [one.group_id for one in kept],
+            [one.partition_id for one in kept],
+            [one.pending for one in kept],
+            [one.oldest_at for one in kept],
+        )
 
 
 class Lag:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def totals(self, group_ids: list[int]) -> dict[int, Totals]:
-        """Return the lag of groups, each in its queue."""
-        found = {one: Totals() for one in group_ids}
-        for at in range(0, len(group_ids), _GROUPS):
-            async for page in self._pages(group_ids[at : at + _GROUPS], _NEVER_S):
-                found[page["id"]].add(page)
-        return found
-
-    async def lagging(self, min_seconds: float, among: list[str] | None = None) -> list[Late]:
-        """Return the partitions that wait longest, of all groups; longer than a limit."""
-        worst: list[Late] = []
-        after = 0
-        while rows := await self._database.fetch("groups_after", after, _GROUPS, among):
-            after = rows[-1]["id"]
-            async for page in self._pages([row["id"] for row in rows], min_seconds):
-                worst = heapq.nlargest(_MAX_LAGGING, [*worst, *_late(page)])
-        return worst
+    async def lagging(self, before: datetime, among: list[str] | None = None) -> list[Record]:
+        """Return where something had waited since before an instant when it was counted."""
+        return await self._database.fetch("lagging_partitions", before, among, MAX_LAGGING)
 
     async def partitions(
         self, group_ids: list[int], limit: int, offset: int
-    ) -> dict[int, list[Record]]:
-        """Return a page of the partitions of each group's queue, and one more if there is."""
+    ) -> tuple[dict[int, list[Record]], set[int]]:
+        """Return a page of the partitions of each group's queue, and which groups have more.
+
+        A group that reads many queues gets fewer of each.
+        """
+        limit = min(limit, max(_MAX_PARTITIONS // max(len(group_ids), 1), 1))
         rows = await self._database.fetch("group_partitions", group_ids, limit + 1, offset)
         found: dict[int, list[Record]] = defaultdict(list)
         for row in rows:
             found[row["group_id"]].append(row)
-        return found
-
-    async def _pages(self, group_ids: list[int], min_seconds: float) -> AsyncIterator[Record]:
-        """Yield all pages of some groups, some groups in one statement."""
-        after = dict.fromkeys(group_ids, 0)
-        while after:
-            pages = await self._database.fetch(
-                "lag_pages", list(after), list(after.values()), min_seconds, _PARTITIONS
-            )
-            after = {}
-            for page in pages:
-                yield page
-                if page["seen"] == _PARTITIONS:
-                    after[page["id"]] = page["last"]
-
-
-def _late(page: Record) -> list[Late]:
-    if page["late_ids"] is None:
-        return []
-    columns = zip(page["late_ids"], page["late_lags"], page["late_at"], strict=True)
-    return [
-        Late(_seconds(page["now"], oldest), page["id"], partition, lag, oldest)
-        for partition, lag, oldest in columns
-    ]
-
-
-def _seconds(now: datetime, since: datetime) -> float:
-    return max((now - since).total_seconds(), 0.0)
+        more = {group_id for group_id, some in found.items() if len(some) > limit}
+        return {group_id: some[:limit] for group_id, some in found.items()}, more

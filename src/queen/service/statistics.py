@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from queen.errors import QueenError
 from queen.service.jobs import Jobs
+from queen.service.lag import MAX_LAGGING, Worst
 from queen.storage.database import Database, Record, Transaction
 
 JOB = "statistics"
@@ -64,6 +65,7 @@ class _Count:
         "leased",
         "leased_partitions",
         "letters",
+        "members",
         "oldest",
         "outstanding",
         "partitions",
@@ -74,6 +76,7 @@ class _Count:
     def __init__(self) -> None:
         self.partitions = self.written = self.retained = self.outstanding = 0
         self.leased = self.leased_partitions = self.done = self.behind = self.letters = 0
+        self.members = 0
         self.oldest: datetime | None = None
 
     def add(self, row: Record) -> None:
@@ -85,6 +88,7 @@ class _Count:
         self.leased_partitions += row["leased_partitions"]
         self.done += row["done"]
         self.behind += row["behind"]
+        self.members += row["members"]
         if row["oldest"] is not None:
             self.oldest = min(self.oldest or row["oldest"], row["oldest"])
 
@@ -183,10 +187,13 @@ class Statistics:
         started, version = time.perf_counter(), self._version()
         queues: defaultdict[int, _Count] = defaultdict(_Count)
         groups: defaultdict[int, _Count] = defaultdict(_Count)
-        await _count_partitions(transaction, at, queues, groups)
+        (namespaces,) = await transaction.fetch("stats_namespaces")
+        worst = Worst(namespaces["count"])
+        await _count_partitions(transaction, at, queues, groups, worst)
         await _count_letters(transaction, queues, groups)
         await transaction.execute("store_queue_stats", *_queue_columns(queues))
         await transaction.execute("store_group_stats", *_group_columns(groups))
+        await transaction.execute("store_lagging", *worst.columns())
         counts = (*queues.values(), *groups.values())
         rows = sum(one.partitions + one.letters for one in counts)
         took_ms = (time.perf_counter() - started) * 1000
@@ -218,6 +225,7 @@ async def _count_partitions(
     at: datetime,
     queues: defaultdict[int, _Count],
     groups: defaultdict[int, _Count],
+    worst: Worst,
 ) -> None:
     low, size = 0, _PAGE_PARTITIONS
     while size == _PAGE_PARTITIONS:
@@ -225,9 +233,13 @@ async def _count_partitions(
         size = bound["size"]
         if not size:
             return
-        for row in await transaction.fetch("stats_page", low, bound["high"], at):
+        limits = worst.share, MAX_LAGGING
+        rows = await transaction.fetch("stats_page", low, bound["high"], at, *limits)
+        worst.add([row for row in rows if row["partition_id"] is not None])
+        for row in rows:
             group_id = row["group_id"]
-            (queues[row["queue_id"]] if group_id is None else groups[group_id]).add(row)
+            if row["partition_id"] is None:
+                (queues[row["queue_id"]] if group_id is None else groups[group_id]).add(row)
         low = bound["high"]
 
 
@@ -288,4 +300,5 @@ def _group_columns(groups: dict[int, _Count]) -> tuple[list[Any], ...]:
         [one.done for one in counts],
         [one.letters for one in counts],
         [one.oldest for one in counts],
+        [one.members for one in counts],
     )

@@ -22,6 +22,8 @@ class GroupEntry(msgspec.Struct):
     # Messages that were not read yet, and the age of the oldest of them.
     totalLag: int
     maxTimeLag: float
+    # How many seconds ago that was counted.
+    statsAge: float
     # Stable; Lagging: behind by more than five minutes; Dead: has never read anything.
     state: str
     paused: bool
@@ -56,8 +58,15 @@ class GroupPartition(msgspec.Struct):
 
 class GroupInQueue(msgspec.Struct):
     partitions: list[GroupPartition]
-    # There are more partitions; ask with a higher offset.
+    # There are more partitions; ask with an offset behind these.
     hasMore: bool
+    # All partitions together, as in the list of groups.
+    members: int
+    partitionsWithLag: int
+    totalLag: int
+    maxTimeLag: float
+    activeLeases: int
+    statsAge: float
     paused: bool
     subscriptionMode: str
     subscriptionTimestamp: str | None
@@ -74,6 +83,8 @@ class LaggingPartition(msgspec.Struct):
     lag_hours: float
     oldest_unconsumed_at: str
     last_consumed_at: str | None
+    # How many seconds ago that was counted.
+    stats_age: float
 
 
 class GroupDeleted(msgspec.Struct, omit_defaults=True):

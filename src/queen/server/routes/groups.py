@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 import msgspec
@@ -11,13 +12,14 @@ from queen.core.ids import partition_uuid
 from queen.errors import BadRequest
 from queen.server.access import Role
 from queen.server.audit import audit
+from queen.server.counted import age_of, iso_or_none, lag_of
 from queen.server.failures import decoded
 from queen.server.http import Query, Request, Response, check_name
 from queen.server.routes.pop import parse_time
 from queen.server.routing import Doc, Param, Route
 from queen.server.sight import listed
 from queen.service.broker import Broker
-from queen.service.lag import Totals
+from queen.service.statistics import Stamp
 from queen.storage.database import Record
 from queen.wire.answers import iso
 from queen.wire.groups import (
@@ -58,18 +60,22 @@ class GroupRoutes:
 
     def _reading(self) -> list[Route]:
         all_groups = Doc(
-            "groups", "All groups, one entry for each queue they read", query=_PAGE,
-            answers={200: list[GroupEntry]},
+            "groups", "All groups, one entry for each queue they read",
+            "As they were counted `statsAge` seconds ago; at once while there is little.",
+            query=_PAGE, answers={200: list[GroupEntry]},
         )  # fmt: skip
         lagging = Doc(
             "groups",
             "Partitions that groups are behind in, the worst first, at most 1000",
+            "As they were counted `stats_age` seconds ago; at once while there are few.",
             query=(Param("minLagSeconds", int, "only those behind by more", 3600),),
             answers={200: list[LaggingPartition]},
         )
         one = Doc(
             "groups",
             "Where a group stands, by queue",
+            "A page of the partitions of each queue, at most 1000 in all, and the sums over all"
+            " of its partitions as they were counted `statsAge` seconds ago.",
             query=(*_PAGE, Param("queue", str, "only this queue")),
             answers={200: dict[str, GroupInQueue]},
         )
@@ -119,51 +125,43 @@ class GroupRoutes:
     async def all(self, request: Request) -> Response:
         limit, offset = page_of(Query(request.query), _MAX_LIMIT, _MAX_LIMIT)
         among = listed(request.caller.namespaces)
+        stamp = await self._broker.statistics.current()
         rows = await self._broker.groups.page(None, None, limit, offset, among)
-        totals = await self._broker.lag.totals([row["id"] for row in rows])
-        entries = [_entry(row, totals[row["id"]]) for row in rows]
-        return Response(200, msgspec.json.encode(entries))
+        return Response(200, msgspec.json.encode([_entry(row, stamp) for row in rows]))
 
     async def lagging(self, request: Request) -> Response:
         seconds = Query(request.query).number("minLagSeconds", 3600, 0, 2**31)
-        late = await self._broker.lag.lagging(seconds, listed(request.caller.namespaces))
-        groups = await self._broker.groups.names(list({one.group_id for one in late}))
-        partitions = await self._broker.catalog.partitions(one.partition_id for one in late)
-        entries = [
-            LaggingPartition(
-                consumer_group=groups[one.group_id]["name"],
-                queue_name=groups[one.group_id]["queue"],
-                partition_name=partitions[one.partition_id].name,
-                partition_id=partition_uuid(one.partition_id),
-                worker_id=None,
-                offset_lag=one.messages,
-                time_lag_seconds=round(one.seconds, 3),
-                lag_hours=round(one.seconds / 3600, 2),
-                oldest_unconsumed_at=iso(one.oldest_at),
-                last_consumed_at=None,
-            )
-            for one in late
-            # A queue may have been deleted meanwhile.
-            if one.group_id in groups and one.partition_id in partitions
-        ]
-        return Response(200, msgspec.json.encode(entries))
+        stamp = await self._broker.statistics.current()
+        late: list[Record] = []
+        if stamp.at is not None:
+            before = stamp.at - timedelta(seconds=seconds)
+            late = await self._broker.lag.lagging(before, listed(request.caller.namespaces))
+        return Response(200, msgspec.json.encode([_lagging(row, stamp) for row in late]))
 
     async def one(self, request: Request) -> Response:
         query = Query(request.query)
         limit, offset = page_of(query, _MAX_LIMIT, _MAX_LIMIT)
         queue = query.text("queue") or None
+        stamp = await self._broker.statistics.current()
         rows = (await self._rows(request, request.params[0], queue))[:_MAX_LIMIT]
-        partitions = await self._broker.lag.partitions([row["id"] for row in rows], limit, offset)
-        answer = {}
-        for row in rows:
-            found = partitions.get(row["id"], [])
-            answer[row["queue"]] = GroupInQueue(
-                partitions=[_partition(one) for one in found[:limit]],
-                hasMore=len(found) > limit,
+        ids = [row["id"] for row in rows]
+        partitions, more = await self._broker.lag.partitions(ids, limit, offset)
+        answer = {
+            row["queue"]: GroupInQueue(
+                partitions=[_partition(one) for one in partitions.get(row["id"], [])],
+                hasMore=row["id"] in more,
+                members=row["members"] or 0,
+                partitionsWithLag=row["partitions_behind"] or 0,
+                totalLag=row["pending"] or 0,
+                maxTimeLag=lag_of(row, stamp),
+                activeLeases=row["leased_partitions"] or 0,
+                statsAge=age_of(stamp),
                 paused=row["paused"],
                 subscriptionMode=row["subscription_mode"],
-                subscriptionTimestamp=iso(row["starts_at"]) if row["starts_at"] else None,
+                subscriptionTimestamp=iso_or_none(row["starts_at"]),
             )
+            for row in rows
+        }
         return Response(200, msgspec.json.encode(answer))
 
     # ---- changing ----
@@ -226,27 +224,47 @@ def _names(request: Request) -> tuple[str, str | None]:
     return group, rest[0] if rest else None
 
 
-def _entry(row: Record, totals: Totals) -> GroupEntry:
+def _entry(row: Record, stamp: Stamp) -> GroupEntry:
+    seconds = lag_of(row, stamp)
     state = "Stable"
-    if totals.members == 0:
+    # Of a group that was not counted yet nothing is known.
+    if row["members"] == 0:
         state = "Dead"
-    elif totals.seconds > _LAGGING_S:
+    elif seconds > _LAGGING_S:
         state = "Lagging"
     return GroupEntry(
         name=row["name"],
         topics=[row["queue"]],
         queueName=row["queue"],
-        members=totals.members,
-        partitionsWithLag=totals.partitions_with_lag,
-        totalLag=totals.messages,
-        maxTimeLag=round(totals.seconds, 3),
+        members=row["members"] or 0,
+        partitionsWithLag=row["partitions_behind"] or 0,
+        totalLag=row["pending"] or 0,
+        maxTimeLag=seconds,
+        statsAge=age_of(stamp),
         state=state,
         paused=row["paused"],
-        activeLeases=totals.leases,
+        activeLeases=row["leased_partitions"] or 0,
         subscriptionMode=row["subscription_mode"],
-        subscriptionTimestamp=iso(row["starts_at"]) if row["starts_at"] else None,
+        subscriptionTimestamp=iso_or_none(row["starts_at"]),
         subscriptionCreatedAt=iso(row["created_at"]),
         lastUsedAt=iso(row["used_at"]),
+    )
+
+
+def _lagging(row: Record, stamp: Stamp) -> LaggingPartition:
+    seconds = lag_of(row, stamp)
+    return LaggingPartition(
+        consumer_group=row["group_name"],
+        queue_name=row["queue"],
+        partition_name=row["partition"],
+        partition_id=partition_uuid(row["partition_id"]),
+        worker_id=None,
+        offset_lag=row["pending"],
+        time_lag_seconds=seconds,
+        lag_hours=round(seconds / 3600, 2),
+        oldest_unconsumed_at=iso(row["oldest_unread_at"]),
+        last_consumed_at=None,
+        stats_age=age_of(stamp),
     )
 
 

@@ -2,19 +2,20 @@
 --
 -- One row per partition and group of its queue, or one with a null group when there is none.
 -- `place` is the first offset the group has not done: its cursor's, or where its subscription
--- starts, but never before what retention has left. `leased` counts what a live lease covers.
+-- starts, but never before what retention has left. `leased` counts what a live lease covers,
+-- `live` says whether there is one, `begun` whether there is a cursor.
 --
 -- No `set` clause: the planner puts the body in place of the call.
 create or replace function queen.lanes(p_low bigint, p_high bigint, p_at timestamptz)
 returns table (
     partition_id bigint, queue_id integer, head bigint, tail bigint, group_id integer,
-    place bigint, leased bigint, live boolean
+    place bigint, leased bigint, live boolean, begun boolean
 )
 language sql stable
 as $$
     select p.id, p.queue_id, p.head, p.tail, g.id, w.place,
            case when c.lease_until > p_at then greatest(c.batch_end - w.place, 0) else 0 end,
-           coalesce(c.lease_until > p_at, false)
+           coalesce(c.lease_until > p_at, false), c.committed is not null
       from queen.partitions p
       left join queen.groups g on g.queue_id = p.queue_id
       left join queen.cursors c on c.partition_id = p.id and c.group_id = g.id

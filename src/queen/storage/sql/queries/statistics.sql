@@ -13,31 +13,51 @@ from queen.stats_round
 select max(id) as high, count(*) as size
 from (select id from queen.partitions where id > $1 order by id limit $2) p
 
+-- name: stats_namespaces :many
+select count(distinct namespace) as count from queen.queues
+
 -- name: stats_page :many
--- Sums over a page of partitions: one row per group, and one per queue with a null group.
+-- Sums over a page of partitions: one row per group, and one per queue with a null group. Then
+-- the lanes that have waited longest, each with its partition: $4 of each namespace, $5 of all.
 with lane as materialized (
-    select * from queen.lanes($1, $2, $3)
+    select l.*, case when l.group_id is not null and l.place < l.head then (
+               select s.created_at from queen.segments s
+               where s.partition_id = l.partition_id and s.base_offset <= l.place
+               order by s.base_offset desc limit 1) end as oldest
+    from queen.lanes($1, $2, $3) l
 ),
 per_partition as (
     select queue_id, head, tail,
            max(head - place) as outstanding, max(leased) as leased, bool_or(live) as live
     from lane group by partition_id, queue_id, head, tail
+),
+late as materialized (
+    select l.queue_id, l.group_id, l.partition_id, q.namespace, l.head - l.place as pending, l.oldest,
+           row_number() over (
+               partition by q.namespace order by l.oldest, l.partition_id, l.group_id) as nth
+    from lane l join queen.queues q on q.id = l.queue_id
+    where l.oldest is not null
+),
+worst as (
+    select * from late where nth <= $4
+    union
+    (select * from late order by oldest, partition_id, group_id limit $5)
 )
 select queue_id, null::integer as group_id, count(*) as partitions,
        sum(head)::bigint as written, sum(head - tail)::bigint as retained,
        sum(outstanding)::bigint as outstanding, sum(leased)::bigint as leased,
        count(*) filter (where live) as leased_partitions,
-       0::bigint as done, 0::bigint as behind, null::timestamptz as oldest
+       0::bigint as done, 0::bigint as behind, null::timestamptz as oldest, 0::bigint as members,
+       null::bigint as partition_id, null as namespace
 from per_partition group by queue_id
 union all
-select l.queue_id, l.group_id, count(*), 0, 0,
-       sum(l.head - l.place)::bigint, sum(l.leased)::bigint, count(*) filter (where l.live),
-       sum(l.place)::bigint, count(*) filter (where l.place < l.head),
-       min(case when l.place < l.head then (
-            select s.created_at from queen.segments s
-            where s.partition_id = l.partition_id and s.base_offset <= l.place
-            order by s.base_offset desc limit 1) end)
-from lane l where l.group_id is not null group by l.queue_id, l.group_id
+select queue_id, group_id, count(*), 0, 0, sum(head - place)::bigint, sum(leased)::bigint,
+       count(*) filter (where live), sum(place)::bigint, count(*) filter (where place < head),
+       min(oldest), count(*) filter (where begun), null, null
+from lane where group_id is not null group by queue_id, group_id
+union all
+select queue_id, group_id, 1, 0, 0, pending, 0, 0, 0, 1, oldest, 0, partition_id, namespace
+from worst
 
 -- name: stats_dead_letters :many
 -- Dead letters of a page of them, by group.
@@ -86,25 +106,43 @@ where (t.partitions, t.written, t.retained, t.outstanding, t.leased_partitions, 
 -- The same for groups.
 insert into queen.group_stats as t
     (group_id, queue_id, pending, partitions_behind, leased_partitions, leased, done,
-     dead_letters, oldest_unread_at)
+     dead_letters, oldest_unread_at, members)
 select g.id, g.queue_id, coalesce(w.pending, 0), coalesce(w.behind, 0),
        coalesce(w.leased_partitions, 0), coalesce(w.leased, 0), coalesce(w.done, 0),
-       coalesce(w.dead_letters, 0), w.oldest
+       coalesce(w.dead_letters, 0), w.oldest, coalesce(w.members, 0)
 from queen.groups g
 left join unnest($1::integer[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
-                 $6::bigint[], $7::bigint[], $8::timestamptz[])
-     w (group_id, pending, behind, leased_partitions, leased, done, dead_letters, oldest)
+                 $6::bigint[], $7::bigint[], $8::timestamptz[], $9::bigint[])
+     w (group_id, pending, behind, leased_partitions, leased, done, dead_letters, oldest, members)
   on w.group_id = g.id
 order by g.id
 on conflict (group_id) do update set
     pending = excluded.pending, partitions_behind = excluded.partitions_behind,
     leased_partitions = excluded.leased_partitions, leased = excluded.leased,
     done = excluded.done, dead_letters = excluded.dead_letters,
-    oldest_unread_at = excluded.oldest_unread_at
+    oldest_unread_at = excluded.oldest_unread_at, members = excluded.members
 where (t.pending, t.partitions_behind, t.leased_partitions, t.leased, t.done, t.dead_letters,
-       t.oldest_unread_at)
+       t.oldest_unread_at, t.members)
    is distinct from (excluded.pending, excluded.partitions_behind, excluded.leased_partitions,
-       excluded.leased, excluded.done, excluded.dead_letters, excluded.oldest_unread_at)
+       excluded.leased, excluded.done, excluded.dead_letters, excluded.oldest_unread_at,
+       excluded.members)
+
+-- name: store_lagging :exec
+-- Keep these worst partitions and no others; rows that say the same already are not written.
+with w as materialized (
+    select * from unnest($1::integer[], $2::bigint[], $3::bigint[], $4::timestamptz[])
+        w (group_id, partition_id, pending, oldest)
+),
+gone as (
+    delete from queen.lagging_partitions t
+    where not exists (
+        select 1 from w where w.group_id = t.group_id and w.partition_id = t.partition_id)
+)
+insert into queen.lagging_partitions as t (group_id, partition_id, pending, oldest_unread_at)
+select group_id, partition_id, pending, oldest from w
+on conflict (group_id, partition_id) do update set
+    pending = excluded.pending, oldest_unread_at = excluded.oldest_unread_at
+where (t.pending, t.oldest_unread_at) is distinct from (excluded.pending, excluded.oldest_unread_at)
 
 -- name: store_bytes :exec
 update queen.queue_stats t set segments = coalesce(w.segments, 0), stored_bytes = coalesce(w.bytes, 0)
@@ -153,6 +191,21 @@ where ($1 = '' or q.name = $1) and ($2 = '' or q.namespace = $2) and ($3 = '' or
   and ($4::text[] is null or q.namespace = any ($4))
 order by s.pending desc, g.id
 limit $5
+
+-- name: lagging_partitions :many
+-- Partitions in which groups had had something to read since before an instant, when it was
+-- counted; the worst first. A null is all namespaces.
+with worst as materialized (
+    select t.partition_id, t.pending, t.oldest_unread_at, t.group_id,
+           g.name as group_name, q.name as queue
+    from queen.lagging_partitions t
+    join queen.groups g on g.id = t.group_id join queen.queues q on q.id = g.queue_id
+    where t.oldest_unread_at < $1 and ($2::text[] is null or q.namespace = any ($2))
+    order by t.oldest_unread_at, t.partition_id, t.group_id limit $3
+)
+select w.*, p.name as partition
+from worst w join queen.partitions p on p.id = w.partition_id
+order by w.oldest_unread_at, w.partition_id, w.group_id
 
 -- name: list_namespaces :many
 select q.namespace as label, count(*) as queues, coalesce(sum(t.partitions), 0)::bigint as partitions,
