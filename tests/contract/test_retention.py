@@ -202,6 +202,13 @@ async def test_partitions_that_are_empty_and_unused_are_removed(
         queue,
     )
     assert [row["name"] for row in names] == ["Default", "full"]
+    history = await connection.fetch(
+        "select h.segments, h.messages from queen.retention_history h"
+        " join queen.queues q on q.id = h.queue_id"
+        " where q.name = $1 and h.kind = 'partition_cleanup'",
+        queue,
+    )
+    assert [tuple(row) for row in history] == [(1, 0)]
     # It comes back when it is needed.
     assert api.push({"queue": queue, "partition": "idle", "payload": 3}).status == 201
     assert api.data(queue, "idle") == [3]

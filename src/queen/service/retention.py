@@ -107,5 +107,7 @@ class Retention:
         (done,) = await transaction.fetch(
             "drop_idle_partitions", self._partition, self._idle_s, _PARTITIONS
         )
+        if done["dropped"]:
+            await transaction.execute("record_idle_partitions", done["queue_ids"], done["dropped"])
         self._partition = done["looked_until"] or 0
-        return done["looked_until"] is not None and done["dropped"] > 0
+        return bool(self._partition and done["dropped"])

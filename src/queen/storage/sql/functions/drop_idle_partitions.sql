@@ -1,10 +1,11 @@
 -- Removes partitions that hold nothing and were not written to since an instant; looks at the
--- next p_limit partitions behind an id and answers where it stopped (null: at the end).
+-- next p_limit partitions behind an id and answers where it stopped (null: at the end), and how
+-- many it removed from which queues.
 --
 -- A partition that somebody locks just now is in use. One that comes back gets a new id.
 create or replace function queen.drop_idle_partitions(
     p_after bigint, p_idle_since timestamptz, p_limit integer
-) returns table (dropped integer, looked_until bigint)
+) returns table (queue_ids integer[], dropped bigint[], looked_until bigint)
 language plpgsql
 set search_path = queen, pg_temp
 as $$
@@ -30,9 +31,10 @@ begin
     ), unread as (
         delete from cursors c using idle where c.partition_id = idle.id
     ), gone as (
-        delete from partitions p using idle where p.id = idle.id returning p.id
+        delete from partitions p using idle where p.id = idle.id returning p.queue_id
     )
-    select count(*) into dropped from gone;
+    select array_agg(w.queue_id), array_agg(w.count) into queue_ids, dropped
+      from (select gone.queue_id, count(*) from gone group by gone.queue_id) w;
     looked_until := case when v_looked = p_limit then v_last end;
     return next;
 end

@@ -19,6 +19,11 @@ select * from queen.retain(
 insert into queen.retention_history (queue_id, kind, segments, messages)
 values ($1, $2, $3, $4)
 
+-- name: record_idle_partitions :exec
+insert into queen.retention_history (queue_id, kind, segments)
+select queue_id, 'partition_cleanup', dropped
+from unnest($1::integer[], $2::bigint[]) w (queue_id, dropped)
+
 -- name: drop_idle_partitions :many
 select * from queen.drop_idle_partitions(
     $1, clock_timestamp() - $2::bigint * interval '1 second', $3)
