@@ -49,6 +49,12 @@ ROUTES = (
     "/api/v1/analytics/retention",
     "/api/v1/analytics/postgres-stats",
     "/api/v1/system/shared-state",
+    "/api/v1/consumer-groups",
+    "/api/v1/consumer-groups/lagging",
+    "/api/v1/consumer-groups/lagging?minLagSeconds=0",
+    "/api/v1/consumer-groups/sparse",
+    "/api/v1/consumer-groups/late",
+    f"/api/v1/consumer-groups/sparse?queue={QUEUE}&limit=100&offset=99000",
     "/metrics",
     "/metrics/prometheus",
 )

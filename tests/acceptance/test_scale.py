@@ -72,6 +72,30 @@ def test_the_counts_are_right(large: Api) -> None:
     assert abs(groups["late"]["pending"] - half) <= half // 100
 
 
+def test_groups_are_counted_too(large: Api) -> None:
+    found = {one["name"]: one for one in large.call("GET", "/api/v1/consumer-groups").json}
+    half = PARTITIONS * MESSAGES_EACH // 2
+    everywhere, sparse, late = (found[name] for name in ("__QUEUE_MODE__", "sparse", "late"))
+    assert (everywhere["members"], sparse["members"], late["members"]) == (
+        PARTITIONS,
+        PARTITIONS // 2,
+        0,
+    )
+    assert (everywhere["totalLag"], sparse["totalLag"]) == (half, half + half // 2)
+    assert everywhere["partitionsWithLag"] == sparse["partitionsWithLag"] == PARTITIONS
+    assert everywhere["activeLeases"] == PARTITIONS // 100
+    assert 3600 <= everywhere["maxTimeLag"] < 7200
+    assert (everywhere["state"], late["state"]) == ("Lagging", "Dead")
+
+
+def test_the_worst_partitions_are_the_oldest(large: Api) -> None:
+    found = large.call("GET", "/api/v1/consumer-groups/lagging?minLagSeconds=0").json
+    # Partitions were filled from now on backwards, and two groups have not read their end.
+    names = [f"p{n}" for n in range(PARTITIONS, PARTITIONS - 500, -1)]
+    assert [one["partition_name"] for one in found] == [name for name in names for _ in range(2)]
+    assert {one["consumer_group"] for one in found} == {"__QUEUE_MODE__", "sparse"}
+
+
 def test_every_route_is_quick(large: Api) -> None:
     medians = medians_ms(large.url)
     for path, median_ms in medians.items():

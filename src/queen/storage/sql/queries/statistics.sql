@@ -20,26 +20,34 @@ select count(distinct namespace) as count from queen.queues
 -- Sums over a page of partitions: one row per group, and one per queue with a null group. Then
 -- the lanes that have waited longest, each with its partition: $4 of each namespace, $5 of all.
 with lane as materialized (
-    select l.*, case when l.group_id is not null and l.place < l.head then (
-               select s.created_at from queen.segments s
-               where s.partition_id = l.partition_id and s.base_offset <= l.place
-               order by s.base_offset desc limit 1) end as oldest
-    from queen.lanes($1, $2, $3) l
+    select * from queen.lanes($1, $2, $3)
 ),
 per_partition as (
     select queue_id, head, tail,
            max(head - place) as outstanding, max(leased) as leased, bool_or(live) as live
     from lane group by partition_id, queue_id, head, tail
 ),
-late as materialized (
-    select l.queue_id, l.group_id, l.partition_id, q.namespace, l.head - l.place as pending, l.oldest,
-           row_number() over (
-               partition by q.namespace order by l.oldest, l.partition_id, l.group_id) as nth
-    from lane l join queen.queues q on q.id = l.queue_id
+per_group as materialized (
+    select l.*, case when l.place < l.head then (
+               select s.created_at from queen.segments s
+               where s.partition_id = l.partition_id and s.base_offset <= l.place
+               order by s.base_offset desc limit 1) end as oldest
+    from lane l where l.group_id is not null
+),
+late as (
+    select l.queue_id, l.group_id, l.partition_id, q.namespace, l.head - l.place as pending, l.oldest
+    from per_group l join queen.queues q on q.id = l.queue_id
     where l.oldest is not null
 ),
 worst as (
-    select * from late where nth <= $4
+    select queue_id, group_id, partition_id, namespace, pending, oldest
+    from (
+        select *, row_number() over (
+            partition by namespace order by oldest, partition_id, group_id) as nth from late
+        -- Of a single namespace the worst are the worst of all.
+        where (select count(distinct q.namespace) > 1
+                 from (select distinct queue_id from lane) u join queen.queues q on q.id = u.queue_id)
+    ) r where nth <= $4
     union
     (select * from late order by oldest, partition_id, group_id limit $5)
 )
@@ -54,7 +62,7 @@ union all
 select queue_id, group_id, count(*), 0, 0, sum(head - place)::bigint, sum(leased)::bigint,
        count(*) filter (where live), sum(place)::bigint, count(*) filter (where place < head),
        min(oldest), count(*) filter (where begun), null, null
-from lane where group_id is not null group by queue_id, group_id
+from per_group group by queue_id, group_id
 union all
 select queue_id, group_id, 1, 0, 0, pending, 0, 0, 0, 1, oldest, 0, partition_id, namespace
 from worst
