@@ -71,6 +71,8 @@ class Broker:
         self._database = self._loop.run(Database.connect(dsn, size=1))
 
     def close(self) -> None:
+        for api in self.servers:
+            api.close()
         self._loop.run(self._database.close())
         self._loop.close()
         self._ear.close()

@@ -28,6 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.model.broker import AGE_S, QUEUE_MODE, Broker
 from tests.model.model import COMPLETED, REFUSED, Delivery, Lane, Letter, Message, Model
@@ -495,12 +496,12 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         place = self.message_ids.get((log.name, message.offset))
         if place is None or message.only_group is not None:
             return
-        if not self.model.groups:
-            self.model.meet(QUEUE_MODE, only_new=False)
         answer = self.broker.message(server, "POST", self.partition_ids[log.name], place, "/dlq")
         if message.deleted:
             assert answer.status == 404
             return
+        if not self.model.groups:
+            self.model.meet(QUEUE_MODE, only_new=False)
         lanes = [self.model.lanes[log.name, group] for group in self.model.groups]
         moved = [lane.group for lane in lanes if lane.set_aside(message.offset)]
         assert answer.status == (200 if moved else 409), answer.raw
@@ -587,7 +588,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
 @pytest.fixture
 def broker(server: ServerProcess, second_server: ServerProcess, dsn: str) -> Iterator[Broker]:
-    opened = Broker([server.api(), second_server.api()], dsn)
+    opened = Broker([Api(server.url), Api(second_server.url)], dsn)
     yield opened
     opened.close()
 

@@ -41,3 +41,14 @@ def test_the_oldest_go_first_and_the_bound_holds() -> None:
         assert cache.size_bytes <= 100_000
     assert cache.span(0, 0, 10) is None
     assert cache.span(9990 % 7, 9990, 10_000) is not None
+
+
+def test_what_is_put_after_everything_was_forgotten_is_found() -> None:
+    cache = SegmentCache(1_000_000)
+    for partition in (1, 2):
+        cache.put(partition, 0, NOW, segment(10))
+    cache.forget_all()
+    cache.put(1, 5, NOW, segment(10))
+    assert cache.span(2, 0, 10) is None
+    assert cache.span(1, 0, 5) is None
+    assert cache.span(1, 5, 15) is not None

@@ -95,6 +95,7 @@ class Broker:
         """What is kept in memory of what the database knows."""
         self.catalog = Catalog(self.database)
         self.catalog.made_partitions = self.activity.made_partitions
+        self.catalog.lost = self._lost
         self.leases = LeaseBook()
         self.cache = SegmentCache(self.limits.segment_cache_bytes)
         self.dedup = Dedup(self.database, self.vault, self.limits.dedup_hashes)
@@ -216,6 +217,11 @@ class Broker:
         (row,) = await transaction.fetch("forget_activity", days, _FORGET_ROWS)
         await transaction.execute("forget_servers", days)
         return bool(max(row) == _FORGET_ROWS)
+
+    def _lost(self, partition: Partition) -> None:
+        """The database has lost a part of a partition: forget what it was."""
+        self.cache.forget(partition.id)
+        self.popper.dispatcher.went_back(partition)
 
     def _committed(self, partitions: list[Partition]) -> None:
         self.popper.written(partitions)

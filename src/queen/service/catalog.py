@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -22,6 +23,8 @@ from queen.core.names import labels_of
 from queen.core.options import QueueOptions
 from queen.errors import NotFound
 from queen.storage.database import Database, Record
+
+_log = logging.getLogger(__name__)
 
 _OPTIONS_TTL_S = 5.0
 _APPEARANCE_POLL_S = 0.1
@@ -67,11 +70,6 @@ class Partition:
     def saw_head(self, head: int) -> None:
         self.head = max(self.head, head)
 
-    def went_back(self, head: int) -> None:
-        """The database has lost what it had confirmed: believe it, and ask anew."""
-        self.head = head
-        self.known = None
-
 
 class Subscription(NamedTuple):
     """Where a group starts that has never been seen: `all`, `new`, or `timestamp`."""
@@ -100,6 +98,8 @@ class Catalog:
         self._made = asyncio.Event()
         # Told of partitions that this server made.
         self.made_partitions: Callable[[Queue, int], None] = _tell_nobody
+        # Told of partitions of which the database has lost a part.
+        self.lost: Callable[[Partition], None] = _tell_nobody
         self._stopping = False
 
     def sizes(self) -> Sizes:
@@ -294,6 +294,18 @@ class Catalog:
         for partition_id in list(self._by_id)[: _MAX_PARTITIONS // 10]:
             self.forget_partition(partition_id)
 
+    def went_back(self, partition: Partition, head: int) -> None:
+        """The database has lost what it had confirmed: believe it, and ask anew."""
+        _log.error(
+            "the database went back in time: partition %d ended at %d and now ends at %d",
+            partition.id,
+            partition.head,
+            head,
+        )
+        partition.head = head
+        partition.known = None
+        self.lost(partition)
+
     def forget_partition(self, partition_id: int) -> None:
         partition = self._by_id.pop(partition_id, None)
         if partition is not None:
@@ -314,5 +326,5 @@ class Catalog:
             queue.loaded_at = float("-inf")
 
 
-def _tell_nobody(_queue: Queue, _count: int) -> None:
+def _tell_nobody(*_: object) -> None:
     pass

@@ -138,15 +138,10 @@ class Claims:
             # A message was erased since: what is cached may still have it.
             entry.partition.erasures = row["erasures"]
             self._cache.forget(entry.partition.id)
-        if row["head"] < entry.head:
-            _log.error(
-                "the database went back in time: partition %d ended at %d and now ends at %d",
-                entry.partition.id,
-                entry.head,
-                row["head"],
-            )
-            entry.partition.went_back(row["head"])
-            self._cache.forget(entry.partition.id)
+        # Believed when it asked, and still: another answer may have told already.
+        believed = min(entry.head, entry.partition.head)
+        if row["head"] < believed:
+            self._catalog.went_back(entry.partition, row["head"])
         else:
             entry.partition.saw_head(row["head"])
 

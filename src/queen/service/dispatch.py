@@ -92,6 +92,11 @@ class Dispatcher:
         for feed in touched:
             self.pump(feed)
 
+    def went_back(self, partition: Partition) -> None:
+        """The database has lost what groups had done there: believe nothing of it."""
+        for feed in self.feeds_of(partition.queue.id):
+            feed.forget(partition.id)
+
     def lease_ended(
         self,
         partition: Partition,

@@ -30,11 +30,22 @@ class Built(NamedTuple):
 
 
 class Lane:
-    __slots__ = ("appends", "keys", "keys_from", "keys_to", "known", "partition", "segments")
+    __slots__ = (
+        "appends",
+        "head",
+        "keys",
+        "keys_from",
+        "keys_to",
+        "known",
+        "partition",
+        "segments",
+    )
 
     def __init__(self, partition: Partition, appends: list[Append]) -> None:
         self.partition = partition
         self.appends = appends
+        # Where this server believed the partition to end when it last built segments for it.
+        self.head = 0
         # Offset up to which transaction ids have been compared; None when nobody has to.
         self.known: int | None = None
         # The hashes of the whole flush, mixed with their partitions, and which are this lane's.
@@ -59,6 +70,7 @@ class Lane:
 
     def build(self, vault: Vault) -> None:
         """Turn what is new among the appends into segments, in order."""
+        self.head = self.partition.head
         self._build()
         if self.partition.queue.options.encryption_enabled:
             self.segments = [

@@ -270,6 +270,8 @@ class Pusher:
 
     def _appended(self, lane: Lane, row: Outcome) -> None:
         self._activity.stored(lane)
+        if row.head < min(lane.head, lane.partition.head):
+            self._catalog.went_back(lane.partition, row.head)
         offset = row.head
         for append in lane.appends:
             append.base_offset = offset

@@ -82,6 +82,11 @@ class SegmentCache:
         if lane is not None:
             lane.fresh = len(lane.items)
 
+    def forget_all(self) -> None:
+        """Drop everything: what was heard of changes may be incomplete."""
+        for partition_id in self._lanes:
+            self.forget(partition_id)
+
     def _drop_oldest(self) -> None:
         partition_id, size = self._order.popleft()
         self._bytes -= size

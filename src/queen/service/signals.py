@@ -153,8 +153,12 @@ class Signals:
             await connection.add_listener(_CHANNEL, self._heard)
             for channel in self._others:
                 await connection.add_listener(channel, self._heard_other)
+            # Nobody heard what was erased meanwhile, and after a failover the database may be
+            # one that never had what we remember.
+            self._cache.forget_all()
             await closed.wait()
         finally:
+            self._cache.forget_all()
             connection.terminate()
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
