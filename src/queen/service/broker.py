@@ -111,7 +111,9 @@ class Broker:
             self.activity,
             self.maintenance,
         )
-        self.signals = Signals(self.database, self.catalog, self.popper, self.maintenance)
+        self.signals = Signals(
+            self.database, self.catalog, self.cache, self.popper, self.maintenance
+        )
         self.pusher = Pusher(
             self.database,
             self.catalog,

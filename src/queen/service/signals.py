@@ -31,6 +31,7 @@ from queen.errors import QueenError
 from queen.service.catalog import Catalog, Partition
 from queen.service.maintenance import Maintenance
 from queen.service.pop import Popper
+from queen.service.segments import SegmentCache
 from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
@@ -47,11 +48,13 @@ class Signals:
         self,
         database: Database,
         catalog: Catalog,
+        cache: SegmentCache,
         popper: Popper,
         maintenance: Maintenance,
     ) -> None:
         self._database = database
         self._catalog = catalog
+        self._cache = cache
         self._popper = popper
         self._maintenance = maintenance
         self._id = uuid.uuid4().hex[:12]
@@ -153,8 +156,7 @@ class Signals:
             await connection.add_listener(_CHANNEL, self._heard)
             for channel in self._others:
                 await connection.add_listener(channel, self._heard_other)
-            # Nobody heard what was erased meanwhile, and after a failover the database may be
-            # one that never had what we remember.
+            # After a failover the database may be one that never had what we remember.
             self._cache.forget_all()
             await closed.wait()
         finally:
