@@ -28,34 +28,57 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     lease_time: Annotated[
         int, Meta(ge=1, le=MAX_SECONDS, description="Seconds that a lease lasts.")
     ] = 300
-    max_size: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    max_size: Annotated[
+        int,
+        Meta(ge=0, le=2**53, description="Messages the slowest group may have to read; 0: any."),
+    ] = 0
     ttl: Annotated[
         _Seconds, Meta(description="Seconds after which a message is of no use; 0 is never.")
     ] = 0
     retry_limit: Annotated[
         int, Meta(ge=0, le=1_000_000, description="Tries after the first before a message is dead.")
     ] = 3
-    retry_delay: Annotated[int, Meta(ge=0, le=MAX_SECONDS * 1000)] = 1000
-    dead_letter_queue: bool = True
-    dlq_after_max_retries: bool = True
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
+    retry_delay: Annotated[
+        int,
+        Meta(ge=0, le=MAX_SECONDS * 1000, description="Milliseconds before a retry."),
+    ] = 1000
+    dead_letter_queue: Annotated[
+        bool, Meta(description="Keep what exhausts its retries; otherwise it is dropped.")
+    ] = True
+    dlq_after_max_retries: Annotated[
+        bool, Meta(description="Give up after the last retry; otherwise retry for ever.")
+    ] = True
+    priority: Annotated[
+        int,
+        Meta(ge=-(2**31), le=2**31 - 1, description="Pops over several queues: higher first."),
+    ] = 0
     delayed_processing: Annotated[
         _Seconds, Meta(description="Seconds before a message can be popped.")
     ] = 0
     window_buffer: Annotated[
         _Seconds, Meta(description="Seconds without a push before a partition can be popped.")
     ] = 0
-    retention_seconds: _Seconds = 0
-    completed_retention_seconds: _Seconds = 0
-    retention_enabled: bool = False
-    encryption_enabled: bool = False
-    max_wait_time_seconds: _Seconds = 0
+    retention_seconds: Annotated[
+        _Seconds, Meta(description="Remove messages older than this, read or not; 0 is never.")
+    ] = 0
+    completed_retention_seconds: Annotated[
+        _Seconds, Meta(description="Remove older messages that every living group has done.")
+    ] = 0
+    retention_enabled: Annotated[
+        bool, Meta(description="Turns retentionSeconds and completedRetentionSeconds on.")
+    ] = False
+    encryption_enabled: Annotated[
+        bool, Meta(description="Store encrypted; the server needs a key for it.")
+    ] = False
+    max_wait_time_seconds: Annotated[
+        _Seconds, Meta(description="Seconds a message may wait to be popped; 0: any.")
+    ] = 0
     dedup: Annotated[
         Dedup, Meta(description="For how long a repeated transaction id is known.")
     ] = "window"
-    dedup_window_seconds: Annotated[int, Meta(ge=1, le=7 * 24 * 3600)] = (
-        DEFAULT_DEDUP_WINDOW_SECONDS
-    )
+    dedup_window_seconds: Annotated[
+        int, Meta(ge=1, le=7 * 24 * 3600, description="How long that is for dedup window.")
+    ] = DEFAULT_DEDUP_WINDOW_SECONDS
 
     @property
     def expiry_seconds(self) -> int:
