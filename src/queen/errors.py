@@ -19,7 +19,8 @@
     ├── Unavailable           the database does not answer
     │   ├── OutcomeUnknown    the connection broke during a commit
     │   ├── EncryptionUnavailable  the server lacks the key that the queue needs
-    │   └── InMaintenance     an operator holds pushes back
+    │   ├── InMaintenance     an operator holds pushes back
+    │   └── Unreachable       no server answers; only a client raises it
     └── StartupError          the server refuses to start
         ├── WeakDurability    the database may lose what it has confirmed
         └── EmbeddedFailed    the embedded PostgreSQL did not start
@@ -31,7 +32,7 @@ succeed later. A class's docstring is its default message.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class QueenError(Exception):
@@ -42,6 +43,8 @@ class QueenError(Exception):
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or self.default_message())
+        # What a server said beside the message; empty for an error that was not sent.
+        self.details: dict[str, Any] = {}
 
     @classmethod
     def default_message(cls) -> str:
@@ -184,6 +187,12 @@ class InMaintenance(Unavailable):
     """The server is in maintenance and takes no messages; send them again later."""
 
     code = "maintenance"
+
+
+class Unreachable(Unavailable):
+    """No server answers; check that one runs at the URL you gave."""
+
+    code = "unreachable"
 
 
 class StartupError(QueenError):

@@ -295,6 +295,15 @@ def raw_size(codec: int, stored: bytes) -> int:
     return len(stored) if codec == CODEC_RAW else int(zstandard.frame_content_size(stored))
 
 
+def frame_size(start: bytes | bytearray) -> int | None:
+    """Return the size of the frame that begins here; None while its header is incomplete."""
+    if len(start) < HEADER_BYTES:
+        return None
+    fields = _HEADER.unpack_from(start)
+    body_size, queue_size, partition_size = fields[6], fields[8], fields[9]
+    return int(HEADER_BYTES + queue_size + partition_size + body_size)
+
+
 def unpack_frames(data: bytes) -> Iterator[Frame]:
     """Yield the frames of a request in order; raises `InvalidFrame` at the first bad one."""
     position, index = 0, 0

@@ -33,6 +33,7 @@ STATUS: dict[type[errors.QueenError], int] = {
     errors.QueueFull: 429,
     errors.Unavailable: 503,
     errors.OutcomeUnknown: 503,
+    errors.Unreachable: 503,
     errors.EncryptionUnavailable: 503,
     errors.InMaintenance: 503,
     errors.StartupError: 500,

@@ -1,0 +1,186 @@
+"""What operators ask for: lists, states, and the switches.
+
+Answers are what the server sends, decoded: see the HTTP reference for their fields.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from queen.client.texts import camel
+
+if TYPE_CHECKING:
+    from queen.client.queen import Queen
+
+Json = Any
+_ROOT = "/api/v1"
+
+
+def _path(*parts: str, **query: Any) -> str:
+    path = "/".join((_ROOT, *(quote(part, safe="") for part in parts)))
+    given = {camel(name): _text(value) for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+class Admin:
+    def __init__(self, queen: Queen) -> None:
+        self._queen = queen
+
+    async def _get(self, *parts: str, **query: Any) -> Json:
+        return await self._queen.request("GET", _path(*parts, **query))
+
+    async def _post(self, *parts: str, body: Any = None) -> Json:
+        return await self._queen.request("POST", _path(*parts), {} if body is None else body)
+
+    async def _delete(self, *parts: str, **query: Any) -> Json:
+        return await self._queen.request("DELETE", _path(*parts, **query))
+
+    # ---- the server ----
+
+    async def health(self) -> Json:
+        return await self._queen.request("GET", "/health")
+
+    async def metrics(self) -> Json:
+        return await self._queen.request("GET", "/metrics")
+
+    async def maintenance(self, enabled: bool | None = None) -> Json:
+        """Read, or switch, whether pushes are held back."""
+        if enabled is None:
+            return await self._get("system", "maintenance")
+        return await self._post("system", "maintenance", body={"enabled": enabled})
+
+    async def pop_maintenance(self, enabled: bool | None = None) -> Json:
+        """Read, or switch, whether pops are answered with nothing."""
+        if enabled is None:
+            return await self._get("system", "maintenance", "pop")
+        return await self._post("system", "maintenance", "pop", body={"enabled": enabled})
+
+    # ---- queues ----
+
+    async def overview(self) -> Json:
+        return await self._get("resources", "overview")
+
+    async def queues(self, **query: Any) -> Json:
+        return await self._get("resources", "queues", **query)
+
+    async def queue(self, name: str, **query: Any) -> Json:
+        return await self._get("resources", "queues", name, **query)
+
+    async def clear_queue(self, name: str, partition: str | None = None) -> Json:
+        return await self._delete("queues", name, "clear", partition=partition)
+
+    async def namespaces(self) -> Json:
+        return await self._get("resources", "namespaces")
+
+    async def tasks(self) -> Json:
+        return await self._get("resources", "tasks")
+
+    async def partitions(self, queue: str, **query: Any) -> Json:
+        return await self._get("resources", "partitions", queue=queue, **query)
+
+    async def status(self, **query: Any) -> Json:
+        return await self._get("status", **query)
+
+    async def analytics(self, **query: Any) -> Json:
+        return await self._get("status", "analytics", **query)
+
+    # ---- messages ----
+
+    async def messages(self, **query: Any) -> Json:
+        return await self._get("messages", **query)
+
+    async def message(self, partition_id: str, transaction_id: str) -> Json:
+        return await self._get("messages", partition_id, transaction_id)
+
+    async def delete_message(self, partition_id: str, transaction_id: str) -> Json:
+        return await self._delete("messages", partition_id, transaction_id)
+
+    async def retry_message(self, partition_id: str, transaction_id: str) -> Json:
+        return await self._post("messages", partition_id, transaction_id, "retry")
+
+    async def move_to_dlq(
+        self, partition_id: str, transaction_id: str, group: str | None = None
+    ) -> Json:
+        body = {"consumerGroup": group}
+        return await self._post("messages", partition_id, transaction_id, "dlq", body=body)
+
+    async def scheduled(self, queue: str | None = None, **query: Any) -> Json:
+        return await self._get("scheduled", queue=queue, **query)
+
+    async def cancel_scheduled(self, queue: str, transaction_id: str) -> Json:
+        return await self._delete("scheduled", queue, transaction_id)
+
+    # ---- groups ----
+
+    async def groups(self, **query: Any) -> Json:
+        return await self._get("consumer-groups", **query)
+
+    async def group(self, group: str, **query: Any) -> Json:
+        return await self._get("consumer-groups", group, **query)
+
+    async def lagging(self, min_lag_seconds: int = 60) -> Json:
+        return await self._get("consumer-groups", "lagging", min_lag_seconds=min_lag_seconds)
+
+    async def pause(self, group: str, queue: str) -> Json:
+        return await self._post("consumer-groups", group, "queues", queue, "pause")
+
+    async def resume(self, group: str, queue: str) -> Json:
+        return await self._post("consumer-groups", group, "queues", queue, "resume")
+
+    async def seek(
+        self,
+        group: str,
+        queue: str,
+        *,
+        to: datetime | str,
+        partition: str | None = None,
+        dry_run: bool = False,
+    ) -> Json:
+        """Move a group to a time, to the `beginning` or to the `end`.
+
+        A dry run says how many messages would be read again and changes nothing.
+        """
+        target: dict[str, Any] = {"timestamp": _text(to)}
+        if to in ("beginning", "end"):
+            target = {"toBeginning" if to == "beginning" else "toEnd": True}
+        place = ("consumer-groups", group, "queues", queue)
+        if partition is not None:
+            place += ("partitions", partition)  # type: ignore[assignment]
+        return await self._post(*place, "seek", body={**target, "dryRun": dry_run})
+
+    async def delete_group(
+        self, group: str, queue: str | None = None, *, delete_metadata: bool = True
+    ) -> Json:
+        place = ("consumer-groups", group) + (("queues", queue) if queue else ())
+        return await self._delete(*place, delete_metadata=delete_metadata)
+
+    # ---- traces ----
+
+    async def traces(self, partition_id: str, transaction_id: str) -> Json:
+        return await self._get("traces", partition_id, transaction_id)
+
+    async def traces_by_name(self, name: str, **query: Any) -> Json:
+        return await self._get("traces", "by-name", name, **query)
+
+    async def trace_names(self, **query: Any) -> Json:
+        return await self._get("traces", "names", **query)
+
+    # ---- tokens ----
+
+    async def tokens(self) -> Json:
+        return await self._get("tokens")
+
+    async def create_token(self, name: str, role: str, namespaces: list[str] | None = None) -> Json:
+        body = {"name": name, "role": role, "namespaces": namespaces}
+        return await self._post("tokens", body=body)
+
+    async def revoke_token(self, token_id: str) -> Json:
+        return await self._delete("tokens", token_id)

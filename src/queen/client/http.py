@@ -1,0 +1,227 @@
+"""HTTP/1.1 as a client of Queen needs it: keep-alive, one request at a time per connection.
+
+Why not a library? Importing one costs more than importing everything else here together, and
+in the middle of a batch of a hundred messages it costs more than the messages. What is left
+to write is small, because the other end is known: see `docs/decisions/0013-client-http.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import NamedTuple, cast
+from urllib.parse import urlsplit
+
+from queen.errors import Unreachable
+
+_MAX_HEAD_BYTES = 64 * 1024
+_CRLF = b"\r\n"
+
+
+class Answer(NamedTuple):
+    status: int
+    # Names in lower case.
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+class Connection(asyncio.Protocol):
+    """One connection. Its answer arrives whole, or in parts for those who stream."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._waiting: asyncio.Future[Answer] | None = None
+        self._head: tuple[int, dict[bytes, bytes]] | None = None
+        self._left = 0
+        self._chunked = False
+        self._body: list[bytes] = []
+        self._parts: asyncio.Queue[bytes | None] | None = None
+        self.closed = False
+        # The server will not take another request on it.
+        self.spent = False
+
+    # ---- asyncio ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        self._fail(Unreachable(f"the connection was lost: {error or 'closed by the server'}"))
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        try:
+            while self._advance():
+                pass
+        except (ValueError, IndexError):
+            self.close()
+            self._fail(Unreachable("the server does not speak HTTP"))
+
+    def close(self) -> None:
+        self.closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    # ---- asking ----
+
+    async def ask(self, request: bytes) -> Answer:
+        """Send a request and return its whole answer."""
+        self._waiting = asyncio.get_running_loop().create_future()
+        self._write(request)
+        try:
+            return await self._waiting
+        except asyncio.CancelledError:
+            # What comes back belongs to nobody; hanging up tells the server so.
+            self.close()
+            raise
+
+    async def stream(self, request: bytes) -> tuple[Answer, AsyncIterator[bytes]]:
+        """Send a request and return the head of its answer, and its body as it arrives."""
+        self._parts = asyncio.Queue()
+        head = await self.ask(request)
+        return head, self._stream_parts()
+
+    async def _stream_parts(self) -> AsyncIterator[bytes]:
+        assert self._parts is not None
+        while (part := await self._parts.get()) is not None:
+            yield part
+        if self.closed and self._head is not None:
+            raise Unreachable("the connection was lost in the middle of an answer")
+
+    def _write(self, request: bytes) -> None:
+        if self.closed or self._transport is None:
+            self._fail(Unreachable("the connection was closed"))
+        else:
+            self._transport.write(request)
+
+    def _fail(self, error: Unreachable) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
+        if self._parts is not None:
+            self._parts.put_nowait(None)
+
+    # ---- reading ----
+
+    def _advance(self) -> bool:
+        """Read the next piece of an answer; return whether there may be more to read."""
+        if self._head is None:
+            return self._read_head()
+        if self._chunked:
+            return self._read_chunk()
+        return self._read_length()
+
+    def _read_head(self) -> bool:
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._buffer) > _MAX_HEAD_BYTES:
+                raise ValueError("head too long")
+            return False
+        lines = bytes(self._buffer[:end]).split(_CRLF)
+        del self._buffer[: end + 4]
+        status = int(lines[0].split(b" ", 2)[1])
+        headers: dict[bytes, bytes] = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(b":")
+            headers[name.strip().lower()] = value.strip()
+        if status == 100:
+            return True
+        self._head = (status, headers)
+        self._chunked = headers.get(b"transfer-encoding", b"").lower() == b"chunked"
+        self._left = int(headers.get(b"content-length", b"0"))
+        self.spent = headers.get(b"connection", b"").lower() == b"close"
+        if self._parts is not None:
+            self._answer(b"")
+        if not self._chunked and self._left == 0:
+            self._finish()
+        return True
+
+    def _read_length(self) -> bool:
+        if len(self._buffer) < self._left:
+            return False
+        self._take(bytes(self._buffer[: self._left]))
+        del self._buffer[: self._left]
+        self._finish()
+        return bool(self._buffer)
+
+    def _read_chunk(self) -> bool:
+        line_end = self._buffer.find(_CRLF)
+        if line_end < 0:
+            return False
+        size = int(bytes(self._buffer[:line_end]).split(b";")[0], 16)
+        end = line_end + 2 + size + 2
+        if len(self._buffer) < end:
+            return False
+        part = bytes(self._buffer[line_end + 2 : line_end + 2 + size])
+        del self._buffer[:end]
+        if size:
+            self._take(part)
+        else:
+            self._finish()
+        return bool(self._buffer)
+
+    def _take(self, part: bytes) -> None:
+        if self._parts is not None:
+            self._parts.put_nowait(part)
+        else:
+            self._body.append(part)
+
+    def _finish(self) -> None:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body = []
+        if self._parts is not None:
+            self._head = None
+            self._parts.put_nowait(None)
+            return
+        self._answer(body)
+        self._head = None
+
+    def _answer(self, body: bytes) -> None:
+        assert self._head is not None
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(Answer(*self._head, body))
+
+
+class Server:
+    """One server and the connections to it that are free."""
+
+    def __init__(self, url: str, context: ssl.SSLContext | None) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"not the URL of a server: {url!r}")
+        self.url = f"{parts.scheme}://{parts.netloc}"
+        self._host = parts.hostname
+        self._port = parts.port or (443 if parts.scheme == "https" else 6632)
+        self._tls = (context or ssl.create_default_context()) if parts.scheme == "https" else None
+        self.host_header = parts.netloc.rpartition("@")[2].encode()
+        self._free: deque[Connection] = deque()
+
+    async def connection(self, timeout_s: float) -> Connection:
+        """Return a connection that nobody uses."""
+        while self._free:
+            # The one used last is the least likely to have been closed meanwhile.
+            free = self._free.pop()
+            if not free.closed:
+                return free
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, opened = await loop.create_connection(
+                    Connection, self._host, self._port, ssl=self._tls
+                )
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(f"cannot connect to {self.url}: {error or 'timed out'}") from error
+        return opened
+
+    def give_back(self, connection: Connection) -> None:
+        if connection.spent or connection.closed:
+            connection.close()
+        else:
+            self._free.append(connection)
+
+    def close(self) -> None:
+        while self._free:
+            self._free.pop().close()

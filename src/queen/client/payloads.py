@@ -1,0 +1,43 @@
+"""Payloads: from any Python value to JSON, and back to any type on request.
+
+What a user pushes is what a consumer gets. There is no envelope to guess: a dict that happens
+to have a key `data` is a payload like any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+T = TypeVar("T")
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a value that msgspec does not know."""
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        # pydantic, which need not be installed to be served.
+        return dump(mode="json")
+    raise TypeError(
+        f"a payload of type {type(value).__name__} cannot be JSON; push a dict, a list, a "
+        "dataclass, a msgspec struct or a pydantic model"
+    )
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
+
+
+def encoded(value: Any) -> bytes:
+    """Return a value as JSON."""
+    return _encoder.encode(value)
+
+
+def decoded(text: bytes, into: type[T] | None) -> T:
+    """Return a payload as a type: plain Python values, or what the user asked for."""
+    if into is None:
+        return cast("T", msgspec.json.decode(text))
+    validate = getattr(into, "model_validate_json", None)
+    if validate is not None:
+        return cast("T", validate(text))
+    return msgspec.json.decode(text, type=into)

@@ -1,0 +1,292 @@
+"""`Queen`: the door to a broker, or to several servers of one.
+
+async with Queen("http://localhost:6632") as queen:
+    await queen.queue("orders").push({"total": 12})
+    async for message in queen.queue("orders").group("billing").consume():
+        ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from queen.client.admin import Admin
+from queen.client.buffers import Buffers
+from queen.client.cluster import Cluster, Patience
+from queen.client.consumer import Consumer, stopped_by_signals
+from queen.client.messages import (
+    AckItem,
+    Delivered,
+    Message,
+    Pushed,
+    ack_of,
+)
+from queen.client.pushing import item_of
+from queen.client.queue import Queue
+from queen.client.transaction import Transaction
+from queen.errors import LeaseLost, NotFound, UnsupportedMedia
+
+DEFAULT_URL = "http://localhost:6632"
+# More than this in one push is sent as frames: it is smaller on the wire and on the server.
+_FRAMES_PAY_FROM = 200
+_MOST_ITEMS = 5000
+
+_pushed = msgspec.json.Decoder(list[Pushed])
+_any = msgspec.json.Decoder()
+
+
+class Settled(msgspec.Struct, rename="camel"):
+    """What became of one acknowledgment."""
+
+    transaction_id: str = ""
+    success: bool = True
+    status: str = ""
+    error: str | None = None
+
+
+class _BatchAnswer(msgspec.Struct):
+    results: list[Settled] = []
+
+
+_settled = msgspec.json.Decoder(_BatchAnswer)
+
+
+class Queen:
+    """A client. It is cheap, keeps its connections, and belongs to one event loop."""
+
+    def __init__(
+        self,
+        url: str | Sequence[str] | None = None,
+        *,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        retry_s: float = 30.0,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        url = url or os.environ.get("QUEEN_URL", DEFAULT_URL).split(",")
+        urls = [url] if isinstance(url, str) else list(url)
+        token = token or os.environ.get("QUEEN_TOKEN") or None
+        self.cluster = Cluster(
+            urls, token, Patience(answer_s=timeout_s, retry_s=retry_s), ssl_context
+        )
+        self.buffers = Buffers(self)
+        self.admin = Admin(self)
+        self.consumers: list[Consumer] = []
+        self._speaks_frames: bool | None = None
+
+    async def __aenter__(self) -> Queen:
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Send what is buffered, then hang up."""
+        try:
+            await self.buffers.close()
+        finally:
+            self.cluster.close()
+
+    # ---- builders ----
+
+    def queue(self, name: str | None = None) -> Queue:
+        """A queue; without a name, all queues of a namespace and task."""
+        return Queue(self, name)
+
+    def transaction(self) -> Transaction:
+        return Transaction(self)
+
+    async def run(self) -> None:
+        """Run every consumer that was registered, until SIGTERM or SIGINT."""
+
+        def stop() -> None:
+            for consumer in self.consumers:
+                consumer.stop()
+
+        with stopped_by_signals(stop):
+            await asyncio.gather(*(consumer.run() for consumer in self.consumers))
+
+    # ---- producing ----
+
+    async def push(self, queue: str, partition: str, messages: list[Message]) -> list[Pushed]:
+        """Store messages; in frames when there are many and nothing but payloads in them."""
+        if len(messages) >= _FRAMES_PAY_FROM and all(map(_is_plain, messages)):
+            return await self._push_many(queue, partition, messages)
+        pushed: list[Pushed] = []
+        for at in range(0, len(messages), _MOST_ITEMS):
+            items = [
+                item_of(queue, one.partition or partition, one)
+                for one in messages[at : at + _MOST_ITEMS]
+            ]
+            answer = await self.cluster.call(
+                "POST",
+                "/api/v1/push",
+                msgspec.json.encode({"items": items}),
+                key=f"{queue}:{partition}",
+            )
+            pushed += _pushed.decode(answer.body)
+        return pushed
+
+    async def _push_many(self, queue: str, partition: str, messages: list[Message]) -> list[Pushed]:
+        from queen.client.payloads import encoded
+
+        lanes: dict[str, list[Message]] = defaultdict(list)
+        for one in messages:
+            lanes[one.partition or partition].append(one)
+        stored: dict[int, Pushed] = {}
+        for name, group in lanes.items():
+            for at in range(0, len(group), _MOST_ITEMS):
+                part = group[at : at + _MOST_ITEMS]
+                frame = [(one.transaction_id, encoded(one.data)) for one in part]
+                (result,) = await self.push_frames([(queue, name, frame)])
+                repeated = set(result.get("duplicates", ()))
+                for number, one in enumerate(part):
+                    stored[id(one)] = Pushed(
+                        status="duplicate" if number in repeated else "queued",
+                        transaction_id=one.transaction_id,
+                        partition_id=result.get("partitionId"),
+                    )
+        return [stored[id(one)] for one in messages]
+
+    async def push_frames(
+        self, frames: list[tuple[str, str, list[tuple[str, bytes]]]]
+    ) -> list[dict[str, Any]]:
+        """Store whole segments; as JSON with a broker that does not know them."""
+        if self._speaks_frames is not False:
+            from queen.core.frame import CONTENT_TYPE, encode_frame
+
+            body = b"".join(
+                encode_frame(queue, partition, [one[0] for one in many], [one[1] for one in many])
+                for queue, partition, many in frames
+            )
+            if self._speaks_frames is None:
+                self._speaks_frames = await self._asks_for_frames()
+            if self._speaks_frames:
+                key = ":".join(frames[0][:2])
+                answer = await self.cluster.call(
+                    "POST", "/api/v1/push", body, key=key, content_type=CONTENT_TYPE.encode()
+                )
+                results: list[dict[str, Any]] = _any.decode(answer.body)
+                return results
+        return [await self._push_as_json(*frame) for frame in frames]
+
+    async def _asks_for_frames(self) -> bool:
+        """Ask whether the broker is one of ours."""
+        try:
+            answer = await self.request("GET", "/health")
+        except (NotFound, UnsupportedMedia):
+            return False
+        return bool(answer.get("server") == "Queen")
+
+    async def _push_as_json(
+        self, queue: str, partition: str, many: list[tuple[str, bytes]]
+    ) -> dict[str, Any]:
+        items = [
+            {
+                "queue": queue,
+                "partition": partition,
+                "transactionId": name,
+                "payload": msgspec.Raw(payload),
+            }
+            for name, payload in many
+        ]
+        results = await self.post("/api/v1/push", {"items": items})
+        repeated = [at for at, one in enumerate(results) if one.get("status") == "duplicate"]
+        return {"duplicates": repeated}
+
+    async def flush(self) -> None:
+        """Return when everything that was buffered is stored."""
+        await self.buffers.flush()
+
+    # ---- settling ----
+
+    async def ack(
+        self,
+        messages: Delivered | Sequence[Delivered],
+        status: str = "completed",
+        *,
+        error: str | BaseException | None = None,
+    ) -> None:
+        """Say what became of messages; raises `LeaseLost` when some were no longer ours."""
+        many = [messages] if isinstance(messages, Delivered) else list(messages)
+        if not many:
+            return
+        acks = [ack_of(message, status, error) for message in many]
+        lost = [one for one in await self.settle(acks, many[0].consumer_group) if not one.success]
+        if lost:
+            raise LeaseLost(
+                f"{len(lost)} of {len(many)} messages were no longer leased to us: {lost[0].error}"
+            )
+
+    async def nack(
+        self, messages: Delivered | Sequence[Delivered], error: str | BaseException | None = None
+    ) -> None:
+        """Give messages back as failed."""
+        await self.ack(messages, "failed", error=error)
+
+    async def settle(self, acks: list[AckItem], group: str | None) -> list[Settled]:
+        """Send acknowledgments together; return what became of each."""
+        body = msgspec.json.encode({"acknowledgments": acks, "consumerGroup": group})
+        answer = await self.cluster.call(
+            "POST", "/api/v1/ack/batch", body, key=acks[0].partition_id
+        )
+        return _settled.decode(answer.body).results
+
+    async def renew(self, lease: Delivered | str, seconds: int | None = None) -> datetime:
+        """Prolong a lease; raises `LeaseLost` when it is over."""
+        lease_id = lease if isinstance(lease, str) else lease.lease_id
+        body = {"seconds": seconds} if seconds else {}
+        try:
+            answer = await self.post(f"/api/v1/lease/{quote(lease_id, safe='')}/extend", body)
+        except NotFound as error:
+            raise LeaseLost(error.message) from None
+        return datetime.fromisoformat(answer["newExpiresAt"])
+
+    async def trace(
+        self,
+        message: Delivered,
+        data: Any,
+        *,
+        names: str | Iterable[str] = (),
+        event: str = "info",
+    ) -> None:
+        """Record what happened to a message."""
+        body = {
+            "transactionId": message.transaction_id,
+            "partitionId": message.partition_id,
+            "consumerGroup": message.consumer_group,
+            "data": data,
+            "traceNames": [names] if isinstance(names, str) else list(names),
+            "eventType": event,
+        }
+        await self.post("/api/v1/traces", body)
+
+    # ---- plain requests ----
+
+    async def request(self, method: str, path: str, body: Any = None) -> Any:
+        """Send any request; return its answer decoded, None when it is empty."""
+        encoded = b"" if body is None else msgspec.json.encode(body)
+        answer = await self.cluster.call(method, path, encoded)
+        return _any.decode(answer.body) if answer.body else None
+
+    async def post(self, path: str, body: Any) -> Any:
+        return await self.request("POST", path, body)
+
+
+def _is_plain(message: Message) -> bool:
+    return message.delay is None and message.deliver_at is None and message.trace_id is None

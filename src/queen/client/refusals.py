@@ -1,0 +1,62 @@
+"""From an answer that is not a success to the error that the server meant."""
+
+from __future__ import annotations
+
+import msgspec
+
+from queen import errors
+from queen.client.http import Answer
+
+_object = msgspec.json.Decoder(dict[str, object])
+
+_GATEWAY = {502, 504}
+
+
+def _all_errors(root: type[errors.QueenError]) -> dict[str, type[errors.QueenError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        # A class without a code of its own has its parent's; the parent stands for both.
+        found = {**_all_errors(child), **found}
+    return found
+
+
+_BY_CODE = _all_errors(errors.QueenError)
+# For servers that send no code: the original broker, a proxy.
+_BY_STATUS: dict[int, type[errors.QueenError]] = {
+    400: errors.BadRequest,
+    401: errors.Unauthenticated,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    413: errors.PayloadTooLarge,
+    429: errors.Overloaded,
+    502: errors.Unreachable,
+    503: errors.Unavailable,
+    504: errors.Unreachable,
+}
+
+
+def error_of(answer: Answer) -> errors.QueenError:
+    """Return the error of a refused request, as the server would have raised it."""
+    try:
+        details = _object.decode(answer.body)
+    except msgspec.DecodeError:
+        details = {}
+    kind = _BY_CODE.get(str(details.get("code"))) or _BY_STATUS.get(
+        answer.status, errors.QueenError
+    )
+    message = str(details.get("error") or f"the server answered {answer.status}")
+    error = kind.__new__(kind)
+    errors.QueenError.__init__(error, message)
+    error.details = dict(details)
+    for name in ("queue", "left"):
+        if name in details:
+            setattr(error, name, details[name])
+    if "maxSize" in details:
+        error.max_size = details["maxSize"]  # type: ignore[attr-defined]
+    return error
+
+
+def is_worth_repeating(error: errors.QueenError) -> bool:
+    """Whether the same request may succeed a little later."""
+    return bool(error.details.get("retryable", error.retryable))

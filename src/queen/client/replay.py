@@ -1,0 +1,90 @@
+"""Replay: what is stored, read in bulk.
+
+Whole segments come over the wire as they lie in the database, and are taken apart here. No
+group is involved and nothing changes: this is for looking back, exporting, filling a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from queen.client.messages import Message
+from queen.client.payloads import decoded
+
+if TYPE_CHECKING:
+    from queen.client.queen import Queen
+    from queen.core.frame import Frame
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Stored(Message):
+    """A message as it is stored."""
+
+    __slots__ = ("created_at", "offset", "queue")
+
+    created_at: datetime
+    offset: int
+    queue: str
+
+
+async def replayed(
+    queen: Queen,
+    queue: str,
+    partition: str | None,
+    since: datetime | None,
+    until: datetime | None,
+) -> AsyncIterator[Message]:
+    path = f"/api/v1/fetch/queue/{quote(queue, safe='')}"
+    if partition is not None:
+        path += f"/partition/{quote(partition, safe='')}"
+    query = {
+        name: at.isoformat()
+        for name, at in (("fromTime", since), ("toTime", until))
+        if at is not None
+    }
+    async with queen.cluster.stream(f"{path}?{urlencode(query)}", key=queue) as parts:
+        async for frame in _frames(parts):
+            for message in _messages(frame):
+                yield message
+
+
+async def _frames(parts: AsyncIterator[bytes]) -> AsyncIterator[Frame]:
+    from queen.core.frame import frame_size, unpack_frames
+
+    buffer = bytearray()
+    async for part in parts:
+        buffer += part
+        while (size := frame_size(buffer)) is not None and len(buffer) >= size:
+            for frame in unpack_frames(bytes(buffer[:size])):
+                yield frame
+            del buffer[:size]
+
+
+def _messages(frame: Frame) -> list[Stored]:
+    from datetime import timedelta
+
+    segment = frame.segment()
+    deleted, traces = segment.column("deleted"), segment.column("traceId")
+    copies = segment.column("onlyGroup")
+    created = _EPOCH + timedelta(microseconds=frame.created_at_us)
+    found: list[Stored] = []
+    for at, (name, payload) in enumerate(
+        zip(segment.transaction_ids(), segment.payloads(), strict=True)
+    ):
+        # What was erased is gone, and a dead letter's copy has its original in the log.
+        if (deleted and deleted[at]) or (copies and copies[at]):
+            continue
+        message = Stored(
+            decoded(payload, None),
+            transaction_id=name,
+            trace_id=traces[at] if traces else None,
+            partition=frame.partition,
+        )
+        message.created_at, message.offset = created, frame.base_offset + at
+        message.queue = frame.queue
+        found.append(message)
+    return found

@@ -1,0 +1,300 @@
+"""The same client for programs without asyncio.
+
+A thread runs an event loop with the asyncio client in it; every call here hands its work over
+and waits. So there is one client, and this is only its other face. Handlers run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+
+from queen.client.consumer import Consumer, Handler
+from queen.client.deadletters import DeadLetter, DeadLetterPage, DeadLetterQuery
+from queen.client.messages import Delivered, Message, Popped, Pushed
+from queen.client.queen import Queen
+from queen.client.queue import Queue, QueueBuilder
+from queen.client.transaction import Transaction
+
+T = TypeVar("T")
+
+_END = object()
+
+
+class SyncReceived(Delivered, rename="camel", kw_only=True, gc=False):
+    """A message that was leased to this consumer."""
+
+    @property
+    def _client(self) -> SyncQueen:
+        queen: SyncQueen = self._queen
+        return queen
+
+    def ack(self) -> None:
+        """Say that it is done. Raises `LeaseLost` when it is no longer ours to say."""
+        self._client.ack(self)
+
+    def nack(self, error: str | BaseException | None = None) -> None:
+        """Give it back as failed: it is retried, and in the end a dead letter."""
+        self._client.nack(self, error)
+
+    def give_back(self) -> None:
+        """Give it back without fault: it comes again at once and nothing is counted."""
+        self._client.ack(self, "retry")
+
+    def dead_letter(self, error: str | BaseException | None = None) -> None:
+        """Set it aside now."""
+        self._client.ack(self, "dlq", error=error)
+
+    def renew(self, seconds: int | None = None) -> datetime:
+        """Prolong the lease; return until when it now lasts."""
+        return self._client.renew(self, seconds)
+
+    def trace(self, data: Any, *, names: str | Iterable[str] = (), event: str = "info") -> None:
+        """Record what happened to it, under names that lead through several queues."""
+        self._client.trace(self, data, names=names, event=event)
+
+
+class SyncQueen:
+    """A client for programs without asyncio; it may be used from several threads."""
+
+    def __init__(self, url: str | Sequence[str] | None = None, **settings: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.asynchronous: Queen = self.wait_for(_made(url, settings))
+        self.admin = SyncAdmin(self)
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something of the asyncio client and return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def __enter__(self) -> SyncQueen:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Send what is buffered, then hang up."""
+        if self._loop.is_closed():
+            return
+        try:
+            self.wait_for(self.asynchronous.close())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def queue(self, name: str | None = None) -> SyncQueue:
+        """A queue; without a name, all queues of a namespace and task."""
+        return SyncQueue(self.asynchronous, name, self)
+
+    def transaction(self) -> SyncTransaction:
+        return SyncTransaction(self)
+
+    def flush(self) -> None:
+        """Return when everything that was buffered is stored."""
+        self.wait_for(self.asynchronous.flush())
+
+    def ack(
+        self,
+        messages: Delivered | Sequence[Delivered],
+        status: str = "completed",
+        *,
+        error: str | BaseException | None = None,
+    ) -> None:
+        self.wait_for(self.asynchronous.ack(messages, status, error=error))
+
+    def nack(
+        self,
+        messages: Delivered | Sequence[Delivered],
+        error: str | BaseException | None = None,
+    ) -> None:
+        self.wait_for(self.asynchronous.nack(messages, error))
+
+    def renew(self, lease: Delivered | str, seconds: int | None = None) -> datetime:
+        return self.wait_for(self.asynchronous.renew(lease, seconds))
+
+    def trace(
+        self,
+        message: Delivered,
+        data: Any,
+        *,
+        names: str | Iterable[str] = (),
+        event: str = "info",
+    ) -> None:
+        self.wait_for(self.asynchronous.trace(message, data, names=names, event=event))
+
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        return self.wait_for(self.asynchronous.request(method, path, body))
+
+    @contextlib.contextmanager
+    def stopped_by_signals(self, consumer: Consumer) -> Iterator[None]:
+        """Let SIGTERM and SIGINT stop a consumer while the main thread waits for it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(*_: object) -> None:
+            self._loop.call_soon_threadsafe(consumer.stop)
+
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, stop) for number in numbers}
+        try:
+            yield
+        finally:
+            for number in numbers:
+                signal.signal(number, before[number])
+
+
+async def _made(url: str | Sequence[str] | None, settings: dict[str, Any]) -> Queen:
+    return Queen(url, **settings)
+
+
+class SyncQueue(QueueBuilder):
+    """A queue, for programs without asyncio."""
+
+    _popped = msgspec.json.Decoder(Popped[SyncReceived])
+    _owner: SyncQueen
+
+    def _asynchronous(self) -> Queue:
+        """The same queue for the asyncio client."""
+        other = Queue(self._queen, self.name)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def create(self) -> dict[str, Any]:
+        """Create the queue, or overwrite its options; those not given have their default."""
+        return self._owner.wait_for(self._asynchronous().create())
+
+    def delete(self) -> bool:
+        """Delete the queue with everything in it; false when there was none."""
+        return self._owner.wait_for(self._asynchronous().delete())
+
+    def push(self, items: Any) -> list[Pushed]:
+        """Push one payload, or a list of them; returns when they are stored."""
+        return self._owner.wait_for(self._asynchronous().push(items))
+
+    def pop(
+        self, *, wait_s: float | None = None, batch: int | None = None, auto_ack: bool = False
+    ) -> list[SyncReceived]:
+        """Lease the next messages; empty when there are none."""
+        wait_s = self._wait_s if wait_s is None else wait_s
+        popped = self._owner.wait_for(self._pop(wait_s, batch or self._batch, auto_ack))
+        return popped.messages
+
+    def consume(self, handler: Handler) -> Consumer:
+        """Run a handler on what comes, until told to stop; returns what was done."""
+        consumer = Consumer(self, handler, signals=False)
+        with self._owner.stopped_by_signals(consumer):
+            return self._owner.wait_for(consumer.run())
+
+    def __iter__(self) -> Iterator[SyncReceived]:
+        """Yield messages one at a time; asking for the next one acks the last."""
+        consumer = Consumer(self, None, signals=False)
+        messages = consumer.__aiter__()
+        with self._owner.stopped_by_signals(consumer):
+            try:
+                while (message := self._owner.wait_for(_next(messages))) is not _END:
+                    yield message
+            finally:
+                self._owner.wait_for(messages.aclose())  # type: ignore[attr-defined]
+
+    def dlq(self) -> SyncDeadLetters:
+        """The dead letters of this queue and group."""
+        return SyncDeadLetters(self._owner, self._asynchronous().dlq())
+
+    def replay(
+        self, *, since: datetime | None = None, until: datetime | None = None
+    ) -> Iterator[Message]:
+        """Read what is stored, in bulk and without a group: no cursor moves."""
+        messages = self._asynchronous().replay(since=since, until=until)
+        while (message := self._owner.wait_for(_next(messages))) is not _END:
+            yield message
+
+
+async def _next(messages: Any) -> Any:
+    return await anext(messages, _END)
+
+
+class SyncDeadLetters:
+    """The dead letters of a queue; `get`, `retry` and `purge` act on all that match."""
+
+    def __init__(self, queen: SyncQueen, query: DeadLetterQuery) -> None:
+        self._queen = queen
+        self.query = query
+
+    def get(self) -> DeadLetterPage:
+        return self._queen.wait_for(self.query.get())
+
+    def errors(self) -> list[dict[str, Any]]:
+        return self._queen.wait_for(self.query.errors())
+
+    def retry(self, letters: Sequence[DeadLetter] = ()) -> int:
+        return self._queen.wait_for(self.query.retry(letters))
+
+    def purge(self) -> int:
+        return self._queen.wait_for(self.query.purge())
+
+
+class SyncTransaction:
+    """Acks and pushes that happen together; leaving the block commits."""
+
+    def __init__(self, queen: SyncQueen) -> None:
+        self._queen = queen
+        self._inner = Transaction(queen.asynchronous)
+
+    def ack(
+        self,
+        messages: Delivered | Sequence[Delivered],
+        status: str = "completed",
+        error: str | BaseException | None = None,
+    ) -> SyncTransaction:
+        self._inner.ack(messages, status, error)
+        return self
+
+    def push(self, queue: str, items: Any, *, partition: str | None = None) -> SyncTransaction:
+        self._inner.push(queue, items, partition=partition)
+        return self
+
+    def commit(self) -> dict[str, Any]:
+        return self._queen.wait_for(self._inner.commit())
+
+    def __enter__(self) -> SyncTransaction:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._queen.wait_for(self._inner.__aexit__(kind, error, trace))
+
+
+class SyncAdmin:
+    """What operators ask for; the methods are those of `Admin`, and they wait."""
+
+    def __init__(self, queen: SyncQueen) -> None:
+        self._queen = queen
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._queen.asynchronous.admin, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            return self._queen.wait_for(method(*arguments, **named))
+
+        return call
