@@ -77,9 +77,15 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.partition_ids: dict[str, str] = {}
         self.message_ids: dict[tuple[str, int], str] = {}
         self.payload = 0
+        self.spread = len(PARTITIONS)
 
-    @initialize(retry_limit=st.sampled_from([0, 1, 2, 3]), delayed=st.sampled_from([0, 0, 0, 1]))
-    def configure(self, retry_limit: int, delayed: int) -> None:
+    @initialize(
+        retry_limit=st.sampled_from([0, 1, 2, 3]),
+        delayed=st.sampled_from([0, 0, 0, 1]),
+        spread=st.integers(1, len(PARTITIONS)),
+    )
+    def configure(self, retry_limit: int, delayed: int, spread: int) -> None:
+        self.spread = spread
         self.model = Model(retry_limit, bool(delayed))
         self.broker.configure(
             self.queue,
@@ -93,11 +99,15 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     @rule(server=servers, items=st.lists(st.tuples(partitions, ids), min_size=1, max_size=5))
     def push(self, server: int, items: list[tuple[str, str]]) -> None:
-        self._push(server, items)
+        self._push(server, [(self._place(partition), one) for partition, one in items])
 
     @rule(server=servers, partition=partitions, count=st.integers(1, 5))
     def push_new(self, server: int, partition: str, count: int) -> None:
-        self._push(server, [(partition, uuid.uuid4().hex) for _ in range(count)])
+        self._push(server, [(self._place(partition), uuid.uuid4().hex) for _ in range(count)])
+
+    def _place(self, partition: str) -> str:
+        """Few partitions see more of each kind of step."""
+        return PARTITIONS[PARTITIONS.index(partition) % self.spread]
 
     def _push(self, server: int, items: list[tuple[str, str]]) -> None:
         first = self.payload
@@ -141,15 +151,50 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     @rule(server=servers, group=groups, partition=partitions, batch=batches)
     def pop_named(self, server: int, group: str, partition: str, batch: int) -> None:
-        self._pop_named(server, group, partition, batch, auto=False)
+        self._pop_named(server, group, self._place(partition), batch, auto=False)
 
-    @rule(server=servers, group=groups, partition=partitions, batch=batches)
-    def pop_named_again(self, server: int, group: str, partition: str, batch: int) -> None:
-        self._pop_named(server, group, partition, batch, auto=False)
+    @rule(
+        server=servers,
+        group=groups,
+        partition=partitions,
+        batch=batches,
+        wishes=st.lists(st.tuples(numbers, statuses), min_size=1, max_size=6),
+    )
+    def work(
+        self,
+        server: int,
+        group: str,
+        partition: str,
+        batch: int,
+        wishes: list[tuple[int, str]],
+    ) -> None:
+        """Pop and ack some of it: what a consumer does most of the time."""
+        if self._pop_named(server, group, self._place(partition), batch, auto=False):
+            self._ack_some(1 - server, self.held[-1], wishes)
+
+    @rule(
+        server=servers,
+        group=groups,
+        partition=partitions,
+        batch=batches,
+        wishes=st.lists(st.tuples(numbers, statuses), min_size=6, max_size=12),
+    )
+    def work_through(
+        self,
+        server: int,
+        group: str,
+        partition: str,
+        batch: int,
+        wishes: list[tuple[int, str]],
+    ) -> None:
+        """The same, one ack after the other; often all of it."""
+        if self._pop_named(server, group, self._place(partition), batch, auto=False):
+            for wish in wishes[: len(self.held[-1].messages) + 2]:
+                self._ack_some(server, self.held[-1], [wish])
 
     @rule(server=servers, group=groups, partition=partitions, batch=batches)
     def pop_at_once(self, server: int, group: str, partition: str, batch: int) -> None:
-        self._pop_named(server, group, partition, batch, auto=True)
+        self._pop_named(server, group, self._place(partition), batch, auto=True)
 
     def _pop_named(
         self, server: int, group: str, partition: str, batch: int, *, auto: bool
@@ -262,7 +307,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(server=servers, which=numbers, wishes=st.lists(st.tuples(numbers, statuses), max_size=6))
     def ack_some(self, server: int, which: int, wishes: list[tuple[int, str]]) -> None:
-        held = self._choose(which)
+        self._ack_some(server, self._choose(which), wishes)
+
+    def _ack_some(self, server: int, held: Held, wishes: list[tuple[int, str]]) -> None:
         chosen = {n % len(held.messages): status for n, status in wishes}
         self._ack(server, held, [(held.messages[n], status) for n, status in chosen.items()])
 
@@ -391,11 +438,11 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             body["timestamp"] = at.isoformat()
         else:
             body[to] = True
-        self._seek(server, group, partition, to, body)
+        self._seek(server, group, partition and self._place(partition), to, body)
 
     @rule(server=servers, group=groups, partition=partitions, offset=st.integers(0, 12))
     def seek_offset(self, server: int, group: str, partition: str, offset: int) -> None:
-        self._seek(server, group, partition, None, {"offset": offset})
+        self._seek(server, group, self._place(partition), None, {"offset": offset})
 
     def _seek(
         self,
@@ -522,10 +569,6 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def grow_older(self) -> None:
         self.broker.grow_older(self.queue)
         self.model.grow_older()
-
-    @rule()
-    def grow_older_again(self) -> None:
-        self.grow_older()
 
     @precondition(lambda self: self.model.has_delay)
     @rule()
