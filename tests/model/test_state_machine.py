@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,8 +27,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.api import Api
-from tests.conftest import ServerProcess
 from tests.model.broker import AGE_S, QUEUE_MODE, Broker
 from tests.model.model import COMPLETED, REFUSED, Delivery, Lane, Letter, Message, Model
 
@@ -627,13 +624,6 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         for (partition, group), committed in self.broker.cursors(self.queue).items():
             log = self.model.logs.get(partition)
             assert log is None or max(committed, log.tail) == log.head, (partition, group)
-
-
-@pytest.fixture
-def broker(server: ServerProcess, second_server: ServerProcess, dsn: str) -> Iterator[Broker]:
-    opened = Broker([Api(server.url), Api(second_server.url)], dsn)
-    yield opened
-    opened.close()
 
 
 @pytest.mark.timeout(600 + RUNS)
