@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from tests.api import Api, ack_of, push_of
-from tests.contract.conftest import Park, age
+from tests.contract.conftest import Park, age, refresh
 
 _ROUTES = [
     "status",
@@ -249,6 +249,7 @@ def test_what_was_done_with_a_queue(api: Api, queue: str) -> None:
     assert _sum(series, *keys) == (3, 1, 1, 1, 1)
     lag = _get(api, f"analytics/queue-lag?queue={queue}")
     assert _sum(lag, "popCount") == (1,)
+    refresh(api)
     workers = _get(api, f"analytics/worker-metrics?queue={queue}")
     assert workers["summary"]["totalPushMessages"] == 5
     assert workers["queues"][0]["queueName"] == queue
