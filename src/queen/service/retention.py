@@ -26,7 +26,7 @@ _options = msgspec.json.Decoder(QueueOptions)
 
 CLEANUP_INTERVAL_S = 60.0
 _REST_S = 60.0
-# What one round looks at: a few milliseconds of work under the locks it takes.
+# What one round looks at: some tens of milliseconds of work under the locks it takes.
 _SEGMENTS = 1000
 _PARTITIONS = 2000
 _DAY_S = 24 * 3600
