@@ -65,8 +65,6 @@ class Broker:
     def __init__(self, servers: list[Api], dsn: str) -> None:
         self.servers = servers
         self._sql = psycopg.connect(dsn, autocommit=True)
-        self._ear = psycopg.connect(dsn, autocommit=True)
-        self._ear.execute("listen queen_log")
         self._loop = asyncio.Runner()
         self._database = self._loop.run(Database.connect(dsn, size=1))
 
@@ -75,7 +73,6 @@ class Broker:
             api.close()
         self._loop.run(self._database.close())
         self._loop.close()
-        self._ear.close()
         self._sql.close()
 
     # ---- over HTTP ----
@@ -108,19 +105,6 @@ class Broker:
     def message(self, at: int, method: str, partition_id: str, one: str, verb: str = "") -> Answer:
         path = f"/api/v1/messages/{partition_id}/{quote(one, safe='')}{verb}"
         return self.servers[at].call(method, path)
-
-    def delete(self, at: int, partition_id: str, one: str) -> Answer:
-        """Delete a message; both servers know of it on return."""
-        for _ in self._ear.notifies(timeout=0):
-            pass
-        answer = self.message(at, "DELETE", partition_id, one)
-        if answer.status == 200:
-            for heard in self._ear.notifies(timeout=10):
-                if any(word.startswith("e") for word in heard.payload.split(" ")[1:]):
-                    break
-            # The other one has it in its hands; it has acted when it answers the next question.
-            assert self.servers[1 - at].call("GET", "/health").status == 200
-        return answer
 
     def seek(self, at: int, group: str, queue: str, partition: str | None, **body: Any) -> Answer:
         path = f"/api/v1/consumer-groups/{group}/queues/{queue}"

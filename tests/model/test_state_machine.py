@@ -477,7 +477,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.model.letters)
     @rule(server=servers, group=groups)
     def retry_letters(self, server: int, group: str) -> None:
-        mine = [one for one in self.model.letters.values() if one.group == group]
+        mine = [one for one in self._letter_ids(server) if one.group == group]
         retried = self.broker.retry_letters(server, queue=self.queue, consumerGroup=group)
         assert retried == len(mine)
         self.model.redrive(mine)
@@ -486,8 +486,8 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.model.letters)
     @rule(server=servers, which=st.sets(numbers, min_size=1, max_size=3))
     def retry_some_letters(self, server: int, which: set[int]) -> None:
-        letters = list(self.model.letters.values())
         ids = self._letter_ids(server)
+        letters = list(ids)
         mine = [letters[n] for n in sorted({n % len(letters) for n in which})]
         assert self.broker.retry_letters(server, ids=[ids[one] for one in mine]) == len(mine)
         self.model.redrive(mine)
@@ -528,7 +528,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         place = self.message_ids.get((log.name, message.offset))
         if place is None:
             return
-        answer = self.broker.delete(server, self.partition_ids[log.name], place)
+        answer = self.broker.message(server, "DELETE", self.partition_ids[log.name], place)
         assert answer.status == (404 if message.deleted else 200), answer.raw
         message.deleted = True
         self._mark_changed()
