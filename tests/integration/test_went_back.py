@@ -20,7 +20,7 @@ from tests.conftest import ServerProcess
 
 PARTITION = "p"
 # Enough for the background work of a few servers, far less than a loop makes.
-MAX_TRANSACTIONS_PER_S = 100
+MAX_TRANSACTIONS_PER_S = 300
 
 _GO_BACK = """
 with p as (
