@@ -146,6 +146,13 @@ def test_nobody_has_read_it_yet(api: Api, queue: str) -> None:
     assert api.data(queue, batch=10) == [2]
 
 
+def test_a_deleted_message_leaves_no_dead_letter(api: Api, queue: str) -> None:
+    (one,) = push(api, queue, "a secret")
+    assert about(api, one, "POST", "/dlq").json["moved"] == 1
+    assert about(api, one, "DELETE").status == 200
+    assert api.call("GET", f"/api/v1/dlq?queue={queue}").json["total"] == 0
+
+
 def test_a_queue_is_cleared(api: Api, queue: str) -> None:
     push(api, queue, *range(5))
     push(api, queue, *range(3), partition="p")

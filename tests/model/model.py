@@ -395,6 +395,14 @@ class Model:
             and one.only_group is None
         ]
 
+    def delete(self, partition: str, message: Message) -> None:
+        """Take a message away from all groups, and its dead letters with it."""
+        message.deleted = True
+        for key in [
+            key for key in self.letters if key[0] == partition and key[2] == message.offset
+        ]:
+            del self.letters[key]
+
     # ---- dead letters ----
 
     def bury(self, lane: Lane, offset: int, attempts: int) -> None:

@@ -530,7 +530,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             return
         answer = self.broker.message(server, "DELETE", self.partition_ids[log.name], place)
         assert answer.status == (404 if message.deleted else 200), answer.raw
-        message.deleted = True
+        self.model.delete(log.name, message)
         self._mark_changed()
 
     @precondition(lambda self: any(log.kept for log in self.model.logs.values()))

@@ -37,6 +37,8 @@ class Eraser:
                 "rewrite_segment", partition.id, row["base_offset"], codec, body
             )
             await transaction.execute("count_erasure", partition.id)
+            # What groups have set aside of it is a copy, and goes too.
+            await transaction.execute("erase_letters", partition.id, offset)
         return True
 
     async def clear(self, queue: Queue, partition: Partition | None) -> int:
