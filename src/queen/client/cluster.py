@@ -39,6 +39,22 @@ class Patience(NamedTuple):
     retry_s: float = 30.0
 
 
+class _Request(NamedTuple):
+    method: str
+    path: str
+    body: bytes
+    content_type: bytes
+
+    def text(self, server: Server, headers: bytes) -> bytes:
+        """Return the request as it is sent to a server."""
+        about = b""
+        if self.body:
+            sizes = (self.content_type, len(self.body))
+            about = b"content-type: %b\r\ncontent-length: %d\r\n" % sizes
+        head = f"{self.method} {self.path} HTTP/1.1\r\nhost: ".encode()
+        return b"".join((head, server.host_header, b"\r\n", headers, about, b"\r\n", self.body))
+
+
 class Cluster:
     def __init__(
         self,
@@ -85,7 +101,7 @@ class Cluster:
         retry_s = self._patience.retry_s if retry_s is None else retry_s
         deadline = time.monotonic() + retry_s
         pause_s = _FIRST_PAUSE_S
-        request = self._request(method, path, body, content_type)
+        request = _Request(method, path, body, content_type)
         timeout_s = self._patience.answer_s + wait_s
         while True:
             for server in self._in_order(key):
@@ -101,23 +117,35 @@ class Cluster:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    async def _ask(self, server: Server, request: bytes, timeout_s: float) -> Answer:
-        async with self._connection(server) as connection:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    answer = await connection.ask(request)
-            except TimeoutError:
-                raise Unreachable(f"{server.url} did not answer in {timeout_s:.0f} s") from None
+    async def _ask(self, server: Server, request: _Request, timeout_s: float) -> Answer:
+        text = request.text(server, self._headers)
+        try:
+            answer = await self._ask_reusing(server, text, timeout_s)
+        except Unreachable:
+            self._down_until[server.url] = time.monotonic() + _LEFT_ALONE_S
+            raise
+        self._down_until.pop(server.url, None)
         if answer.status not in _OK:
             raise error_of(answer)
         return answer
 
+    async def _ask_reusing(self, server: Server, text: bytes, timeout_s: float) -> Answer:
+        while (used := server.free_connection()) is not None:
+            try:
+                return await _asked(server, used, text, timeout_s)
+            except Unreachable:
+                # It may have been closed while it was idle; that says nothing of the server.
+                if used.has_answered or not used.lost:
+                    raise
+        opened = await server.connect(self._patience.connect_s)
+        return await _asked(server, opened, text, timeout_s)
+
     @asynccontextmanager
     async def stream(self, path: str, *, key: str = "") -> AsyncIterator[AsyncIterator[bytes]]:
         """Ask for a body that is read as it arrives; a broken one raises `Unreachable`."""
-        request = self._request("GET", path, b"", JSON)
         server = self._in_order(key)[0]
-        connection = await server.connection(self._patience.connect_s)
+        request = _Request("GET", path, b"", JSON).text(server, self._headers)
+        connection = await server.connect(self._patience.connect_s)
         try:
             head, parts = await connection.stream(request)
             if head.status not in _OK:
@@ -126,27 +154,6 @@ class Cluster:
             yield parts
         finally:
             connection.close()
-
-    @asynccontextmanager
-    async def _connection(self, server: Server) -> AsyncIterator[Connection]:
-        try:
-            connection = await server.connection(self._patience.connect_s)
-            yield connection
-        except Unreachable:
-            self._down_until[server.url] = time.monotonic() + _LEFT_ALONE_S
-            raise
-        else:
-            self._down_until.pop(server.url, None)
-            server.give_back(connection)
-
-    def _request(self, method: str, path: str, body: bytes, content_type: bytes) -> bytes:
-        head = f"{method} {path} HTTP/1.1\r\n".encode()
-        about = b""
-        if body:
-            about = b"content-type: %b\r\ncontent-length: %d\r\n" % (content_type, len(body))
-        # Which server gets it is not known yet; they all serve under any name.
-        host = b"host: " + self._servers[0].host_header + b"\r\n"
-        return b"".join((head, host, self._headers, about, b"\r\n", body))
 
     # ---- choosing ----
 
@@ -171,3 +178,13 @@ def _weight(url: str, key: str) -> bytes:
 def _pause_after(error: QueenError, pause_s: float) -> float:
     """Return how long to wait; a queue that is full is not empty a moment later."""
     return max(pause_s, 0.25) if error.code in ("queue_full", "overloaded") else pause_s
+
+
+async def _asked(server: Server, connection: Connection, text: bytes, timeout_s: float) -> Answer:
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await connection.ask(text)
+    except TimeoutError:
+        raise Unreachable(f"{server.url} did not answer in {timeout_s:.0f} s") from None
+    server.give_back(connection)
+    return answer

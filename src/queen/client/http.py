@@ -42,6 +42,10 @@ class Connection(asyncio.Protocol):
         self.closed = False
         # The server will not take another request on it.
         self.spent = False
+        # Something of the answer to the last request has arrived.
+        self.has_answered = False
+        # The server, or what lies between, has hung up.
+        self.lost = False
 
     # ---- asyncio ----
 
@@ -49,10 +53,11 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.closed = True
+        self.closed = self.lost = True
         self._fail(Unreachable(f"the connection was lost: {error or 'closed by the server'}"))
 
     def data_received(self, data: bytes) -> None:
+        self.has_answered = True
         self._buffer += data
         try:
             while self._advance():
@@ -71,6 +76,7 @@ class Connection(asyncio.Protocol):
     async def ask(self, request: bytes) -> Answer:
         """Send a request and return its whole answer."""
         self._waiting = asyncio.get_running_loop().create_future()
+        self.has_answered = False
         self._write(request)
         try:
             return await self._waiting
@@ -199,13 +205,17 @@ class Server:
         self.host_header = parts.netloc.rpartition("@")[2].encode()
         self._free: deque[Connection] = deque()
 
-    async def connection(self, timeout_s: float) -> Connection:
-        """Return a connection that nobody uses."""
+    def free_connection(self) -> Connection | None:
+        """Return a connection that is open and that nobody uses, if there is one."""
         while self._free:
             # The one used last is the least likely to have been closed meanwhile.
             free = self._free.pop()
             if not free.closed:
                 return free
+        return None
+
+    async def connect(self, timeout_s: float) -> Connection:
+        """Open a connection."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
