@@ -1,47 +1,23 @@
 -- name: dead_letters :many
--- Dead letters, the latest first. A null filter matches all.
+-- Dead letters, the latest first.
 select d.id, d.partition_id, d.message_offset, d.transaction_id, d.trace_id, d.codec, d.payload,
        d.error, d.attempts, d.created_at, d.failed_at, d.consumer_group, d.producer_sub,
        p.name as partition, q.name as queue, q.namespace, q.task
-from queen.dead_letters d
+from queen.letters_matching($1, $2, $3, $4, $5, $6, $7, $8) d
 join queen.partitions p on p.id = d.partition_id
 join queen.queues q on q.id = d.queue_id
-where ($1::integer is null or d.queue_id = $1)
-  and ($2::bigint is null or d.partition_id = $2)
-  and ($3::text is null or d.consumer_group = $3)
-  and ($4::text is null or d.error = $4)
-  and ($5::timestamptz is null or d.failed_at >= $5)
-  and ($6::timestamptz is null or d.failed_at < $6)
-  and ($7::text[] is null or q.namespace = any ($7))
-  and ($8::bigint[] is null or d.id = any ($8))
 order by d.failed_at desc, d.id desc
 limit $9 offset $10
 
 -- name: count_dead_letters :one
-select count(*)
-from queen.dead_letters d join queen.queues q on q.id = d.queue_id
-where ($1::integer is null or d.queue_id = $1)
-  and ($2::bigint is null or d.partition_id = $2)
-  and ($3::text is null or d.consumer_group = $3)
-  and ($4::text is null or d.error = $4)
-  and ($5::timestamptz is null or d.failed_at >= $5)
-  and ($6::timestamptz is null or d.failed_at < $6)
-  and ($7::text[] is null or q.namespace = any ($7))
-  and ($8::bigint[] is null or d.id = any ($8))
+select count(*) from queen.letters_matching($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- name: dead_letter_errors :many
 -- How many died of what, the most frequent first.
 select q.name as queue, d.consumer_group, coalesce(d.error, '') as error, count(*) as letters,
        min(d.failed_at) as first_at, max(d.failed_at) as last_at
-from queen.dead_letters d join queen.queues q on q.id = d.queue_id
-where ($1::integer is null or d.queue_id = $1)
-  and ($2::bigint is null or d.partition_id = $2)
-  and ($3::text is null or d.consumer_group = $3)
-  and ($4::text is null or d.error = $4)
-  and ($5::timestamptz is null or d.failed_at >= $5)
-  and ($6::timestamptz is null or d.failed_at < $6)
-  and ($7::text[] is null or q.namespace = any ($7))
-  and ($8::bigint[] is null or d.id = any ($8))
+from queen.letters_matching($1, $2, $3, $4, $5, $6, $7, $8) d
+join queen.queues q on q.id = d.queue_id
 group by q.name, d.consumer_group, d.error
 order by letters desc, error
 limit $9
@@ -51,21 +27,11 @@ limit $9
 delete from queen.dead_letters where id = any ($1::bigint[]) returning id
 
 -- name: purge_dead_letters :many
--- Remove dead letters for good.
+-- Remove dead letters for good, the oldest first.
 delete from queen.dead_letters d
 using (
-    select x.id
-    from queen.dead_letters x join queen.queues q on q.id = x.queue_id
-    where ($1::integer is null or x.queue_id = $1)
-      and ($2::bigint is null or x.partition_id = $2)
-      and ($3::text is null or x.consumer_group = $3)
-      and ($4::text is null or x.error = $4)
-      and ($5::timestamptz is null or x.failed_at >= $5)
-      and ($6::timestamptz is null or x.failed_at < $6)
-      and ($7::text[] is null or q.namespace = any ($7))
-      and ($8::bigint[] is null or x.id = any ($8))
-    order by x.failed_at, x.id
-    limit $9
+    select id from queen.letters_matching($1, $2, $3, $4, $5, $6, $7, $8)
+    order by failed_at, id limit $9
 ) w
 where d.id = w.id
 returning d.id
