@@ -130,3 +130,14 @@ def test_s46_one_address_cannot_take_them_all(start_server: Start, dsn: str) -> 
             assert connection.answer().status == 200
         with RawConnection(running.url) as third:
             assert third.answer().status == 429
+
+
+def test_s46_a_caller_that_sends_too_much_is_told_to_wait(start_server: Start, dsn: str) -> None:
+    # Two seconds of it may come at once.
+    api = start_server("--database-url", dsn, "--rate-limit", "5").api()
+    answers = [api.call("GET", "/health/live") for _ in range(30)]
+    refused = [one for one in answers if one.status == 429]
+    assert {one.status for one in answers} == {200, 429}
+    assert answers[0].status == 200
+    assert refused[0].json["code"] == "overloaded"
+    assert "retry-after" in refused[0].headers

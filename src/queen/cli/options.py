@@ -114,6 +114,14 @@ CorsOrigin = Annotated[
     list[str],
     typer.Option(envvar="QUEEN_CORS_ORIGINS", help="A web origin that may ask; repeatable."),
 ]
+RateLimit = Annotated[
+    float,
+    typer.Option(
+        envvar="QUEEN_RATE_LIMIT",
+        min=0,
+        help="Requests a second that one caller may send to each process; 0 sets no limit.",
+    ),
+]
 MaxConnections = Annotated[
     int, typer.Option(envvar="QUEEN_MAX_CONNECTIONS", min=1, help="Connections each process takes.")
 ]

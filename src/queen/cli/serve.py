@@ -40,6 +40,7 @@ def serve(
     tls_cert: cli.TlsCert = "",
     tls_key: cli.TlsKey = "",
     cors_origin: cli.CorsOrigin = [],  # noqa: B006 (typer reads it and nobody changes it)
+    rate_limit: cli.RateLimit = 0,
     max_connections: cli.MaxConnections = 10_000,
     max_connections_per_address: cli.MaxConnectionsPerAddress = 5_000,
     allow_weak_durability: cli.AllowWeak = False,
@@ -56,6 +57,7 @@ def serve(
             tls_cert=tls_cert,
             tls_key=tls_key,
             origins=tuple(cors_origin),
+            rate_limit=rate_limit,
             max_connections=max_connections,
             max_connections_per_address=max_connections_per_address,
         )

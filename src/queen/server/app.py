@@ -8,6 +8,7 @@ from queen.server.audit import audit_line
 from queen.server.auth.door import Door
 from queen.server.http import Request, Response
 from queen.server.origins import Origins
+from queen.server.rates import Rates
 from queen.server.routes.about import AboutRoutes
 from queen.server.routes.access import AccessRoutes
 from queen.server.routes.ack import AckRoutes
@@ -64,13 +65,18 @@ class App:
     """From a request to its answer."""
 
     def __init__(
-        self, broker: Broker, door: Door | None = None, origins: Origins | None = None
+        self,
+        broker: Broker,
+        door: Door | None = None,
+        origins: Origins | None = None,
+        rates: Rates | None = None,
     ) -> None:
         self._activity = broker.activity
         self._router = Router(routes(broker))
         # None: whoever reaches the server is trusted.
         self._door = door
         self._origins = origins or Origins()
+        self._rates = rates
 
     @property
     def routes(self) -> list[Route]:
@@ -88,6 +94,8 @@ class App:
             _check_role(request, route)
         elif params:
             request = request._replace(params=params)
+        if self._rates is not None:
+            self._rates.admit(request)
         return await route.handler(request)
 
 

@@ -73,7 +73,8 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
     if door is not None:
         await door.start()
     origins = security.allowed_origins(options.host)
-    hub = Hub(App(broker, door, origins).handle, security.connection_limits(), origins)
+    app = App(broker, door, origins, security.rates())
+    hub = Hub(app.handle, security.connection_limits(), origins)
     watching = asyncio.create_task(hub.watch())
     server = await _create_server(hub, bound, security)
     try:

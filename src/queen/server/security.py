@@ -16,6 +16,7 @@ from queen.errors import StartupError
 from queen.server.auth.options import AuthOptions, is_loopback
 from queen.server.connection import ConnectionLimits
 from queen.server.origins import Origins
+from queen.server.rates import Rates
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
     origins: tuple[str, ...] = ()
     max_connections: int = ConnectionLimits().total
     max_connections_per_address: int = ConnectionLimits().per_address
+    # Requests a second of one caller; 0 sets no limit.
+    rate_limit: float = 0.0
 
     def check(self, host: str) -> None:
         """Raise `StartupError` when a server like this must not listen on a host."""
@@ -65,6 +68,9 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
     def allowed_origins(self, host: str) -> Origins:
         trusts_all = not self.auth.is_on and not self.insecure and is_loopback(host)
         return Origins(self.origins, local_names_only=trusts_all)
+
+    def rates(self) -> Rates | None:
+        return Rates(self.rate_limit) if self.rate_limit else None
 
     def connection_limits(self) -> ConnectionLimits:
         """Return the limits, no higher than the system lets us open files."""
