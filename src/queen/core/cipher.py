@@ -52,6 +52,13 @@ class KeyRing:
         return self._current is not None
 
     @property
+    def name(self) -> bytes:
+        """The name of the key that encrypts, as it stands in what is sealed."""
+        if self._current is None:
+            raise EncryptionUnavailable
+        return self._current
+
+    @property
     def current(self) -> str | None:
         """The fingerprint of the key that encrypts."""
         return self._current.hex() if self._current else None

@@ -35,6 +35,8 @@ from queen.service.maintenance import Maintenance
 from queen.service.pop import Popper
 from queen.service.push import Pusher
 from queen.service.relay import Relay
+from queen.service.reseal import INTERVAL_S as RESEAL_INTERVAL_S
+from queen.service.reseal import Resealer
 from queen.service.retention import CLEANUP_INTERVAL_S, Retention
 from queen.service.segments import SegmentCache
 from queen.service.signals import Signals
@@ -171,6 +173,7 @@ class Broker:
         limits = self.limits
         retention = Retention(limits.abandoned_group_days, limits.idle_partition_days)
         self.jobs.add("retention", limits.retention_interval_s, retention.remove_old)
+        self.jobs.add("reseal", RESEAL_INTERVAL_S, Resealer(self.vault).seal_some)
         self.jobs.add("idle_partitions", CLEANUP_INTERVAL_S, retention.drop_idle)
         self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
 
