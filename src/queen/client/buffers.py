@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from queen.client.messages import Message, Pushed
 from queen.client.payloads import encoded
+from queen.client.pushing import MOST_BYTES, is_plain
+from queen.client.refusals import is_worth_repeating
 from queen.errors import QueenError
 
 if TYPE_CHECKING:
@@ -53,17 +55,19 @@ class Buffers:
     ) -> list[Pushed]:
         """Keep messages until there are enough of them, or until they have waited enough."""
         self._raise_error()
-        plain = [one for one in messages if _is_plain(one)]
-        if len(plain) < len(messages):
-            # A schedule or a trace does not fit a frame of plain messages.
+        if not all(map(is_plain, messages)):
+            # A schedule or a trace does not fit a frame of plain messages. What was pushed
+            # before them is stored before them.
+            await self.flush()
             return await self._queen.push(queue, partition, messages)
+        payloads = [encoded(one.data) for one in messages]
         while self._waiting >= _MAX_WAITING:
             self._room.clear()
             await self._room.wait()
             self._raise_error()
-        for one in messages:
+        for one, payload in zip(messages, payloads, strict=True):
             lane = self._lanes.setdefault((queue, one.partition or partition), deque())
-            lane.append((one.transaction_id, encoded(one.data)))
+            lane.append((one.transaction_id, payload))
         self._waiting += len(messages)
         if self._waiting >= most:
             self._start()
@@ -100,14 +104,14 @@ class Buffers:
                 try:
                     await self._send(taken)
                 except QueenError as error:
-                    if not error.retryable:
+                    if not is_worth_repeating(error):
                         self._hand_over(error, taken)
-                        return
+                        continue
                     self._put_back(taken)
                     _log.warning("sending a buffer: %s", error)
                     await asyncio.sleep(_PAUSE_S)
                     continue
-                except asyncio.CancelledError:
+                except BaseException:
                     self._put_back(taken)
                     raise
                 self._waiting -= sum(map(len, taken.values()))
@@ -118,15 +122,14 @@ class Buffers:
     def _take(self) -> dict[Lane, list[tuple[str, bytes]]]:
         """Take what goes into one request, the oldest of each partition first."""
         taken: dict[Lane, list[tuple[str, bytes]]] = {}
-        left = _REQUEST_MESSAGES
+        left, left_bytes = _REQUEST_MESSAGES, MOST_BYTES
         for name, lane in list(self._lanes.items()):
-            count = min(len(lane), left)
-            taken[name] = [lane.popleft() for _ in range(count)]
-            left -= count
-            if not lane:
-                del self._lanes[name]
-            if not left:
+            while lane and left and (not taken or len(lane[0][1]) <= left_bytes):
+                left, left_bytes = left - 1, left_bytes - len(lane[0][1])
+                taken.setdefault(name, []).append(lane.popleft())
+            if lane:
                 break
+            del self._lanes[name]
         return taken
 
     def _put_back(self, taken: dict[Lane, list[tuple[str, bytes]]]) -> None:
@@ -135,13 +138,13 @@ class Buffers:
 
     def _hand_over(self, error: QueenError, taken: dict[Lane, list[tuple[str, bytes]]]) -> None:
         """Give messages that will never be taken to whoever pushes or flushes next."""
-        error.details["unsent"] = [
+        self._error = self._error or error
+        self._error.details.setdefault("unsent", []).extend(
             {"queue": queue, "partition": partition, "transactionId": name, "payload": payload}
             for (queue, partition), messages in taken.items()
             for name, payload in messages
-        ]
+        )
         self._waiting -= sum(map(len, taken.values()))
-        self._error = error
         self._room.set()
 
     async def _send(self, taken: dict[Lane, list[tuple[str, bytes]]]) -> None:
@@ -164,7 +167,3 @@ class Buffers:
                 self._task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._task
-
-
-def _is_plain(message: Message) -> bool:
-    return message.delay is None and message.deliver_at is None and message.trace_id is None

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from queen.client.http import Answer, Connection, Server
+from queen.client.http import Answer, Connection, Poll, Server
 from queen.client.refusals import error_of, is_worth_repeating
 from queen.errors import QueenError, Unreachable
 
@@ -92,23 +92,25 @@ class Cluster:
         content_type: bytes = JSON,
         wait_s: float = 0.0,
         retry_s: float | None = None,
+        poll: Poll | None = None,
     ) -> Answer:
         """Return a successful answer, or raise the error that stayed.
 
         `key` names what the request is about, `wait_s` how long the server may take because
-        it was asked to wait.
+        it was asked to wait, `poll` lets its sender give it up.
         """
         retry_s = self._patience.retry_s if retry_s is None else retry_s
         deadline = time.monotonic() + retry_s
         pause_s = _FIRST_PAUSE_S
         request = _Request(method, path, body, content_type)
         timeout_s = self._patience.answer_s + wait_s
+        poll = poll or Poll()
         while True:
             for server in self._in_order(key):
                 try:
-                    return await self._ask(server, request, timeout_s)
+                    return await self._ask(server, request, timeout_s, poll)
                 except QueenError as error:
-                    if not is_worth_repeating(error):
+                    if poll.is_given_up or not is_worth_repeating(error):
                         raise
                     last = error
             pause_s = _pause_after(last, pause_s)
@@ -117,43 +119,64 @@ class Cluster:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    async def _ask(self, server: Server, request: _Request, timeout_s: float) -> Answer:
+    async def _ask(self, server: Server, request: _Request, timeout_s: float, poll: Poll) -> Answer:
         text = request.text(server, self._headers)
         try:
-            answer = await self._ask_reusing(server, text, timeout_s)
+            answer = await self._ask_reusing(server, text, timeout_s, poll)
         except Unreachable:
-            self._down_until[server.url] = time.monotonic() + _LEFT_ALONE_S
+            if not poll.is_given_up:
+                self._leave_alone(server)
             raise
         self._down_until.pop(server.url, None)
         if answer.status not in _OK:
             raise error_of(answer)
         return answer
 
-    async def _ask_reusing(self, server: Server, text: bytes, timeout_s: float) -> Answer:
+    def _leave_alone(self, server: Server) -> None:
+        self._down_until[server.url] = time.monotonic() + _LEFT_ALONE_S
+
+    async def _ask_reusing(
+        self, server: Server, text: bytes, timeout_s: float, poll: Poll
+    ) -> Answer:
         while (used := server.free_connection()) is not None:
             try:
-                return await _asked(server, used, text, timeout_s)
+                return await _asked(server, used, text, timeout_s, poll)
             except Unreachable:
                 # It may have been closed while it was idle; that says nothing of the server.
-                if used.has_answered or not used.lost:
+                if used.has_answered or not used.lost or poll.is_given_up:
                     raise
         opened = await server.connect(self._patience.connect_s)
-        return await _asked(server, opened, text, timeout_s)
+        return await _asked(server, opened, text, timeout_s, poll)
 
     @asynccontextmanager
     async def stream(self, path: str, *, key: str = "") -> AsyncIterator[AsyncIterator[bytes]]:
         """Ask for a body that is read as it arrives; a broken one raises `Unreachable`."""
-        server = self._in_order(key)[0]
-        request = _Request("GET", path, b"", JSON).text(server, self._headers)
-        connection = await server.connect(self._patience.connect_s)
+        connection, head, parts = await self._open_stream(path, key)
         try:
-            head, parts = await connection.stream(request)
             if head.status not in _OK:
                 body = b"".join([part async for part in parts])
                 raise error_of(head._replace(body=body))
             yield parts
         finally:
             connection.close()
+
+    async def _open_stream(
+        self, path: str, key: str
+    ) -> tuple[Connection, Answer, AsyncIterator[bytes]]:
+        """Ask the first server that answers."""
+        answer_s = self._patience.answer_s
+        for server in self._in_order(key):
+            request = _Request("GET", path, b"", JSON).text(server, self._headers)
+            try:
+                connection = await server.connect(self._patience.connect_s)
+                async with _limited(server, answer_s):
+                    head, parts = await connection.stream(request)
+            except Unreachable as error:
+                self._leave_alone(server)
+                last = error
+            else:
+                return connection, head, _each_in_time(server, parts, answer_s)
+        raise last
 
     # ---- choosing ----
 
@@ -180,11 +203,34 @@ def _pause_after(error: QueenError, pause_s: float) -> float:
     return max(pause_s, 0.25) if error.code in ("queue_full", "overloaded") else pause_s
 
 
-async def _asked(server: Server, connection: Connection, text: bytes, timeout_s: float) -> Answer:
+async def _asked(
+    server: Server, connection: Connection, text: bytes, timeout_s: float, poll: Poll
+) -> Answer:
+    poll.connection = connection
     try:
-        async with asyncio.timeout(timeout_s):
+        async with _limited(server, timeout_s):
             answer = await connection.ask(text)
-    except TimeoutError:
-        raise Unreachable(f"{server.url} did not answer in {timeout_s:.0f} s") from None
+    finally:
+        poll.connection = None
     server.give_back(connection)
     return answer
+
+
+@asynccontextmanager
+async def _limited(server: Server, timeout_s: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        raise Unreachable(f"{server.url} did not answer in {timeout_s:.0f} s") from None
+
+
+async def _each_in_time(
+    server: Server, parts: AsyncIterator[bytes], timeout_s: float
+) -> AsyncIterator[bytes]:
+    while True:
+        async with _limited(server, timeout_s):
+            part = await anext(parts, None)
+        if part is None:
+            return
+        yield part

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import logging
-import signal
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Generic, cast
 
-from queen.client.messages import AckItem, Delivered, ack_of
+from queen.client.http import Poll
+from queen.client.iteration import Messages
+from queen.client.messages import AckItem, Delivered, M, ack_of
+from queen.client.signals import stopped_by_signals
 from queen.errors import LeaseLost, QueenError
 
 if TYPE_CHECKING:
@@ -34,9 +37,11 @@ _ACK_EVERY = 50
 _ACK_EVERY_S = 0.1
 # What a pop that failed for good waits before it is tried again.
 _PAUSE_S = 1.0
+# How long a pop that was given up is heard out.
+_HEARD_OUT_S = 2.0
 
 
-class Consumer:
+class Consumer(Generic[M]):
     """Awaited, it runs its handler; iterated over, it yields messages."""
 
     def __init__(self, queue: QueueBuilder, handler: Handler | None, *, signals: bool) -> None:
@@ -46,6 +51,7 @@ class Consumer:
         self._stopping = asyncio.Event()
         self._left = queue._limit
         self._lease_s = 0.0
+        self._threads: ThreadPoolExecutor | None = None
         self.received = 0
         self.handled = 0
         self.failed = 0
@@ -58,32 +64,69 @@ class Consumer:
     def is_stopping(self) -> bool:
         return self._stopping.is_set()
 
-    def __await__(self) -> Generator[Any, None, Consumer]:
+    def __await__(self) -> Generator[Any, None, Consumer[M]]:
         return self.run().__await__()
 
-    async def run(self) -> Consumer:
+    async def run(self) -> Consumer[M]:
         """Consume until stopped, until the limit, or until idle for too long."""
         if self._handler is None:
             raise ValueError("consume() was given no handler: await consume(handler)")
-        with stopped_by_signals(self.stop) if self._signals else contextlib.nullcontext():
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(self._queue._concurrency):
-                    workers.create_task(self._work(self._handler))
+        workers = [self._work(self._handler) for _ in range(self._queue._concurrency)]
+        try:
+            with self.stopped_by_signals():
+                await all_done(workers, self.stop)
+        finally:
+            if self._threads is not None:
+                self._threads.shutdown(wait=False)
         return self
+
+    def stopped_by_signals(self) -> contextlib.AbstractContextManager[None]:
+        return stopped_by_signals(self.stop) if self._signals else contextlib.nullcontext()
+
+    def __aiter__(self) -> Messages[M]:
+        """Yield messages one at a time; asking for the next acks the last, an error nacks it."""
+        return Messages(self)
+
+    @property
+    def is_at_limit(self) -> bool:
+        return self._left == 0
+
+    def finish(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Callable[[bool], Coroutine[Any, Any, None]],
+        in_order: bool,
+    ) -> None:
+        """Do the last work of a loop that was left; closing the client waits for it."""
+
+        def start() -> None:
+            task = loop.create_task(work(in_order))
+            self._queue._queen.endings.add(task)
+            task.add_done_callback(self._queue._queen.endings.discard)
+
+        try:
+            is_here = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            start()
+        else:
+            # Garbage may be collected in any thread.
+            loop.call_soon_threadsafe(start)
 
     # ---- a worker ----
 
     async def _work(self, handler: Handler) -> None:
         busy_at = time.monotonic()
         while not self.is_stopping and self._left != 0:
-            batch = await self._next(busy_at)
+            batch = await self.next_batch(busy_at)
             if batch is None:
                 return
             if batch:
                 await self._handle(handler, batch)
                 busy_at = time.monotonic()
 
-    async def _next(self, busy_at: float) -> list[Any] | None:
+    async def next_batch(self, busy_at: float) -> list[Any] | None:
         """Return the next batch; empty when none came, None when it is time to end."""
         size, wait_s = self._queue._batch, self._queue._wait_s
         if self._left is not None:
@@ -94,16 +137,18 @@ class Consumer:
             if idle_left_s <= 0:
                 return None
             wait_s = min(wait_s, idle_left_s)
-        batch = await self._unless_stopped(self._pop(wait_s, size)) or []
+        batch = await self._popped_unless_stopped(wait_s, size)
         if self._left is not None:
             self._left += size - len(batch)
         self.received += len(batch)
         return batch
 
-    async def _pop(self, wait_s: float, size: int) -> list[Any]:
+    async def _pop(self, wait_s: float, size: int, poll: Poll) -> list[Any]:
         try:
-            popped = await self._queue._pop(wait_s, size, False)
+            popped = await self._queue._pop(wait_s, size, False, poll)
         except QueenError as error:
+            if poll.is_given_up:
+                return []
             if not error.retryable:
                 raise
             _log.warning("pop: %s", error)
@@ -114,30 +159,30 @@ class Consumer:
             await asyncio.sleep(0.1)
         return popped.messages
 
-    async def _unless_stopped(self, work: Any) -> Any:
-        """Wait for work, unless told to stop: then it is abandoned, and its lease given back."""
-        working = asyncio.ensure_future(work)
+    async def _popped_unless_stopped(self, wait_s: float, size: int) -> list[Any]:
+        """Pop. When told to stop meanwhile, take only what the server has sent already."""
+        poll = Poll()
+        popping = asyncio.ensure_future(self._pop(wait_s, size, poll))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                working.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await working
-                return None
-            return working.result()
+            await asyncio.wait((popping, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not popping.done():
+                is_asked = poll.connection is not None
+                poll.give_up()
+                await asyncio.wait((popping,), timeout=_HEARD_OUT_S if is_asked else 0)
+            return popping.result() if popping.done() else []
         finally:
             stopping.cancel()
-            working.cancel()
+            popping.cancel()
 
     async def _handle(self, handler: Handler, batch: list[Any]) -> None:
-        async with self._renewed(batch):
+        async with self.renewed(batch):
             if self._queue._each:
                 await self._handle_each(handler, batch)
             else:
                 one = batch[0] if self._queue._batch == 1 else batch
                 error = await self._outcome(handler, one, batch)
-                await self._settle([_verdict(message, error) for message in batch])
+                await self.settle([_verdict(message, error) for message in batch])
 
     async def _handle_each(self, handler: Handler, batch: list[Any]) -> None:
         acks: list[AckItem] = []
@@ -148,36 +193,61 @@ class Consumer:
                 continue
             error = await self._outcome(handler, message, [message])
             acks.append(_verdict(message, error))
-            if len(acks) >= _ACK_EVERY or time.monotonic() - sent_at > _ACK_EVERY_S:
-                await self._settle(acks)
+            if is_time_to_settle(acks, sent_at):
+                await self.settle(acks)
                 acks, sent_at = [], time.monotonic()
-        await self._settle(acks)
+        await self.settle(acks)
 
     async def _outcome(self, handler: Handler, given: Any, messages: list[Any]) -> Exception | None:
         """Run the handler; return what it raised."""
         try:
-            await called(handler, given)
+            await self._called(handler, given)
         except Exception as error:
             self.failed += len(messages)
             _log.warning("a handler failed: %s", type(error).__name__)
-            if self._queue._on_error is not None:
-                await called(self._queue._on_error, messages, error)
+            await self._told(self._queue._on_error, messages, error)
             return error
         self.handled += len(messages)
-        if self._queue._on_success is not None:
-            await called(self._queue._on_success, messages)
+        await self._told(self._queue._on_success, messages)
         return None
 
-    async def _settle(self, acks: list[AckItem]) -> None:
+    async def _told(self, callback: Callable[..., Any] | None, *arguments: Any) -> None:
+        """Tell the user. What became of the message does not depend on how they take it."""
+        if callback is None:
+            return
+        try:
+            await self._called(callback, *arguments)
+        except Exception as error:
+            _log.warning("a callback failed: %s", type(error).__name__)
+
+    async def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a user's function: async in the loop, sync in a thread so that the loop goes on."""
+        if inspect.iscoroutinefunction(function):
+            return await cast("Awaitable[Any]", function(*arguments))
+        if self._threads is None:
+            # The loop's own threads are few, whatever concurrency was asked for.
+            self._threads = ThreadPoolExecutor(self._queue._concurrency, "queen-handler")
+        call = contextvars.copy_context().run
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._threads, call, function, *arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    async def settle(self, acks: list[AckItem]) -> None:
         if not acks or not self._queue._auto_ack:
             return
-        results = await self._queue._queen.settle(acks, self._queue._group)
+        try:
+            results = await self._queue._queen.settle(acks, self._queue._group)
+        except QueenError as error:
+            if not error.retryable:
+                raise
+            _log.warning("%d messages could not be settled; they come again: %s", len(acks), error)
+            return
         lost = sum(not one.success for one in results)
         if lost:
             _log.warning("%d messages were no longer leased to us; they come again", lost)
 
     @contextlib.asynccontextmanager
-    async def _renewed(self, batch: list[Any]) -> AsyncIterator[None]:
+    async def renewed(self, batch: list[Any]) -> AsyncIterator[None]:
         """Keep the lease of a batch alive while it is worked on."""
         if not self._queue._renews or not self._lease_s or not batch[0].lease_id:
             yield
@@ -198,72 +268,30 @@ class Consumer:
             except QueenError as error:
                 _log.warning("renewing a lease: %s", error)
 
-    # ---- as an iterator ----
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        """Yield messages one at a time; asking for the next acks the last, an error nacks it."""
-        with stopped_by_signals(self.stop) if self._signals else contextlib.nullcontext():
-            busy_at = time.monotonic()
-            while not self.is_stopping and self._left != 0:
-                batch = await self._next(busy_at)
-                if batch is None:
-                    return
-                async with self._renewed(batch) if batch else contextlib.nullcontext():
-                    async for message in self._yielded(batch):
-                        yield message
-                busy_at = time.monotonic() if batch else busy_at
-
-    async def _yielded(self, batch: list[Any]) -> AsyncIterator[Any]:
-        done: list[AckItem] = []
-        at = 0
-        try:
-            while at < len(batch) and not self.is_stopping:
-                message = batch[at]
-                yield message
-                at += 1
-                done.append(ack_of(message))
-                self.handled += 1
-        except GeneratorExit:
-            # The loop was left by a break: the message it was at is done, the others are not.
-            if at < len(batch):
-                done.append(ack_of(batch[at]))
-                at += 1
-            raise
-        finally:
-            done += [ack_of(message, "retry") for message in batch[at:]]
-            await self._settle(done)
-
 
 def _verdict(message: Delivered, error: Exception | None) -> AckItem:
     return ack_of(message) if error is None else ack_of(message, "failed", error)
 
 
-async def called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a user's function: async in the loop, sync in a thread so that the loop goes on."""
-    if inspect.iscoroutinefunction(function):
-        return await cast("Awaitable[Any]", function(*arguments))
-    result = await asyncio.to_thread(function, *arguments)
-    return await result if inspect.isawaitable(result) else result
+def is_time_to_settle(acks: list[AckItem], sent_at: float) -> bool:
+    return len(acks) >= _ACK_EVERY or time.monotonic() - sent_at > _ACK_EVERY_S
 
 
-@contextlib.contextmanager
-def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Let SIGTERM and SIGINT stop something for a while. Only the main thread gets signals."""
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        for number in numbers:
-            loop.add_signal_handler(number, stop)
-    except (NotImplementedError, RuntimeError):
-        yield
+async def all_done(work: Iterable[Coroutine[Any, Any, Any]], stop: Callable[[], None]) -> None:
+    """Wait for all; when one fails, stop the others in good order and raise its error."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    if not tasks:
         return
     try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-            signal.signal(number, before[number])
+        _, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        if others:
+            stop()
+            await asyncio.wait(others)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    for error in [task.exception() for task in tasks]:
+        if error is not None:
+            raise error

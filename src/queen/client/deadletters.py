@@ -9,6 +9,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from queen.client.refusals import understood
+
 if TYPE_CHECKING:
     from queen.client.queen import Queen
 
@@ -74,7 +76,7 @@ class DeadLetterQuery:
         """Return the latest, and how many there are."""
         query = {**self._fields, "limit": self._limit, "offset": self._offset}
         answer = await self._queen.cluster.call("GET", f"/api/v1/dlq?{urlencode(query)}")
-        return _page.decode(answer.body)
+        return understood(_page, answer)
 
     async def errors(self) -> list[dict[str, Any]]:
         """Return how many died of what."""
@@ -83,8 +85,10 @@ class DeadLetterQuery:
         found: list[dict[str, Any]] = answer["errors"]
         return found
 
-    async def retry(self, letters: Sequence[DeadLetter] = ()) -> int:
+    async def retry(self, letters: Sequence[DeadLetter] | None = None) -> int:
         """Deliver letters again, these or all that match; return how many."""
+        if letters is not None and not letters:
+            return 0
         body: dict[str, Any] = {"ids": [one.id for one in letters]} if letters else self._fields
         answer = await self._queen.post("/api/v1/dlq/retry", body)
         return int(answer["retried"])

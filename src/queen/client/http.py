@@ -17,6 +17,10 @@ from urllib.parse import urlsplit
 from queen.errors import Unreachable
 
 _MAX_HEAD_BYTES = 64 * 1024
+# So many parts of a body wait for their reader; then the server has to.
+_PARTS_AHEAD = 16
+_NO_BODY = {204, 304}
+_UNTIL_CLOSED = -1
 _CRLF = b"\r\n"
 
 
@@ -54,9 +58,15 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = self.lost = True
+        if error is None and self._head is not None and self._left == _UNTIL_CLOSED:
+            self._finish()
         self._fail(Unreachable(f"the connection was lost: {error or 'closed by the server'}"))
 
     def data_received(self, data: bytes) -> None:
+        if self._waiting is None:
+            # Nobody has asked: whatever this answers, it is not our next request.
+            self.close()
+            return
         self.has_answered = True
         self._buffer += data
         try:
@@ -71,6 +81,15 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def end(self) -> None:
+        """Say that nothing more is asked. What the server has answered by then still arrives;
+        a server that has not answered hangs up, and knows that it need not."""
+        if self._transport is not None and self._transport.can_write_eof() and not self.closed:
+            self._transport.write_eof()
+            self.spent = True
+        else:
+            self.close()
+
     # ---- asking ----
 
     async def ask(self, request: bytes) -> Answer:
@@ -84,6 +103,9 @@ class Connection(asyncio.Protocol):
             # What comes back belongs to nobody; hanging up tells the server so.
             self.close()
             raise
+        finally:
+            if self._parts is None:
+                self._waiting = None
 
     async def stream(self, request: bytes) -> tuple[Answer, AsyncIterator[bytes]]:
         """Send a request and return the head of its answer, and its body as it arrives."""
@@ -94,6 +116,8 @@ class Connection(asyncio.Protocol):
     async def _stream_parts(self) -> AsyncIterator[bytes]:
         assert self._parts is not None
         while (part := await self._parts.get()) is not None:
+            if self._transport is not None and self._parts.qsize() < _PARTS_AHEAD:
+                self._transport.resume_reading()
             yield part
         if self.closed and self._head is not None:
             raise Unreachable("the connection was lost in the middle of an answer")
@@ -133,12 +157,13 @@ class Connection(asyncio.Protocol):
         for line in lines[1:]:
             name, _, value = line.partition(b":")
             headers[name.strip().lower()] = value.strip()
-        if status == 100:
+        if status < 200:
             return True
         self._head = (status, headers)
         self._chunked = headers.get(b"transfer-encoding", b"").lower() == b"chunked"
-        self._left = int(headers.get(b"content-length", b"0"))
-        self.spent = headers.get(b"connection", b"").lower() == b"close"
+        self._left = _length_of(status, headers)
+        self.spent = self.spent or _is_last(lines[0], headers)
+        self.spent = self.spent or (self._left == _UNTIL_CLOSED and not self._chunked)
         if self._parts is not None:
             self._answer(b"")
         if not self._chunked and self._left == 0:
@@ -146,6 +171,10 @@ class Connection(asyncio.Protocol):
         return True
 
     def _read_length(self) -> bool:
+        if self._left == _UNTIL_CLOSED:
+            self._take(bytes(self._buffer))
+            self._buffer.clear()
+            return False
         if len(self._buffer) < self._left:
             return False
         self._take(bytes(self._buffer[: self._left]))
@@ -172,6 +201,8 @@ class Connection(asyncio.Protocol):
     def _take(self, part: bytes) -> None:
         if self._parts is not None:
             self._parts.put_nowait(part)
+            if self._transport is not None and self._parts.qsize() >= _PARTS_AHEAD:
+                self._transport.pause_reading()
         else:
             self._body.append(part)
 
@@ -189,6 +220,32 @@ class Connection(asyncio.Protocol):
         assert self._head is not None
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(Answer(*self._head, body))
+
+
+def _length_of(status: int, headers: dict[bytes, bytes]) -> int:
+    if status in _NO_BODY:
+        return 0
+    length = headers.get(b"content-length")
+    return _UNTIL_CLOSED if length is None else int(length)
+
+
+def _is_last(status_line: bytes, headers: dict[bytes, bytes]) -> bool:
+    """Whether the server closes the connection after this answer."""
+    wish = headers.get(b"connection", b"").lower()
+    return b"close" in wish or (status_line.startswith(b"HTTP/1.0") and b"keep-alive" not in wish)
+
+
+class Poll:
+    """A request that can be given up without losing an answer that is on its way."""
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.is_given_up = False
+
+    def give_up(self) -> None:
+        self.is_given_up = True
+        if self.connection is not None:
+            self.connection.end()
 
 
 class Server:

@@ -23,23 +23,26 @@ import msgspec
 from queen.client.admin import Admin
 from queen.client.buffers import Buffers
 from queen.client.cluster import Cluster, Patience
-from queen.client.consumer import Consumer, stopped_by_signals
+from queen.client.consumer import Consumer, all_done
 from queen.client.messages import (
     AckItem,
     Delivered,
     Message,
     Pushed,
+    Received,
     ack_of,
 )
-from queen.client.pushing import item_of
+from queen.client.payloads import encoded
+from queen.client.pushing import in_parts, is_plain, item_of
 from queen.client.queue import Queue
+from queen.client.refusals import understood
+from queen.client.signals import stopped_by_signals
 from queen.client.transaction import Transaction
 from queen.errors import LeaseLost, NotFound, UnsupportedMedia
 
 DEFAULT_URL = "http://localhost:6632"
 # More than this in one push is sent as frames: it is smaller on the wire and on the server.
 _FRAMES_PAY_FROM = 200
-_MOST_ITEMS = 5000
 
 _pushed = msgspec.json.Decoder(list[Pushed])
 _any = msgspec.json.Decoder()
@@ -81,7 +84,9 @@ class Queen:
         )
         self.buffers = Buffers(self)
         self.admin = Admin(self)
-        self.consumers: list[Consumer] = []
+        self.consumers: list[Consumer[Received]] = []
+        # What loops that were left still have to say.
+        self.endings: set[asyncio.Task[None]] = set()
         self._speaks_frames: bool | None = None
 
     async def __aenter__(self) -> Queen:
@@ -98,6 +103,8 @@ class Queen:
     async def close(self) -> None:
         """Send what is buffered, then hang up."""
         try:
+            if self.endings:
+                await asyncio.wait(self.endings)
             await self.buffers.close()
         finally:
             self.cluster.close()
@@ -119,19 +126,19 @@ class Queen:
                 consumer.stop()
 
         with stopped_by_signals(stop):
-            await asyncio.gather(*(consumer.run() for consumer in self.consumers))
+            await all_done([consumer.run() for consumer in self.consumers], stop)
 
     # ---- producing ----
 
     async def push(self, queue: str, partition: str, messages: list[Message]) -> list[Pushed]:
         """Store messages; in frames when there are many and nothing but payloads in them."""
-        if len(messages) >= _FRAMES_PAY_FROM and all(map(_is_plain, messages)):
+        if len(messages) >= _FRAMES_PAY_FROM and all(map(is_plain, messages)):
             return await self._push_many(queue, partition, messages)
         pushed: list[Pushed] = []
-        for at in range(0, len(messages), _MOST_ITEMS):
+        payloads = [encoded(one.data) for one in messages]
+        for part in in_parts(zip(messages, payloads, strict=True)):
             items = [
-                item_of(queue, one.partition or partition, one)
-                for one in messages[at : at + _MOST_ITEMS]
+                item_of(queue, one.partition or partition, one, payload) for one, payload in part
             ]
             answer = await self.cluster.call(
                 "POST",
@@ -139,29 +146,27 @@ class Queen:
                 msgspec.json.encode({"items": items}),
                 key=f"{queue}:{partition}",
             )
-            pushed += _pushed.decode(answer.body)
+            stored: list[Pushed] = understood(_pushed, answer)
+            pushed += stored
         return pushed
 
     async def _push_many(self, queue: str, partition: str, messages: list[Message]) -> list[Pushed]:
-        from queen.client.payloads import encoded
-
-        lanes: dict[str, list[Message]] = defaultdict(list)
-        for one in messages:
-            lanes[one.partition or partition].append(one)
-        stored: dict[int, Pushed] = {}
-        for name, group in lanes.items():
-            for at in range(0, len(group), _MOST_ITEMS):
-                part = group[at : at + _MOST_ITEMS]
-                frame = [(one.transaction_id, encoded(one.data)) for one in part]
+        lanes: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+        for at, one in enumerate(messages):
+            lanes[one.partition or partition].append((at, encoded(one.data)))
+        pushed: dict[int, Pushed] = {}
+        for name, lane in lanes.items():
+            for part in in_parts(lane):
+                frame = [(messages[at].transaction_id, payload) for at, payload in part]
                 (result,) = await self.push_frames([(queue, name, frame)])
                 repeated = set(result.get("duplicates", ()))
-                for number, one in enumerate(part):
-                    stored[id(one)] = Pushed(
+                for number, (at, _) in enumerate(part):
+                    pushed[at] = Pushed(
                         status="duplicate" if number in repeated else "queued",
-                        transaction_id=one.transaction_id,
+                        transaction_id=messages[at].transaction_id,
                         partition_id=result.get("partitionId"),
                     )
-        return [stored[id(one)] for one in messages]
+        return [pushed[at] for at in range(len(messages))]
 
     async def push_frames(
         self, frames: list[tuple[str, str, list[tuple[str, bytes]]]]
@@ -181,7 +186,7 @@ class Queen:
                 answer = await self.cluster.call(
                     "POST", "/api/v1/push", body, key=key, content_type=CONTENT_TYPE.encode()
                 )
-                results: list[dict[str, Any]] = _any.decode(answer.body)
+                results: list[dict[str, Any]] = understood(_any, answer)
                 return results
         return [await self._push_as_json(*frame) for frame in frames]
 
@@ -191,7 +196,7 @@ class Queen:
             answer = await self.request("GET", "/health")
         except (NotFound, UnsupportedMedia):
             return False
-        return bool(answer.get("server") == "Queen")
+        return isinstance(answer, dict) and answer.get("server") == "Queen"
 
     async def _push_as_json(
         self, queue: str, partition: str, many: list[tuple[str, bytes]]
@@ -245,7 +250,7 @@ class Queen:
         answer = await self.cluster.call(
             "POST", "/api/v1/ack/batch", body, key=acks[0].partition_id
         )
-        return _settled.decode(answer.body).results
+        return understood(_settled, answer).results
 
     async def renew(self, lease: Delivered | str, seconds: int | None = None) -> datetime:
         """Prolong a lease; raises `LeaseLost` when it is over."""
@@ -282,11 +287,7 @@ class Queen:
         """Send any request; return its answer decoded, None when it is empty."""
         encoded = b"" if body is None else msgspec.json.encode(body)
         answer = await self.cluster.call(method, path, encoded)
-        return _any.decode(answer.body) if answer.body else None
+        return understood(_any, answer) if answer.body else None
 
     async def post(self, path: str, body: Any) -> Any:
         return await self.request("POST", path, body)
-
-
-def _is_plain(message: Message) -> bool:
-    return message.delay is None and message.deliver_at is None and message.trace_id is None

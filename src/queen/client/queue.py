@@ -16,8 +16,10 @@ import msgspec
 
 from queen.client.consumer import Consumer, Handler
 from queen.client.deadletters import DeadLetterQuery
-from queen.client.messages import Message, Popped, Pushed, Received, messages_of
-from queen.client.replay import replayed
+from queen.client.http import Answer, Poll
+from queen.client.messages import Popped, Pushed, Received, messages_of
+from queen.client.refusals import understood
+from queen.client.replay import Stored, replayed
 from queen.client.texts import camel
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 Self = TypeVar("Self", bound="QueueBuilder")
 Done = Callable[[list[Any]], Awaitable[None] | None]
 Failed = Callable[[list[Any], Exception], Awaitable[None] | None]
+
+H = TypeVar("H", bound=Handler)
 
 DEFAULT_PARTITION = "Default"
 
@@ -161,7 +165,9 @@ class QueueBuilder:
     def on_error(self: Self, callback: Failed) -> Self:
         return self._with(on_error=callback)
 
-    async def _pop(self, wait_s: float, batch: int, auto_ack: bool) -> Popped[Any]:
+    async def _pop(
+        self, wait_s: float, batch: int, auto_ack: bool, poll: Poll | None = None
+    ) -> Popped[Any]:
         query: dict[str, Any] = {"batch": batch, "wait": "true" if wait_s > 0 else "false"}
         if wait_s > 0:
             query["timeout"] = round(wait_s * 1000)
@@ -175,9 +181,13 @@ class QueueBuilder:
         path = self._pop_path(query)
         query.update((name, value) for name, value in optional.items() if value is not None)
         answer = await self._queen.cluster.call(
-            "GET", f"{path}?{urlencode(query)}", key=self._key(), wait_s=max(wait_s, 0.0)
+            "GET",
+            f"{path}?{urlencode(query)}",
+            key=self._key(),
+            wait_s=max(wait_s, 0.0),
+            poll=poll,
         )
-        return self._received(answer.body)
+        return self._received(answer)
 
     def _pop_path(self, query: dict[str, Any]) -> str:
         if self.name is None:
@@ -192,10 +202,10 @@ class QueueBuilder:
     def _key(self) -> str:
         return f"{self.name}:{self._partition or '*'}:{self._group or ''}"
 
-    def _received(self, body: bytes) -> Popped[Any]:
-        if not body:
+    def _received(self, answer: Answer) -> Popped[Any]:
+        if not answer.body:
             return Popped()
-        popped = self._popped.decode(body)
+        popped = understood(self._popped, answer)
         for message in popped.messages:
             message._queen = self._owner
             message._into = self._into
@@ -245,7 +255,9 @@ class Queue(QueueBuilder):
         )
         return answer.messages
 
-    def consume(self, handler: Handler | None = None, *, signals: bool = True) -> Consumer:
+    def consume(
+        self, handler: Handler | None = None, *, signals: bool = True
+    ) -> Consumer[Received]:
         """Consume until told to stop.
 
         `await queue.consume(handler)` runs the handler, sync or async, on what comes;
@@ -254,7 +266,7 @@ class Queue(QueueBuilder):
         """
         return Consumer(self, handler, signals=signals)
 
-    def consumer(self, handler: Handler) -> Handler:
+    def consumer(self, handler: H) -> H:
         """Register a handler; `await queen.run()` runs all of them. A decorator."""
         self._queen.consumers.append(Consumer(self, handler, signals=False))
         return handler
@@ -265,6 +277,6 @@ class Queue(QueueBuilder):
 
     def replay(
         self, *, since: datetime | None = None, until: datetime | None = None
-    ) -> AsyncIterator[Message]:
+    ) -> AsyncIterator[Stored]:
         """Read what is stored, in bulk and without a group: no cursor moves."""
         return replayed(self._queen, self._named(), self._partition, since, until)

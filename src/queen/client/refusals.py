@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from queen import errors
@@ -9,7 +11,7 @@ from queen.client.http import Answer
 
 _object = msgspec.json.Decoder(dict[str, object])
 
-_GATEWAY = {502, 504}
+T = TypeVar("T")
 
 
 def _all_errors(root: type[errors.QueenError]) -> dict[str, type[errors.QueenError]]:
@@ -27,9 +29,12 @@ _BY_STATUS: dict[int, type[errors.QueenError]] = {
     401: errors.Unauthenticated,
     403: errors.Forbidden,
     404: errors.NotFound,
+    408: errors.RequestTimeout,
     409: errors.Conflict,
     413: errors.PayloadTooLarge,
+    415: errors.UnsupportedMedia,
     429: errors.Overloaded,
+    431: errors.HeadersTooLarge,
     502: errors.Unreachable,
     503: errors.Unavailable,
     504: errors.Unreachable,
@@ -55,6 +60,14 @@ def error_of(answer: Answer) -> errors.QueenError:
     if "maxSize" in details:
         error.max_size = details["maxSize"]  # type: ignore[attr-defined]
     return error
+
+
+def understood(decoder: msgspec.json.Decoder[T], answer: Answer) -> T:
+    """Return an answer decoded; a page that is none says that no Queen is at this address."""
+    try:
+        return decoder.decode(answer.body)
+    except msgspec.DecodeError as error:
+        raise errors.Unreachable(f"the answer is not one of Queen's: {error}") from None
 
 
 def is_worth_repeating(error: errors.QueenError) -> bool:

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 
 from queen.client.messages import Message
 from queen.client.payloads import decoded
+from queen.errors import InvalidFrame
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen
@@ -37,7 +38,7 @@ async def replayed(
     partition: str | None,
     since: datetime | None,
     until: datetime | None,
-) -> AsyncIterator[Message]:
+) -> AsyncIterator[Stored]:
     path = f"/api/v1/fetch/queue/{quote(queue, safe='')}"
     if partition is not None:
         path += f"/partition/{quote(partition, safe='')}"
@@ -62,6 +63,8 @@ async def _frames(parts: AsyncIterator[bytes]) -> AsyncIterator[Frame]:
             for frame in unpack_frames(bytes(buffer[:size])):
                 yield frame
             del buffer[:size]
+    if buffer:
+        raise InvalidFrame("the answer ends in the middle of a frame")
 
 
 def _messages(frame: Frame) -> list[Stored]:

@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from queen.client.consumer import Consumer, Handler
 from queen.client.deadletters import DeadLetter, DeadLetterPage, DeadLetterQuery
-from queen.client.messages import Delivered, Message, Popped, Pushed
+from queen.client.iteration import Messages, is_left_in_order
+from queen.client.messages import Delivered, Popped, Pushed
 from queen.client.queen import Queen
 from queen.client.queue import Queue, QueueBuilder
+from queen.client.replay import Stored
 from queen.client.transaction import Transaction
 
 T = TypeVar("T")
@@ -69,12 +72,29 @@ class SyncQueen:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.asynchronous: Queen = self.wait_for(_made(url, settings))
+        try:
+            self.asynchronous: Queen = self.wait_for(_made(url, settings))
+        except BaseException:
+            self._end()
+            raise
         self.admin = SyncAdmin(self)
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something of the asyncio client and return its result."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        if threading.current_thread() is self._thread or not self._thread.is_alive():
+            work.close()
+            raise RuntimeError(
+                "an async handler of a SyncQueen cannot call it: make the handler a plain function"
+                if self._thread.is_alive()
+                else "the client is closed"
+            )
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return running.result()
+        except BaseException:
+            # Ctrl-C: nobody waits for the answer any more.
+            running.cancel()
+            raise
 
     def __enter__(self) -> SyncQueen:
         return self
@@ -94,9 +114,12 @@ class SyncQueen:
         try:
             self.wait_for(self.asynchronous.close())
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def queue(self, name: str | None = None) -> SyncQueue:
         """A queue; without a name, all queues of a namespace and task."""
@@ -142,7 +165,7 @@ class SyncQueen:
         return self.wait_for(self.asynchronous.request(method, path, body))
 
     @contextlib.contextmanager
-    def stopped_by_signals(self, consumer: Consumer) -> Iterator[None]:
+    def stopped_by_signals(self, consumer: Consumer[SyncReceived]) -> Iterator[None]:
         """Let SIGTERM and SIGINT stop a consumer while the main thread waits for it."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -196,22 +219,15 @@ class SyncQueue(QueueBuilder):
         popped = self._owner.wait_for(self._pop(wait_s, batch or self._batch, auto_ack))
         return popped.messages
 
-    def consume(self, handler: Handler) -> Consumer:
+    def consume(self, handler: Handler) -> Consumer[SyncReceived]:
         """Run a handler on what comes, until told to stop; returns what was done."""
-        consumer = Consumer(self, handler, signals=False)
+        consumer = Consumer[SyncReceived](self, handler, signals=False)
         with self._owner.stopped_by_signals(consumer):
             return self._owner.wait_for(consumer.run())
 
     def __iter__(self) -> Iterator[SyncReceived]:
         """Yield messages one at a time; asking for the next one acks the last."""
-        consumer = Consumer(self, None, signals=False)
-        messages = consumer.__aiter__()
-        with self._owner.stopped_by_signals(consumer):
-            try:
-                while (message := self._owner.wait_for(_next(messages))) is not _END:
-                    yield message
-            finally:
-                self._owner.wait_for(messages.aclose())  # type: ignore[attr-defined]
+        return SyncMessages(self._owner, Consumer[SyncReceived](self, None, signals=False))
 
     def dlq(self) -> SyncDeadLetters:
         """The dead letters of this queue and group."""
@@ -219,11 +235,45 @@ class SyncQueue(QueueBuilder):
 
     def replay(
         self, *, since: datetime | None = None, until: datetime | None = None
-    ) -> Iterator[Message]:
+    ) -> Iterator[Stored]:
         """Read what is stored, in bulk and without a group: no cursor moves."""
         messages = self._asynchronous().replay(since=since, until=until)
         while (message := self._owner.wait_for(_next(messages))) is not _END:
             yield message
+
+
+class SyncMessages:
+    """Messages one at a time; leaving the loop settles as it does with `async for`."""
+
+    def __init__(self, queen: SyncQueen, consumer: Consumer[SyncReceived]) -> None:
+        self._queen = queen
+        self._signals = contextlib.ExitStack()
+        self._signals.enter_context(queen.stopped_by_signals(consumer))
+        self._messages: Messages[SyncReceived] = queen.wait_for(_iterated(consumer))
+        self._is_over = False
+
+    def __iter__(self) -> SyncMessages:
+        return self
+
+    def __next__(self) -> SyncReceived:
+        message = self._queen.wait_for(_next(self._messages))
+        if message is _END:
+            self.close()
+            raise StopIteration
+        return cast("SyncReceived", message)
+
+    def close(self, in_order: bool = True) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._signals.close()
+            self._queen.wait_for(self._messages.aclose(in_order))
+
+    def __del__(self) -> None:
+        self.close(is_left_in_order(sys._getframe().f_back))
+
+
+async def _iterated(consumer: Consumer[SyncReceived]) -> Messages[SyncReceived]:
+    return consumer.__aiter__()
 
 
 async def _next(messages: Any) -> Any:
@@ -237,13 +287,34 @@ class SyncDeadLetters:
         self._queen = queen
         self.query = query
 
+    def limit(self, limit: int) -> SyncDeadLetters:
+        self.query.limit(limit)
+        return self
+
+    def offset(self, offset: int) -> SyncDeadLetters:
+        self.query.offset(offset)
+        return self
+
+    def since(self, at: datetime | str) -> SyncDeadLetters:
+        self.query.since(at)
+        return self
+
+    def until(self, at: datetime | str) -> SyncDeadLetters:
+        self.query.until(at)
+        return self
+
+    def error(self, error: str) -> SyncDeadLetters:
+        """Only those that died of exactly this."""
+        self.query.error(error)
+        return self
+
     def get(self) -> DeadLetterPage:
         return self._queen.wait_for(self.query.get())
 
     def errors(self) -> list[dict[str, Any]]:
         return self._queen.wait_for(self.query.errors())
 
-    def retry(self, letters: Sequence[DeadLetter] = ()) -> int:
+    def retry(self, letters: Sequence[DeadLetter] | None = None) -> int:
         return self._queen.wait_for(self.query.retry(letters))
 
     def purge(self) -> int:

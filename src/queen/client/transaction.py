@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from queen.client.messages import Delivered, ack_of, messages_of
+from queen.client.payloads import encoded
 from queen.client.pushing import item_of
 from queen.client.queue import DEFAULT_PARTITION
 
@@ -46,7 +47,7 @@ class Transaction:
     def push(self, queue: str, items: Any, *, partition: str | None = None) -> Transaction:
         """Push messages when the transaction commits."""
         named = [
-            item_of(queue, one.partition or partition or DEFAULT_PARTITION, one)
+            item_of(queue, one.partition or partition or DEFAULT_PARTITION, one, encoded(one.data))
             for one in messages_of(items)
         ]
         self._operations.append({"type": "push", "items": named})
