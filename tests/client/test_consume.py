@@ -246,7 +246,7 @@ async def test_an_error_that_stays_is_raised_as_it_is(queen: Queen, queue: str) 
 
 
 async def test_a_refused_token(start_server: Any, dsn: str, queue: str) -> None:
-    running: ServerProcess = start_server("--database-url", dsn, env={"QUEEN_ROOT_TOKEN": "r" * 40})
+    running: ServerProcess = start_server("--database-url", dsn, "--auth", "tokens")
     async with Queen(running.url, token="wrong", retry_s=1) as queen:  # noqa: S106
         with pytest.raises(Unauthenticated):
             await queen.queue(queue).consume(print)

@@ -91,10 +91,10 @@ async def test_deliver_at(queen: Queen, queue: str) -> None:
 
 async def test_options_in_both_spellings(queen: Queen, queue: str) -> None:
     builder = queen.queue(queue).namespace("shop").task("bill")
-    await builder.config({"retryLimit": 7}, lease_time=11).create()
+    created = await builder.config({"retryLimit": 7}, lease_time=11).create()
     shown = await queen.admin.queue(queue)
     assert (shown["namespace"], shown["task"]) == ("shop", "bill")
-    assert (shown["config"]["leaseTime"], shown["config"]["retryLimit"]) == (11, 7)
+    assert (created["options"]["leaseTime"], created["options"]["retryLimit"]) == (11, 7)
 
 
 async def test_a_builder_can_be_kept(queen: Queen, queue: str) -> None:

@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
         self._chunked = headers.get(b"transfer-encoding", b"").lower() == b"chunked"
         self._left = _length_of(status, headers)
         self.spent = self.spent or _is_last(lines[0], headers)
-        self.spent = self.spent or (self._left == _UNTIL_CLOSED and not self._chunked)
+        self.spent = self.spent or self._left == _UNTIL_CLOSED
         if self._parts is not None:
             self._answer(b"")
         if not self._chunked and self._left == 0:
@@ -223,7 +223,7 @@ class Connection(asyncio.Protocol):
 
 
 def _length_of(status: int, headers: dict[bytes, bytes]) -> int:
-    if status in _NO_BODY:
+    if status in _NO_BODY or b"transfer-encoding" in headers:
         return 0
     length = headers.get(b"content-length")
     return _UNTIL_CLOSED if length is None else int(length)

@@ -13,7 +13,7 @@ import os
 import ssl
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -260,6 +260,9 @@ class Queen:
             answer = await self.post(f"/api/v1/lease/{quote(lease_id, safe='')}/extend", body)
         except NotFound as error:
             raise LeaseLost(error.message) from None
+        if "newExpiresAt" not in answer:
+            # The original broker only says for how long.
+            return datetime.now(UTC) + timedelta(seconds=answer.get("seconds", 0))
         return datetime.fromisoformat(answer["newExpiresAt"])
 
     async def trace(

@@ -209,6 +209,7 @@ class QueueBuilder:
         for message in popped.messages:
             message._queen = self._owner
             message._into = self._into
+            message.queue = message.queue or self.name or ""
         return popped
 
 
