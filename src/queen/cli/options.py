@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from queen.cli.complete import queue_names
+
 Host = Annotated[str, typer.Option(envvar=["QUEEN_HOST", "HOST"], help="Address to listen on.")]
 Port = Annotated[
     int, typer.Option(envvar=["QUEEN_PORT", "PORT"], min=1, max=65535, help="Port to listen on.")
@@ -150,3 +152,32 @@ ShowSettings = Annotated[
         help="Print the settings chosen for the embedded PostgreSQL and exit.",
     ),
 ]
+
+# ---- of the commands that talk to a server ----
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        envvar="QUEEN_URL",
+        help="The server, or several separated by commas. http://localhost:6632 unless given.",
+    ),
+]
+Token = Annotated[str | None, typer.Option(envvar="QUEEN_TOKEN", help="The token to show it.")]
+Json = Annotated[bool, typer.Option("--json", help="NDJSON also on a terminal.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+QueueName = Annotated[
+    str, typer.Argument(metavar="QUEUE", autocompletion=queue_names, help="The name of a queue.")
+]
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The name of a consumer group.")]
+OfGroup = Annotated[str | None, typer.Option("--group", "-g", help="For this consumer group.")]
+OfPartition = Annotated[str | None, typer.Option("--partition", "-p", help="Only this partition.")]
+OfQueue = Annotated[
+    str | None,
+    typer.Option("--queue", "-q", autocompletion=queue_names, help="Only in this queue."),
+]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")]
+Skip = Annotated[int, typer.Option("--offset", min=0, help="Skip so many.")]
+Since = Annotated[
+    str | None, typer.Option(help="From this time on: ISO-8601, or 15m, 2h, 7d for that long ago.")
+]
+Until = Annotated[str | None, typer.Option(help="Before this time; written the same way.")]

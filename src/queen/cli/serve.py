@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from queen.cli import options as cli
+from queen.cli.exits import CONFIG
 from queen.cli.processes import run
 from queen.errors import QueenError, StartupError
 
 if TYPE_CHECKING:
     pass
-
-# EX_CONFIG of sysexits.h: the configuration forbids to start.
-_EXIT_CONFIG = 78
 
 
 def serve(
@@ -89,7 +87,7 @@ def _explained() -> Iterator[None]:
         yield
     except StartupError as error:
         typer.echo(f"queen: {error}", err=True)
-        raise typer.Exit(_EXIT_CONFIG) from None
+        raise typer.Exit(CONFIG) from None
     except QueenError as error:
         typer.echo(f"queen: {error}", err=True)
         raise typer.Exit(1) from None

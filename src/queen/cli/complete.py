@@ -1,0 +1,31 @@
+"""Completion of names in the shell, from the server, when it answers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import typer
+
+# Who presses Tab does not wait for a server that is not there.
+_PATIENCE_S = 0.5
+_MOST = 1000
+
+
+def queue_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the queues that begin so."""
+    from queen.cli.connection import urls_of
+    from queen.client import Queen
+    from queen.errors import QueenError
+
+    given = context.params
+
+    async def names() -> list[str]:
+        async with Queen(urls_of(given.get("url")), token=given.get("token"), retry_s=0) as queen:
+            answer = await queen.admin.queues(limit=_MOST)
+            return [one["name"] for one in answer["queues"]]
+
+    with contextlib.suppress(QueenError, ValueError, TimeoutError):
+        found = asyncio.run(asyncio.wait_for(names(), _PATIENCE_S))
+        return [name for name in found if name.startswith(incomplete)]
+    return []

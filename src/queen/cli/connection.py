@@ -1,0 +1,52 @@
+"""The server a command talks to, for as long as the command runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from queen.cli.exits import USAGE, explained, fail
+from queen.client import Queen
+from queen.client.queen import DEFAULT_URL
+from queen.errors import QueenError, Unreachable
+
+T = TypeVar("T")
+
+# A server that is gone is waited for this long, once it has answered.
+_PATIENCE_S = 30.0
+
+
+def urls_of(url: str | None) -> list[str]:
+    """Return the servers that were named, or the one on this machine."""
+    given = url or os.environ.get("QUEEN_URL") or DEFAULT_URL
+    return [one.strip() for one in given.split(",") if one.strip()]
+
+
+def with_queen(url: str | None, token: str | None, work: Callable[[Queen], Awaitable[T]]) -> T:
+    """Do something with a server; whatever goes wrong ends in a line and an exit code."""
+    urls = urls_of(url)
+    with explained(urls):
+        return asyncio.run(_run(urls, token, work))
+
+
+async def _run(urls: list[str], token: str | None, work: Callable[[Queen], Awaitable[T]]) -> T:
+    try:
+        queen = Queen(urls, token=token, retry_s=_PATIENCE_S)
+    except ValueError as error:
+        fail(USAGE, f"{error}: it looks like {DEFAULT_URL}")
+    async with queen:
+        await _check(queen)
+        return await work(queen)
+
+
+async def _check(queen: Queen) -> None:
+    """Find out now, not after half a minute of trying, that nobody is there."""
+    try:
+        await queen.cluster.call("GET", "/health", retry_s=0)
+    except Unreachable:
+        raise
+    except QueenError:
+        # It is there; what ails it is said by what comes next.
+        return

@@ -1,0 +1,83 @@
+"""Sends many messages as frames, a block in each request, and finds those that are refused."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from queen.cli.exits import say
+from queen.cli.sources import Line, batched
+from queen.client import Message, Queen
+from queen.client.payloads import encoded
+from queen.core.names import DEFAULT_PARTITION
+from queen.errors import BadRequest, ItemNotFound
+
+_FRAME_MESSAGES = 1000
+
+
+class Sender:
+    """Counts what became of the messages it sends to one queue."""
+
+    def __init__(self, queen: Queen, queue: str, noun: str = "line") -> None:
+        self._queen = queen
+        self._queue = queue
+        self._noun = noun
+        self.stored = 0
+        self.duplicates = 0
+        self.failed = 0
+
+    def reject(self, number: int, reason: str) -> None:
+        """Say what was not stored, and why."""
+        self.failed += 1
+        say(f"queen: {self._noun} {number}: {reason}")
+
+    async def send(self, lines: Sequence[Line]) -> None:
+        """Store messages; one that the server refuses does not keep the others back."""
+        if not lines:
+            return
+        try:
+            repeated = await self._send([line.message for line in lines])
+        except ItemNotFound:
+            raise
+        except BadRequest as error:
+            if len(lines) == 1:
+                self.reject(lines[0].number, error.message)
+                return
+            half = len(lines) // 2
+            await self.send(lines[:half])
+            await self.send(lines[half:])
+        else:
+            self.duplicates += repeated
+            self.stored += len(lines) - repeated
+
+    async def _send(self, messages: list[Message]) -> int:
+        """Send a block in one request; return how many of it were there already."""
+        if any(one.delay is not None or one.trace_id is not None for one in messages):
+            pushed = await self._queen.push(self._queue, DEFAULT_PARTITION, messages)
+            return sum(one.is_duplicate for one in pushed)
+        lanes: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
+        for one in messages:
+            lane = lanes[one.partition or DEFAULT_PARTITION]
+            lane.append((one.transaction_id, encoded(one.data)))
+        results = await self._queen.push_frames(
+            [
+                (self._queue, partition, part)
+                for partition, lane in lanes.items()
+                for part in batched(lane, _FRAME_MESSAGES)
+            ]
+        )
+        return sum(len(one.get("duplicates", ())) for one in results)
+
+    def counts(self) -> dict[str, int | str]:
+        return {
+            "queue": self._queue,
+            "stored": self.stored,
+            "duplicates": self.duplicates,
+            "failed": self.failed,
+        }
+
+    def summary(self) -> str:
+        return (
+            f"{self._queue}: {self.stored:,} stored, {self.duplicates:,} duplicates, "
+            f"{self.failed:,} failed"
+        )

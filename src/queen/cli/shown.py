@@ -1,0 +1,48 @@
+"""Messages, as the commands that read them print them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queen.cli.output import Output
+from queen.client.messages import Delivered
+from queen.client.payloads import encoded
+from queen.client.replay import Stored
+
+
+def row_of(message: Delivered, *, with_lease: bool = False) -> dict[str, Any]:
+    """Return a delivered message, in the names of the wire."""
+    row = {
+        "queue": message.queue,
+        "partition": message.partition,
+        "partitionId": message.partition_id,
+        "offset": message.offset,
+        "transactionId": message.transaction_id,
+        "traceId": message.trace_id,
+        "createdAt": message.created_at,
+        "retryCount": message.retry_count,
+        "data": message.raw,
+    }
+    return {**row, "leaseId": message.lease_id} if with_lease else row
+
+
+def row_of_stored(message: Stored) -> dict[str, Any]:
+    """Return a message of the log, in the names of the wire."""
+    return {
+        "queue": message.queue,
+        "partition": message.partition,
+        "offset": message.offset,
+        "transactionId": message.transaction_id,
+        "traceId": message.trace_id,
+        "createdAt": message.created_at,
+        "data": message.data,
+    }
+
+
+def show(output: Output, row: dict[str, Any]) -> None:
+    """Print one of a stream of messages: a line, whoever reads it."""
+    if not output.is_table:
+        output.lines([row])
+        return
+    at = row["createdAt"].astimezone().strftime("%H:%M:%S")
+    output.text(f"{at} {row['partition']}:{row['offset']} {encoded(row['data']).decode()}")
