@@ -51,6 +51,7 @@ bench: $(STAMP) ## Measure and print the table of rates
 reference: $(STAMP) ## Write docs/reference from the served API document and the commands
 	$(BIN)/python -m tools.reference
 	$(BIN)/python -m tools.serve_reference
+	$(BIN)/python -m tools.cli_reference
 
 lock: ## Resolve requirements/*.in again (needs uv)
 	for each in dev original-0.15.0 original-2.6.0; do \

@@ -46,9 +46,7 @@ def bench(
         await queue.create()
         try:
             say(f"pushing into {queue.name} for {seconds:g} s")
-            pushed, push_s = await _push(
-                queen, queue, seconds, "x" * (payload_bytes - 2), partitions
-            )
+            pushed, push_s = await _push(queen, queue, seconds, payload, partitions)
             taking = queue.batch(batch).partitions(10).concurrency(consumers).idle(_IDLE_S)
             say(f"consuming {pushed:,} messages")
             consumed, consume_s = await _consume(taking.limit(pushed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -26,6 +27,7 @@ def urls_of(url: str | None) -> list[str]:
 
 def with_queen(url: str | None, token: str | None, work: Callable[[Queen], Awaitable[T]]) -> T:
     """Do something with a server; whatever goes wrong ends in a line and an exit code."""
+    logging.basicConfig(format="queen: %(message)s", level=logging.WARNING)
     urls = urls_of(url)
     with explained(urls):
         return asyncio.run(_run(urls, token, work))
@@ -43,6 +45,9 @@ async def _run(urls: list[str], token: str | None, work: Callable[[Queen], Await
 
 async def _check(queen: Queen) -> None:
     """Find out now, not after half a minute of trying, that nobody is there."""
+    log = logging.getLogger("queen.client")
+    # What it would warn about is in the one line that we say.
+    log.setLevel(logging.ERROR)
     try:
         await queen.cluster.call("GET", "/health", retry_s=0)
     except Unreachable:
@@ -50,3 +55,5 @@ async def _check(queen: Queen) -> None:
     except QueenError:
         # It is there; what ails it is said by what comes next.
         return
+    finally:
+        log.setLevel(logging.NOTSET)

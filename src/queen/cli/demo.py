@@ -21,11 +21,12 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _QUEUE = "demo.orders"
 _MESSAGES = 10_000
@@ -80,6 +81,8 @@ class _Group:
 
 def demo() -> None:
     """Serve, push 10,000 messages over 100 partitions, consume them with two groups."""
+    from rich.console import Console
+
     console = Console()
     console.print("Starting a broker with its own PostgreSQL in a temporary folder ...")
     with _server() as port:
@@ -171,6 +174,8 @@ def _agrees(sent: list[str], group: _Group) -> bool:
 
 
 def _table(sent: int, push_seconds: float, groups: list[_Group]) -> Table:
+    from rich.table import Table
+
     table = Table(title="What went in and what came out")
     for column in ("who", "messages", "messages/s", "redelivered", "out of order"):
         table.add_column(column, justify="left" if column == "who" else "right")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 import typer
@@ -55,6 +55,13 @@ def explained(urls: Sequence[str] = ()) -> Iterator[None]:
         raise typer.Exit(0) from None
     except errors.QueenError as error:
         fail(*verdict(error, urls))
+
+
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Let Ctrl-C be the ordinary end of something that has no other."""
+    with suppress(KeyboardInterrupt):
+        yield
 
 
 def verdict(error: errors.QueenError, urls: Sequence[str]) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import msgspec
@@ -9,7 +10,7 @@ import typer
 
 from queen.cli import options as cli
 from queen.cli.connection import with_queen
-from queen.cli.exits import NOT_FOUND, fail, say
+from queen.cli.exits import FAILED, NOT_FOUND, fail, say
 from queen.cli.output import Output, draw, record_table, table_of
 from queen.client import Queen
 
@@ -17,8 +18,6 @@ queue = typer.Typer(help="List, show, create, delete and clear queues.", no_args
 
 _COLUMNS = (
     ("queue", "name"),
-    ("namespace", "namespace"),
-    ("task", "task"),
     ("partitions", "partitions"),
     ("groups", "groups"),
     ("pending", "messages.pending"),
@@ -168,5 +167,8 @@ def clear(
 
 def ask(yes: bool, question: str) -> None:
     """Let a person think again; a script says --yes."""
-    if not yes:
-        typer.confirm(question, abort=True, err=True)
+    if yes:
+        return
+    typer.echo(f"{question} [y/N] ", err=True, nl=False)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        fail(FAILED, "nothing was done: answer y, or give --yes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import uuid
 from typing import Annotated
@@ -11,13 +10,12 @@ import typer
 
 from queen.cli import options as cli
 from queen.cli.connection import with_queen
-from queen.cli.exits import say
+from queen.cli.exits import say, until_interrupted
 from queen.cli.output import Output, table_of
 from queen.cli.output import draw as draw_table
 from queen.cli.shown import row_of, show
 from queen.cli.times import parse_time
 from queen.client import Queen, Received
-from queen.client.consumer import stopped_by_signals
 from queen.client.queue import Queue
 from queen.errors import QueenError
 
@@ -112,22 +110,20 @@ def tail(
                 with contextlib.suppress(QueenError):
                     await queen.admin.delete_group(name, queue)
 
-    with_queen(url, token, work)
+    with until_interrupted():
+        with_queen(url, token, work)
 
 
 async def _follow(queen: Queen, queue: Queue, limit: int | None, output: Output) -> None:
     """Print what comes until told to stop."""
-    stopping = asyncio.Event()
-    with stopped_by_signals(stopping.set):
-        # Once this is answered the group exists: whatever is pushed from now on is seen.
-        first = await queue.pop(wait_s=0, batch=min(limit or _TAIL_BATCH, _TAIL_BATCH))
-        say(f"following {queue.name}; Ctrl-C ends it")
-        await _print_all(queen, first, output)
-        left = None if limit is None else limit - len(first)
-    if left == 0 or stopping.is_set():
+    # Once this is answered the group exists: whatever is pushed from now on is seen.
+    first = await queue.pop(wait_s=0, batch=min(limit or _TAIL_BATCH, _TAIL_BATCH))
+    say(f"following {queue.name}; Ctrl-C ends it")
+    await _print_all(queen, first, output)
+    left = None if limit is None else limit - len(first)
+    if left == 0:
         return
-    consumed = queue if left is None else queue.limit(left)
-    async for message in consumed.consume():
+    async for message in (queue if left is None else queue.limit(left)).consume():
         show(output, row_of(message))
 
 

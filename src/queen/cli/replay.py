@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import IO, Annotated, cast
+from typing import IO, Annotated, Any
 
 import msgspec
 import typer
@@ -54,7 +54,7 @@ def replay(
 
     async def work(queen: Queen) -> int:
         asked = queen.queue(queue) if partition is None else queen.queue(queue).partition(partition)
-        messages = cast("AsyncIterator[Stored]", asked.replay(since=first, until=last))
+        messages: AsyncIterator[Any] = asked.replay(since=first, until=last)
         if to is not None:
             return await _push(messages, Sender(queen, to, "message"))
         if file is not None:

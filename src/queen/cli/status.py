@@ -10,9 +10,9 @@ import typer
 
 from queen.cli import options as cli
 from queen.cli.connection import with_queen
+from queen.cli.exits import until_interrupted
 from queen.cli.output import Output, draw, record_table, table_of
 from queen.client import Queen
-from queen.client.consumer import stopped_by_signals
 
 # As the server sees it: a group is lagging when it is behind by more than five minutes.
 _LAGGING_S = 300
@@ -41,22 +41,13 @@ def status(
     output = Output(as_json)
 
     async def work(queen: Queen) -> None:
-        stopping = asyncio.Event()
-        with stopped_by_signals(stopping.set):
-            _print(output, await _look(queen), clear=watch)
-            while watch and not await _is_set(stopping, every):
-                _print(output, await _look(queen), clear=True)
+        _print(output, await _look(queen), clear=watch)
+        while watch:
+            await asyncio.sleep(every)
+            _print(output, await _look(queen), clear=True)
 
-    with_queen(url, token, work)
-
-
-async def _is_set(event: asyncio.Event, wait_s: float) -> bool:
-    try:
-        async with asyncio.timeout(wait_s):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
+    with until_interrupted():
+        with_queen(url, token, work)
 
 
 async def _look(queen: Queen) -> dict[str, Any]:

@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from queen.cli.database import DatabaseInUse, url_from_environment
 from queen.cli.options import DatabaseUrl, DataDir
@@ -66,6 +64,9 @@ def list_tokens(database_url: DatabaseUrl = None, data_dir: DataDir = None) -> N
 
     async def work(_: Database, tokens: Tokens) -> list[Record]:
         return await tokens.page(None, _MAX_LISTED)
+
+    from rich.console import Console
+    from rich.table import Table
 
     table = Table()
     columns = ("id", "name", "role", "namespaces", "created_at", "expires_at", "revoked_at")

@@ -1,0 +1,1 @@
+"""The commands, as users and scripts run them."""
