@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import random
 import ssl
 import time
@@ -23,6 +24,8 @@ from typing import NamedTuple
 from queen.client.http import Answer, Connection, Poll, Server
 from queen.client.refusals import error_of, is_worth_repeating
 from queen.errors import QueenError, Unreachable
+
+_log = logging.getLogger("queen.client")
 
 JSON = b"application/json"
 _OK = range(200, 300)
@@ -123,8 +126,10 @@ class Cluster:
         text = request.text(server, self._headers)
         try:
             answer = await self._ask_reusing(server, text, timeout_s, poll)
-        except Unreachable:
+        except Unreachable as error:
             if not poll.is_given_up:
+                if server.url not in self._down_until:
+                    _log.warning("%s", error)
                 self._leave_alone(server)
             raise
         self._down_until.pop(server.url, None)
