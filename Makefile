@@ -48,10 +48,11 @@ demo: $(STAMP) ## Serve, push 10,000 messages, consume them with two groups, sho
 bench: $(STAMP) ## Measure and print the table of rates
 	$(BIN)/python -m benchmarks
 
-reference: $(STAMP) ## Write docs/reference from the served API document and the commands
+reference: $(STAMP) ## Write docs/reference from the served API document, the commands and the client
 	$(BIN)/python -m tools.reference
 	$(BIN)/python -m tools.serve_reference
 	$(BIN)/python -m tools.cli_reference
+	$(BIN)/python -m tools.client_reference
 
 lock: ## Resolve requirements/*.in again (needs uv)
 	for each in dev original-0.15.0 original-2.6.0; do \

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tools import cli_reference, serve_reference
+import inspect
+
+import pytest
+from tools import cli_reference, client_reference, serve_reference
 from tools.reference import PAGE, render, served
 
 from tests.conftest import ServerProcess
@@ -18,3 +21,14 @@ def test_the_reference_of_the_command_is_up_to_date() -> None:
 
 def test_the_reference_of_the_command_line_is_up_to_date() -> None:
     assert cli_reference.PAGE.read_text() == cli_reference.render(), "run `make reference`"
+
+
+def test_the_reference_of_the_client_is_up_to_date() -> None:
+    assert client_reference.PAGE.read_text() == client_reference.render(), "run `make reference`"
+
+
+@pytest.mark.parametrize("kind", client_reference.CLASSES)
+def test_everything_public_of_the_client_says_what_it_does(kind: type) -> None:
+    assert inspect.getdoc(kind)
+    for name, member in client_reference.members(kind):
+        assert inspect.getdoc(member), f"{kind.__name__}.{name}"

@@ -31,6 +31,8 @@ def _text(value: Any) -> Any:
 
 
 class Admin:
+    """What operators ask for: `queen.admin`. Answers are those of the HTTP reference, decoded."""
+
     def __init__(self, queen: Queen) -> None:
         self._queen = queen
 
@@ -46,9 +48,11 @@ class Admin:
     # ---- the server ----
 
     async def health(self) -> Json:
+        """Whether the server and its database are well, and its version."""
         return await self._queen.request("GET", "/health")
 
     async def metrics(self) -> Json:
+        """The counters of the server as JSON."""
         return await self._queen.request("GET", "/metrics")
 
     async def maintenance(self, enabled: bool | None = None) -> Json:
@@ -66,73 +70,94 @@ class Admin:
     # ---- queues ----
 
     async def overview(self) -> Json:
+        """Counts over all queues."""
         return await self._get("resources", "overview")
 
     async def queues(self, **query: Any) -> Json:
+        """The queues with their counts; `limit`, `offset`, and other filters of the route."""
         return await self._get("resources", "queues", **query)
 
     async def queue(self, name: str, **query: Any) -> Json:
+        """One queue: its partitions, groups and counts."""
         return await self._get("resources", "queues", name, **query)
 
     async def clear_queue(self, name: str, partition: str | None = None) -> Json:
+        """Delete the messages of a queue, or of one of its partitions; the queue stays."""
         return await self._delete("queues", name, "clear", partition=partition)
 
     async def namespaces(self) -> Json:
+        """All namespaces with their counts."""
         return await self._get("resources", "namespaces")
 
     async def tasks(self) -> Json:
+        """All tasks with their counts."""
         return await self._get("resources", "tasks")
 
     async def partitions(self, queue: str, **query: Any) -> Json:
+        """The partitions of a queue, in pages."""
         return await self._get("resources", "partitions", queue=queue, **query)
 
     async def status(self, **query: Any) -> Json:
+        """What is going on: throughput, lag, leases, dead letters."""
         return await self._get("status", **query)
 
     async def analytics(self, **query: Any) -> Json:
+        """The same over time, in steps."""
         return await self._get("status", "analytics", **query)
 
     # ---- messages ----
 
     async def messages(self, **query: Any) -> Json:
+        """Stored messages that match: `queue`, `partition`, `status`, `limit`, and so on."""
         return await self._get("messages", **query)
 
     async def message(self, partition_id: str, transaction_id: str) -> Json:
+        """One stored message with its payload and what became of it."""
         return await self._get("messages", partition_id, transaction_id)
 
     async def delete_message(self, partition_id: str, transaction_id: str) -> Json:
+        """Erase one message for good."""
         return await self._delete("messages", partition_id, transaction_id)
 
     async def retry_message(self, partition_id: str, transaction_id: str) -> Json:
+        """Send a dead letter back to the group that gave it up."""
         return await self._post("messages", partition_id, transaction_id, "retry")
 
     async def move_to_dlq(
         self, partition_id: str, transaction_id: str, group: str | None = None
     ) -> Json:
+        """Set one message aside by hand."""
         body = {"consumerGroup": group}
         return await self._post("messages", partition_id, transaction_id, "dlq", body=body)
 
     async def scheduled(self, queue: str | None = None, **query: Any) -> Json:
+        """Messages that wait for their time."""
         return await self._get("scheduled", queue=queue, **query)
 
     async def cancel_scheduled(self, queue: str, transaction_id: str) -> Json:
+        """Take back a message whose time has not come."""
         return await self._delete("scheduled", queue, transaction_id)
 
     # ---- groups ----
 
     async def groups(self, **query: Any) -> Json:
+        """All groups with their lag, one entry for each queue they read."""
         return await self._get("consumer-groups", **query)
 
     async def group(self, group: str, **query: Any) -> Json:
+        """How far one group is in each partition."""
         return await self._get("consumer-groups", group, **query)
 
     async def lagging(self, min_lag_seconds: int = 60) -> Json:
+        """The partitions that wait longest, of all groups."""
         return await self._get("consumer-groups", "lagging", min_lag_seconds=min_lag_seconds)
 
     async def pause(self, group: str, queue: str) -> Json:
+        """Give a group nothing more from a queue until it is resumed."""
         return await self._post("consumer-groups", group, "queues", queue, "pause")
 
     async def resume(self, group: str, queue: str) -> Json:
+        """Let a paused group go on."""
         return await self._post("consumer-groups", group, "queues", queue, "resume")
 
     async def seek(
@@ -159,28 +184,35 @@ class Admin:
     async def delete_group(
         self, group: str, queue: str | None = None, *, delete_metadata: bool = True
     ) -> Json:
+        """Forget how far a group is, in one queue or in all, and where it subscribed."""
         place = ("consumer-groups", group) + (("queues", queue) if queue else ())
         return await self._delete(*place, delete_metadata=delete_metadata)
 
     # ---- traces ----
 
     async def traces(self, partition_id: str, transaction_id: str) -> Json:
+        """What was recorded about one message."""
         return await self._get("traces", partition_id, transaction_id)
 
     async def traces_by_name(self, name: str, **query: Any) -> Json:
+        """What was recorded under a name, over all queues."""
         return await self._get("traces", "by-name", name, **query)
 
     async def trace_names(self, **query: Any) -> Json:
+        """The names under which something was recorded."""
         return await self._get("traces", "names", **query)
 
     # ---- tokens ----
 
     async def tokens(self) -> Json:
+        """All tokens, without their secrets."""
         return await self._get("tokens")
 
     async def create_token(self, name: str, role: str, namespaces: list[str] | None = None) -> Json:
+        """Make a token; its secret is in this answer and nowhere else."""
         body = {"name": name, "role": role, "namespaces": namespaces}
         return await self._post("tokens", body=body)
 
     async def revoke_token(self, token_id: str) -> Json:
+        """Refuse a token from now on."""
         return await self._delete("tokens", token_id)

@@ -62,6 +62,7 @@ class Consumer(Generic[M]):
 
     @property
     def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
         return self._stopping.is_set()
 
     def __await__(self) -> Generator[Any, None, Consumer[M]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -32,6 +33,8 @@ class DeadLetter(msgspec.Struct, rename="camel"):
 
 
 class DeadLetterPage(msgspec.Struct):
+    """The latest dead letters that match, and how many there are in all."""
+
     messages: list[DeadLetter]
     total: int = 0
 
@@ -39,11 +42,18 @@ class DeadLetterPage(msgspec.Struct):
 _page = msgspec.json.Decoder(DeadLetterPage)
 
 
-class DeadLetterQuery:
-    """Which dead letters; `get`, `retry` and `purge` act on all that match."""
+Self = TypeVar("Self", bound="DeadLetterFilter")
 
-    def __init__(self, queen: Queen, queue: str, partition: str | None, group: str | None) -> None:
+
+class DeadLetterFilter:
+    """Which dead letters; every setter returns a new filter."""
+
+    def __init__(
+        self, queen: Queen, queue: str, partition: str | None, group: str | None, owner: Any = None
+    ) -> None:
         self._queen = queen
+        # The client its user has in hand.
+        self._owner = owner or queen
         self._fields: dict[str, Any] = {"queue": queue}
         if partition is not None:
             self._fields["partition"] = partition
@@ -51,26 +61,38 @@ class DeadLetterQuery:
             self._fields["consumerGroup"] = group
         self._limit, self._offset = 100, 0
 
-    def limit(self, limit: int) -> DeadLetterQuery:
-        self._limit = limit
-        return self
+    def _with(self: Self, **fields: Any) -> Self:
+        changed = copy.copy(self)
+        changed._fields = {**self._fields, **fields}
+        return changed
 
-    def offset(self, offset: int) -> DeadLetterQuery:
-        self._offset = offset
-        return self
+    def limit(self: Self, limit: int) -> Self:
+        """Get at most so many; 100 unless told."""
+        changed = self._with()
+        changed._limit = limit
+        return changed
 
-    def since(self, at: datetime | str) -> DeadLetterQuery:
-        self._fields["from"] = at.isoformat() if isinstance(at, datetime) else at
-        return self
+    def offset(self: Self, offset: int) -> Self:
+        """Skip so many."""
+        changed = self._with()
+        changed._offset = offset
+        return changed
 
-    def until(self, at: datetime | str) -> DeadLetterQuery:
-        self._fields["to"] = at.isoformat() if isinstance(at, datetime) else at
-        return self
+    def since(self: Self, at: datetime | str) -> Self:
+        """Only those that died at this time or later."""
+        return self._with(**{"from": at.isoformat() if isinstance(at, datetime) else at})
 
-    def error(self, error: str) -> DeadLetterQuery:
+    def until(self: Self, at: datetime | str) -> Self:
+        """Only those that died before this time."""
+        return self._with(to=at.isoformat() if isinstance(at, datetime) else at)
+
+    def error(self: Self, error: str) -> Self:
         """Only those that died of exactly this."""
-        self._fields["error"] = error
-        return self
+        return self._with(error=error)
+
+
+class DeadLetterQuery(DeadLetterFilter):
+    """Dead letters of a queue; `get`, `retry` and `purge` act on all that match."""
 
     async def get(self) -> DeadLetterPage:
         """Return the latest, and how many there are."""

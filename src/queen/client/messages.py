@@ -84,6 +84,7 @@ class Delivered(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     trace_id: str | None = None
     producer_sub: str | None = None
     # Not on the wire: set when it is received.
+    epoch: int = 0
     _queen: Any = None
     _into: Any = None
     _value: Any = _UNSET
@@ -147,6 +148,9 @@ M = TypeVar("M", bound=Delivered)
 
 
 class Claim(msgspec.Struct, rename="camel"):
+    """What was leased of one partition. `epoch` grows with every lease of it."""
+
+    partition_id: str = ""
     lease_ms: int = 0
     epoch: int = 0
 
@@ -173,6 +177,7 @@ class Pushed(msgspec.Struct, kw_only=True):
 
     @property
     def is_duplicate(self) -> bool:
+        """Whether a message with this id was stored before."""
         return self.status == "duplicate"
 
 

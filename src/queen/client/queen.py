@@ -65,7 +65,14 @@ _settled = msgspec.json.Decoder(_BatchAnswer)
 
 
 class Queen:
-    """A client. It is cheap, keeps its connections, and belongs to one event loop."""
+    """A client. It is cheap, keeps its connections, and belongs to one event loop.
+
+    `url` is one server or several of the same broker; without it `QUEEN_URL` is asked (several
+    are separated by commas), then `http://localhost:6632`. `token`, or `QUEEN_TOKEN`, is sent as
+    a bearer token. An answer may take `timeout_s`, beside what a pop was told to wait; what
+    failed in a way that may pass is sent again for up to `retry_s`. `admin` has the calls of
+    operators.
+    """
 
     def __init__(
         self,
@@ -116,6 +123,7 @@ class Queen:
         return Queue(self, name)
 
     def transaction(self) -> Transaction:
+        """Acks and pushes that happen together: `async with queen.transaction() as transaction`."""
         return Transaction(self)
 
     async def run(self) -> None:
@@ -293,4 +301,5 @@ class Queen:
         return understood(_any, answer) if answer.body else None
 
     async def post(self, path: str, body: Any) -> Any:
+        """Send a POST request with a JSON body; return its answer decoded."""
         return await self.request("POST", path, body)

@@ -75,9 +75,11 @@ class QueueBuilder:
     # ---- what it is ----
 
     def namespace(self: Self, namespace: str) -> Self:
+        """Set the namespace of a queue that is created, or of all queues that are read."""
         return self._with(namespace=namespace)
 
     def task(self: Self, task: str) -> Self:
+        """Set the task of a queue that is created, or of all queues that are read."""
         return self._with(task=task)
 
     def partition(self: Self, partition: str) -> Self:
@@ -109,6 +111,7 @@ class QueueBuilder:
     # ---- consuming ----
 
     def group(self: Self, group: str) -> Self:
+        """Read as a consumer of this group; each group gets every message."""
         return self._with(group=group)
 
     def batch(self: Self, size: int) -> Self:
@@ -120,6 +123,7 @@ class QueueBuilder:
         return self._with(partitions=count)
 
     def concurrency(self: Self, workers: int) -> Self:
+        """Let so many workers consume side by side, each with a partition of its own."""
         return self._with(concurrency=workers)
 
     def limit(self: Self, messages: int) -> Self:
@@ -160,9 +164,11 @@ class QueueBuilder:
         return self._with(into=kind)
 
     def on_success(self: Self, callback: Done) -> Self:
+        """Call this with the messages whenever a handler has returned."""
         return self._with(on_success=callback)
 
     def on_error(self: Self, callback: Failed) -> Self:
+        """Call this with the messages and the error whenever a handler has raised."""
         return self._with(on_error=callback)
 
     async def _pop(
@@ -206,7 +212,9 @@ class QueueBuilder:
         if not answer.body:
             return Popped()
         popped = understood(self._popped, answer)
+        epochs = {claim.partition_id: claim.epoch for claim in popped.claims}
         for message in popped.messages:
+            message.epoch = epochs.get(message.partition_id, 0)
             message._queen = self._owner
             message._into = self._into
             message.queue = message.queue or self.name or ""

@@ -19,7 +19,12 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from queen.client.consumer import Consumer, Handler
-from queen.client.deadletters import DeadLetter, DeadLetterPage, DeadLetterQuery
+from queen.client.deadletters import (
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterPage,
+    DeadLetterQuery,
+)
 from queen.client.iteration import Messages, is_left_in_order
 from queen.client.messages import Delivered, Popped, Pushed
 from queen.client.queen import Queen
@@ -66,7 +71,11 @@ class SyncReceived(Delivered, rename="camel", kw_only=True, gc=False):
 
 
 class SyncQueen:
-    """A client for programs without asyncio; it may be used from several threads."""
+    """A client for programs without asyncio; it may be used from several threads.
+
+    It takes what `Queen` takes. A queue is consumed with `queue.consume(handler)`, which
+    returns when it was stopped, or with `for message in queue`.
+    """
 
     def __init__(self, url: str | Sequence[str] | None = None, **settings: Any) -> None:
         self._loop = asyncio.new_event_loop()
@@ -126,6 +135,7 @@ class SyncQueen:
         return SyncQueue(self.asynchronous, name, self)
 
     def transaction(self) -> SyncTransaction:
+        """Acks and pushes that happen together: `with queen.transaction() as transaction`."""
         return SyncTransaction(self)
 
     def flush(self) -> None:
@@ -139,6 +149,7 @@ class SyncQueen:
         *,
         error: str | BaseException | None = None,
     ) -> None:
+        """Say what became of messages; raises `LeaseLost` when some were no longer ours."""
         self.wait_for(self.asynchronous.ack(messages, status, error=error))
 
     def nack(
@@ -146,9 +157,11 @@ class SyncQueen:
         messages: Delivered | Sequence[Delivered],
         error: str | BaseException | None = None,
     ) -> None:
+        """Give messages back as failed."""
         self.wait_for(self.asynchronous.nack(messages, error))
 
     def renew(self, lease: Delivered | str, seconds: int | None = None) -> datetime:
+        """Prolong a lease; raises `LeaseLost` when it is over."""
         return self.wait_for(self.asynchronous.renew(lease, seconds))
 
     def trace(
@@ -159,9 +172,11 @@ class SyncQueen:
         names: str | Iterable[str] = (),
         event: str = "info",
     ) -> None:
+        """Record what happened to a message."""
         self.wait_for(self.asynchronous.trace(message, data, names=names, event=event))
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
+        """Send any request; return its answer decoded, None when it is empty."""
         return self.wait_for(self.asynchronous.request(method, path, body))
 
     @contextlib.contextmanager
@@ -231,7 +246,8 @@ class SyncQueue(QueueBuilder):
 
     def dlq(self) -> SyncDeadLetters:
         """The dead letters of this queue and group."""
-        return SyncDeadLetters(self._owner, self._asynchronous().dlq())
+        place = (self._named(), self._partition, self._group)
+        return SyncDeadLetters(self._queen, *place, self._owner)
 
     def replay(
         self, *, since: datetime | None = None, until: datetime | None = None
@@ -280,45 +296,31 @@ async def _next(messages: Any) -> Any:
     return await anext(messages, _END)
 
 
-class SyncDeadLetters:
-    """The dead letters of a queue; `get`, `retry` and `purge` act on all that match."""
+class SyncDeadLetters(DeadLetterFilter):
+    """Dead letters of a queue; `get`, `retry` and `purge` act on all that match."""
 
-    def __init__(self, queen: SyncQueen, query: DeadLetterQuery) -> None:
-        self._queen = queen
-        self.query = query
+    _owner: SyncQueen
 
-    def limit(self, limit: int) -> SyncDeadLetters:
-        self.query.limit(limit)
-        return self
-
-    def offset(self, offset: int) -> SyncDeadLetters:
-        self.query.offset(offset)
-        return self
-
-    def since(self, at: datetime | str) -> SyncDeadLetters:
-        self.query.since(at)
-        return self
-
-    def until(self, at: datetime | str) -> SyncDeadLetters:
-        self.query.until(at)
-        return self
-
-    def error(self, error: str) -> SyncDeadLetters:
-        """Only those that died of exactly this."""
-        self.query.error(error)
-        return self
+    def _asynchronous(self) -> DeadLetterQuery:
+        other = DeadLetterQuery.__new__(DeadLetterQuery)
+        other.__dict__.update(self.__dict__)
+        return other
 
     def get(self) -> DeadLetterPage:
-        return self._queen.wait_for(self.query.get())
+        """Return the latest, and how many there are."""
+        return self._owner.wait_for(self._asynchronous().get())
 
     def errors(self) -> list[dict[str, Any]]:
-        return self._queen.wait_for(self.query.errors())
+        """Return how many died of what."""
+        return self._owner.wait_for(self._asynchronous().errors())
 
     def retry(self, letters: Sequence[DeadLetter] | None = None) -> int:
-        return self._queen.wait_for(self.query.retry(letters))
+        """Deliver letters again, these or all that match; return how many."""
+        return self._owner.wait_for(self._asynchronous().retry(letters))
 
     def purge(self) -> int:
-        return self._queen.wait_for(self.query.purge())
+        """Forget all that match for good; return how many."""
+        return self._owner.wait_for(self._asynchronous().purge())
 
 
 class SyncTransaction:
@@ -334,14 +336,17 @@ class SyncTransaction:
         status: str = "completed",
         error: str | BaseException | None = None,
     ) -> SyncTransaction:
+        """Acknowledge messages when the transaction commits."""
         self._inner.ack(messages, status, error)
         return self
 
     def push(self, queue: str, items: Any, *, partition: str | None = None) -> SyncTransaction:
+        """Push messages when the transaction commits."""
         self._inner.push(queue, items, partition=partition)
         return self
 
     def commit(self) -> dict[str, Any]:
+        """Do all of it, or raise and do nothing."""
         return self._queen.wait_for(self._inner.commit())
 
     def __enter__(self) -> SyncTransaction:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 class Transaction:
+    """Acks and pushes that are gathered here and happen together when it commits."""
+
     def __init__(self, queen: Queen) -> None:
         self._queen = queen
         self._operations: list[dict[str, Any]] = []
@@ -80,14 +82,18 @@ class Transaction:
 
 
 class TransactionQueue:
+    """A queue that a transaction pushes to."""
+
     def __init__(self, transaction: Transaction, name: str) -> None:
         self._transaction = transaction
         self._name = name
         self._partition: str | None = None
 
     def partition(self, partition: str) -> TransactionQueue:
+        """Push to this partition."""
         self._partition = partition
         return self
 
     def push(self, items: Any) -> Transaction:
+        """Push messages when the transaction commits."""
         return self._transaction.push(self._name, items, partition=self._partition)

@@ -1,0 +1,100 @@
+"""The Python of the pages runs, and prints what the pages say.
+
+The ```python blocks of a page are one program, in their order, with `await` at the top level as
+in `python -m asyncio`. The lines of its ```text blocks are what it prints. Every page has a
+broker of its own, new and empty, as its reader has.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from queen.storage.embedded import EmbeddedPostgres
+from tests.conftest import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    "README.md",
+    "docs/tutorial/first-queue.md",
+    "docs/howto/buffering.md",
+    "docs/howto/consumer-groups.md",
+    "docs/howto/exactly-once-effects.md",
+    "docs/howto/retries-and-dead-letters.md",
+    "docs/howto/several-servers.md",
+    "docs/howto/transactions.md",
+]
+_BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_RUNNER = """
+import ast, asyncio, inspect, sys
+code = compile(sys.stdin.read(), "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+async def main():
+    result = eval(code, {"__name__": "__main__"})
+    if inspect.isawaitable(result):
+        await result
+
+asyncio.run(main())
+"""
+
+
+def blocks(page: str) -> tuple[str, list[str]]:
+    """Return the program of a page and the lines it prints."""
+    found = _BLOCK.findall((ROOT / page).read_text())
+    program = "\n".join(text for kind, text in found if kind == "python")
+    return program, [line for kind, text in found if kind == "text" for line in text.splitlines()]
+
+
+@pytest.fixture
+async def servers(
+    postgres: EmbeddedPostgres, start_server: Callable[..., ServerProcess]
+) -> AsyncIterator[list[ServerProcess]]:
+    """Two servers of a new database."""
+    name = f"page_{uuid.uuid4().hex[:8]}"
+    admin = await asyncpg.connect(postgres.dsn)
+    await admin.execute(f"create database {name}")
+    own = urlunsplit(urlsplit(postgres.dsn)._replace(path=f"/{name}"))
+    running = [start_server("--database-url", own) for _ in range(2)]
+    yield running
+    for one in running:
+        one.stop()
+    await admin.execute(f"drop database {name} with (force)")
+    await admin.close()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_prints_what_it_says(page: str, servers: list[ServerProcess]) -> None:
+    program, said = blocks(page)
+    assert program
+    for number, server in enumerate(servers, start=1):
+        program = program.replace(f"http://queen-{number}:6632", server.url)
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _RUNNER],
+        input=program,
+        env={**os.environ, "QUEEN_URL": servers[0].url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == said
+
+
+def test_every_page_with_python_is_run() -> None:
+    others = {"docs/howto/push-from-sql.md", "docs/howto/test-your-consumer.md"}
+    found = {
+        str(path.relative_to(ROOT))
+        for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        if "```python\n" in path.read_text() and path.parent.name not in ("decisions", "reference")
+    }
+    assert found - others == set(PAGES)

@@ -1,0 +1,171 @@
+"""Write docs/reference/client.md from the client itself.
+
+Signatures and docstrings are taken from the classes, so the page can be wrong only where they
+are; a test fails when it is not up to date, or when something public does not say what it does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import queen.errors
+from queen.client.admin import Admin
+from queen.client.consumer import Consumer
+from queen.client.deadletters import DeadLetter, DeadLetterPage, DeadLetterQuery
+from queen.client.messages import Message, Pushed, Received
+from queen.client.queen import Queen
+from queen.client.queue import Queue
+from queen.client.sync import (
+    SyncAdmin,
+    SyncDeadLetters,
+    SyncQueen,
+    SyncQueue,
+    SyncReceived,
+    SyncTransaction,
+)
+from queen.client.transaction import Transaction, TransactionQueue
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "client.md"
+
+CLASSES: list[type] = [
+    Queen,
+    Queue,
+    Consumer,
+    Message,
+    Pushed,
+    Received,
+    Transaction,
+    TransactionQueue,
+    DeadLetterQuery,
+    DeadLetterPage,
+    DeadLetter,
+    Admin,
+    SyncQueen,
+    SyncQueue,
+    SyncReceived,
+    SyncTransaction,
+    SyncDeadLetters,
+    SyncAdmin,
+]
+
+_MADE_BY_USERS = {Queen, Message, SyncQueen}
+
+_HEAD = """# Python client
+
+Made from the code by `make reference`; do not edit. New here? Begin with
+[your first queue](../tutorial/first-queue.md).
+
+`from queen import Message, Pushed, Queen, QueenError, Received, SyncQueen, SyncReceived`; the
+errors are in `queen.errors`. What is marked *async* is awaited. The classes whose names begin with
+`Sync` are the same client for programs without asyncio.
+"""
+
+
+_ABOUT_ERRORS = """All are `QueenError` and have `code`, `retryable`, `message` and `details`, which
+is what the server said beside the message. The client sends again by itself what is worth it, so
+an error that is retryable has lasted for `retry_s`.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    parts = [_HEAD]
+    for kind in CLASSES:
+        parts.append("\n".join(_of_class(kind)))
+    parts.append("\n".join(_of_errors()))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def members(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield what is public of a class, inherited or its own, in the order of the source."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.startswith("queen."):
+            found.update(
+                (name, value)
+                for name, value in vars(base).items()
+                if not name.startswith("_")
+                and (inspect.isfunction(value) or isinstance(value, property))
+            )
+    yield from found.items()
+
+
+def _of_class(kind: type) -> Iterator[str]:
+    yield f"## {kind.__name__}"
+    yield ""
+    if kind in _MADE_BY_USERS:
+        yield f"```\n{kind.__name__}{_signature(kind).removesuffix(f' -> {kind.__name__}')}\n```"
+        yield ""
+    yield _text(kind)
+    yield ""
+    fields = [name for name in getattr(kind, "__struct_fields__", ()) if not name.startswith("_")]
+    if fields:
+        yield f"Fields: {', '.join(f'`{name}`' for name in fields)}."
+        yield ""
+    for name, member in members(kind):
+        yield from _of_member(name, member)
+
+
+def _of_member(name: str, member: Any) -> Iterator[str]:
+    if isinstance(member, property):
+        yield f"### `{name}`"
+    else:
+        awaited = " *async*" if inspect.iscoroutinefunction(member) else ""
+        yield f"### `{name}{_signature(member)}`{awaited}"
+    yield ""
+    yield _text(member)
+    yield ""
+
+
+def _signature(function: Any) -> str:
+    signature = inspect.signature(function)
+    shown: list[str] = []
+    named_only = False
+    for one in signature.parameters.values():
+        if one.name == "self":
+            continue
+        if one.kind is one.KEYWORD_ONLY and not named_only:
+            shown.append("*")
+            named_only = True
+        stars = "**" if one.kind is one.VAR_KEYWORD else ""
+        default = "" if one.default is one.empty else f" = {one.default!r}"
+        shown.append(f"{stars}{one.name}: {one.annotation}{default}")
+    returned = signature.return_annotation
+    arrow = "" if returned in (signature.empty, "None") else f" -> {returned}"
+    return f"({', '.join(shown)}){arrow}"
+
+
+def _text(thing: Any) -> str:
+    return inspect.getdoc(thing) or ""
+
+
+def _of_errors() -> Iterator[str]:
+    yield "## Errors"
+    yield ""
+    yield _ABOUT_ERRORS
+    yield "| error | code | retryable | what it means |"
+    yield "| --- | --- | --- | --- |"
+    yield from _error_rows(queen.errors.QueenError, 0)
+
+
+def _error_rows(kind: type[queen.errors.QueenError], depth: int) -> Iterator[str]:
+    indent = "&nbsp;&nbsp;" * depth
+    again = "yes" if kind.retryable else ""
+    text = " ".join(_text(kind).split())
+    yield f"| {indent}`{kind.__name__}` | `{kind.code}` | {again} | {text} |"
+    for child in kind.__subclasses__():
+        # Those of the server alone, and those of other programs, are not the client's.
+        if child.__module__ != "queen.errors" or child is queen.errors.StartupError:
+            continue
+        yield from _error_rows(child, depth + 1)
+
+
+def main() -> None:
+    PAGE.write_text(render())
+
+
+if __name__ == "__main__":
+    main()
