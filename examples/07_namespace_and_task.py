@@ -6,6 +6,7 @@ without a queue's name takes from all queues that match, those with the higher p
 
 import asyncio
 import uuid
+from collections.abc import Callable
 
 from queen import Queen, Received
 
@@ -24,7 +25,7 @@ async def main() -> None:
             await queue.config(priority=priority).create()
             await queue.push({"for": namespace.split("-")[0], "do": task})
 
-        def consumer_of(label: str):
+        def consumer_of(label: str) -> Callable[[Received], None]:
             def handle(message: Received) -> None:
                 print(f"{label}: {message.data['do']} for the {message.data['for']}")
 

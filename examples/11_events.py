@@ -6,6 +6,7 @@ subscribed, and `replay` reads what is stored without any group.
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from queen import Queen, Received
@@ -30,7 +31,7 @@ async def main() -> None:
         print(f"alerts, before anything new: {await alerts.pop(wait_s=0)}")
         await events.partition("bruno").push(Event("registered", "bruno"))
 
-        def show(group: str):
+        def show(group: str) -> Callable[[Received], None]:
             def handle(message: Received) -> None:
                 event: Event = message.data
                 print(f"{group}: {event.user} has {event.kind}")

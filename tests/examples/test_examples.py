@@ -38,7 +38,7 @@ SHOWN = {
     ],
     "04_delayed_processing": [
         "asked at once: []",
-        "not at once, but after 1.",
+        "not at once, but after ",
         "they are scheduled",
         "reminded: in a second",
         "reminded: at a time",
