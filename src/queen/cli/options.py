@@ -134,6 +134,14 @@ MaxConnectionsPerAddress = Annotated[
     ),
 ]
 
+TestClock = Annotated[
+    bool,
+    typer.Option(
+        "--test-clock",
+        help="For tests only: let clients move what is stored into the past.",
+    ),
+]
+
 
 def _print_settings(wanted: bool) -> None:
     if wanted:

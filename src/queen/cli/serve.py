@@ -42,6 +42,7 @@ def serve(
     max_connections: cli.MaxConnections = 10_000,
     max_connections_per_address: cli.MaxConnectionsPerAddress = 5_000,
     allow_weak_durability: cli.AllowWeak = False,
+    test_clock: cli.TestClock = False,
     show_settings: cli.ShowSettings = False,
 ) -> None:
     """Start a broker. Without a database URL it brings its own PostgreSQL."""
@@ -75,6 +76,7 @@ def serve(
             encryption_keys=encryption_key,
             security=security,
             limits=limits,
+            test_clock=test_clock,
         )
         with prepared(options, database_url, data_dir, allow_weak_durability) as ready:
             run(ready, workers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ from queen.storage.migrate import migrate
 
 __all__ = ["Limits", "Security", "ServeOptions", "auth_options", "prepared"]
 
+_log = logging.getLogger(__name__)
+
 
 @contextmanager
 def prepared(
@@ -34,6 +37,8 @@ def prepared(
     """Check what can be checked before anything is started, then have a database ready."""
     configure_logs()
     options.security.check(options.host)
+    if options.test_clock:
+        _log.warning("the test clock is on: clients can make everything stored here older")
     # A port that is taken is found out before anything else is done.
     listen(msgspec.structs.replace(options, shared=False)).close()
     has_key = bool(parse_keys(options.encryption_keys))

@@ -13,6 +13,7 @@ from queen.server.routes.about import AboutRoutes
 from queen.server.routes.access import AccessRoutes
 from queen.server.routes.ack import AckRoutes
 from queen.server.routes.analytics import AnalyticsRoutes
+from queen.server.routes.clock import ClockRoutes
 from queen.server.routes.deadletters import DeadLetterRoutes
 from queen.server.routes.fetch import FetchRoutes
 from queen.server.routes.groups import GroupRoutes
@@ -56,8 +57,10 @@ _RESOURCES = (
 )
 
 
-def routes(broker: Broker) -> list[Route]:
+def routes(broker: Broker, *, test_clock: bool = False) -> list[Route]:
     found = [route for resource in _RESOURCES for route in resource(broker).routes()]
+    if test_clock:
+        found += ClockRoutes(broker).routes()
     return [*found, *AboutRoutes(found).routes()]
 
 
@@ -70,9 +73,11 @@ class App:
         door: Door | None = None,
         origins: Origins | None = None,
         rates: Rates | None = None,
+        *,
+        test_clock: bool = False,
     ) -> None:
         self._activity = broker.activity
-        self._router = Router(routes(broker))
+        self._router = Router(routes(broker, test_clock=test_clock))
         # None: whoever reaches the server is trusted.
         self._door = door
         self._origins = origins or Origins()

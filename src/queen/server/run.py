@@ -37,6 +37,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # Hexadecimal keys, the first one encrypts; see `queen.core.cipher`.
     encryption_keys: str = ""
     security: Security = Security()
+    # Let tests move what is stored into the past.
+    test_clock: bool = False
 
 
 def listen(options: ServeOptions) -> socket.socket:
@@ -73,7 +75,7 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
     if door is not None:
         await door.start()
     origins = security.allowed_origins(options.host)
-    app = App(broker, door, origins, security.rates())
+    app = App(broker, door, origins, security.rates(), test_clock=options.test_clock)
     hub = Hub(app.handle, security.connection_limits(), origins)
     watching = asyncio.create_task(hub.watch())
     server = await _create_server(hub, bound, security)

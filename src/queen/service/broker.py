@@ -22,6 +22,7 @@ from queen.service.ack import Acker
 from queen.service.activity import Activity, ServerName
 from queen.service.browse import Browser
 from queen.service.catalog import Catalog, Partition
+from queen.service.clock import Clock
 from queen.service.deadletters import DeadLetters
 from queen.service.dedup import Dedup
 from queen.service.erase import Eraser
@@ -154,6 +155,7 @@ class Broker:
         self.groups = Groups(self.database, self.popper, self.signals)
         self.traces = Traces(self.database, self.limits.trace_days)
         self.tokens = Tokens(self.database)
+        self.clock = Clock(self.database, self.signals, self.groups, self.relay, self.jobs)
 
     def _observe(self) -> None:
         self.statistics = Statistics(

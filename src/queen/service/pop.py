@@ -226,6 +226,11 @@ class Popper:
             self.dispatcher.group_resumed(feed)
             self._spawn(self._refill(feed))
 
+    def time_has_passed(self, queue_id: int) -> None:
+        """Leases may have lapsed, and delays may be over, before their timers ring."""
+        for feed in self.dispatcher.feeds_of(queue_id):
+            self.group_moved(queue_id, feed.group_id)
+
     async def _refill(self, feed: Feed) -> None:
         await self.lookout.fill(feed)
         self.dispatcher.pump(feed)

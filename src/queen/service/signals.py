@@ -14,6 +14,7 @@ looks by itself once a second.
                                              g<queue>:<group>                look for a group
                                              d<queue>:<group>                group was deleted
                                              m                               maintenance
+                                             t<queue>                        time has passed
 
 The same connection hears what others tell on channels of their own (`also_listen`).
 """
@@ -91,6 +92,15 @@ class Signals:
 
     def group_deleted(self, queue_id: int, group_id: int) -> None:
         self._tell(f"d{queue_id}:{group_id}")
+
+    def time_has_passed(self, queue_id: int) -> None:
+        """A test has moved the instants of a queue; here it is followed at once."""
+        self._follow_clock(queue_id)
+        self._tell(f"t{queue_id}")
+
+    def _follow_clock(self, queue_id: int) -> None:
+        self._cache.forget_all()
+        self._popper.time_has_passed(queue_id)
 
     def _tell(self, word: str) -> None:
         self._words[word] = None
@@ -200,6 +210,8 @@ class Signals:
             self._catalog.expire_options()
         elif kind == "m":
             await self._maintenance.refresh()
+        elif kind == "t":
+            self._follow_clock(int(rest))
         else:
             queue_id, group_id = map(int, rest.split(":"))
             follow = {
