@@ -218,13 +218,11 @@ async def test_what_arrives_while_stopping_is_given_back(queen: Queen, queue: st
     await queen.queue(queue).config(lease_time=60).create()
     for round_number in range(40):
         seen: list[int] = []
-        consumer = (
-            queen.queue(queue)
-            .wait(30)
-            .batch(5)
-            .each()
-            .consume(lambda message, seen=seen: seen.append(message.data))
-        )
+
+        def note(message: Any, seen: list[int] = seen) -> None:
+            seen.append(message.data)
+
+        consumer = queen.queue(queue).wait(30).batch(5).each().consume(note)
         running = asyncio.create_task(consumer.run())
         await asyncio.sleep(0.01)
         pushing = asyncio.create_task(queen.queue(queue).push(round_number))
