@@ -18,6 +18,7 @@ from benchmarks.scenarios import Measurement
 
 _RSS_AIM_MB = 200
 _FETCH_AIM = 1_000_000
+_CLIENT_AIM = 20_000
 
 
 @dataclass(frozen=True)
@@ -128,20 +129,24 @@ def verdicts(summaries: Summaries, many: int) -> list[Verdict]:
         ratio("dedup window / off", push100, off, 0.85),
         ratio("dedup forever / off", "dedup-forever/push100", off),
         ratio("frames of 100 / JSON push of 100", "frames100", push100, 2.0),
-        _fetch(summaries),
+        _rate(summaries, "fetch of frames", "fetch", _FETCH_AIM),
         ratio("pop + ack / push 100", "pop-ack", push100, 0.5),
         ratio("pop with autoAck / push 100", "pop-autoack", push100, 0.8),
         ratio(f"push, {many:,} / 10 partitions", f"{lots}/push100", f"{few}/push100", 0.7),
         ratio(f"pop + ack, {many:,} / 10 partitions", f"{lots}/pop-ack", f"{few}/pop-ack", 0.7),
+        ratio("client: consume / raw pop + ack", "client/consume", "pop-ack", 0.3),
+        ratio("client: buffered push / raw JSON push 100", "client/push-buffered", push100, 0.5),
+        _rate(summaries, "client: consume", "client/consume", _CLIENT_AIM),
+        _rate(summaries, "client: buffered push", "client/push-buffered", _CLIENT_AIM),
         _rss(summaries),
         _stored(summaries, push100),
     ]
 
 
-def _fetch(summaries: Summaries) -> Verdict:
-    fetched = summaries.get("fetch")
-    rate = fetched.messages_per_s if fetched else None
-    return Verdict("fetch of frames", rate, _FETCH_AIM, unit=" msg/s")
+def _rate(summaries: Summaries, what: str, name: str, aim: float) -> Verdict:
+    found = summaries.get(name)
+    rate = found.messages_per_s if found else None
+    return Verdict(what, rate, aim, unit=" msg/s")
 
 
 def _rss(summaries: Summaries) -> Verdict:
@@ -161,7 +166,7 @@ def _stored(summaries: Summaries, push100: str) -> Verdict:
 
 
 def verdicts_table(found: list[Verdict]) -> Table:
-    table = Table(title="Aims (issue 3)")
+    table = Table(title="Aims")
     for title in ("what", "measured", "aim", "", "by round"):
         table.add_column(title, justify="right" if title in ("measured", "aim") else "left")
     words = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks import baseline, postgres
 from benchmarks.broker import Broker
+from benchmarks.client import ClientJob
 from benchmarks.jobs import BenchError, HttpJob, Job, JobResult, RoleResult, run_job
 from benchmarks.roles import Fetch, Pop, Push, PushFrames, Role
 
@@ -307,6 +308,47 @@ def rows(*, per_statement: int, connections: int) -> Callable[[Bench, str, int],
     return run
 
 
+def client_push(kind: str) -> Callable[[Bench, str, int], None]:
+    """Push through the Python client."""
+
+    def run(bench: Bench, name: str, round_: int) -> None:
+        queue = _queue_name(name, round_)
+        bench.broker.configure(queue, "window")
+        options = bench.options
+        job = ClientJob(
+            bench.broker.port, kind, queue, options.warmup_s, options.seconds, bench.seed()
+        )
+        before = bench.stored_bytes()
+        result, rows = bench.measure([name], round_, job)
+        messages = result.roles[0].total_messages
+        bench.broker.check_fetch(queue, messages)
+        stored = _per_message(before, bench.stored_bytes(), messages)
+        bench.report([replace(rows[0], stored_bytes_per_message=stored)])
+
+    return run
+
+
+def client_consume(kind: str) -> Callable[[Bench, str, int], None]:
+    """Read the queue of the raw pops through the Python client, as a group that is new."""
+
+    def run(bench: Bench, name: str, round_: int) -> None:
+        queue, options = "pop-100", bench.options
+        bench.fill(queue, 100, requests=_requests_to_read(bench))
+        job = ClientJob(
+            bench.broker.port,
+            kind,
+            queue,
+            options.warmup_s,
+            options.seconds,
+            bench.seed(),
+            group=f"{name}-{round_}",
+            available=bench.stored(queue),
+        )
+        bench.report(bench.measure([name], round_, job)[1])
+
+    return run
+
+
 def plan(options: Options) -> list[Group]:
     many = options.many_partitions
     return [_headline(options.rounds), _matrix(), _mixed(), *_partitions(many, options.rounds)]
@@ -335,8 +377,20 @@ def _headline(rounds: int) -> Group:
             Scenario("pop-ack", pop(partitions=100, connections=16, ack=True), rounds),
             Scenario("rows1", rows(per_statement=1, connections=64), rounds),
             Scenario("push1/p100/c64", push(per_request=1, partitions=100, connections=64), rounds),
+            *_client(rounds),
         ]
     )
+
+
+def _client(rounds: int) -> list[Scenario]:
+    """Through the Python client, in turn with the raw load they are compared with."""
+    return [
+        Scenario("client/push-buffered", client_push("push-buffered"), rounds),
+        Scenario("client/push-bulk", client_push("push-bulk"), rounds),
+        Scenario("client/push-one", client_push("push-one"), rounds),
+        Scenario("client/consume", client_consume("consume"), rounds),
+        Scenario("client/consume-each", client_consume("consume-each"), rounds),
+    ]
 
 
 def _matrix() -> Group:
