@@ -1,0 +1,80 @@
+"""A program as users write it. It is checked, not run: every type must be what it says."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, assert_type
+
+import msgspec
+
+import queen
+from queen import Message, Pushed, Queen, Received, SyncQueen, SyncReceived
+from queen.client.consumer import Consumer
+from queen.client.deadletters import DeadLetter, DeadLetterPage
+from queen.client.queue import Queue
+from queen.client.replay import Stored
+from queen.client.sync import SyncQueue
+
+
+class Order(msgspec.Struct):
+    total: int
+
+
+async def handler(message: Received) -> None:
+    assert_type(message.into(Order), Order)
+    assert_type(message.transaction_id, str)
+    assert_type(message.attempt, int)
+    assert_type(message.created_at, datetime)
+    assert_type(message.data, Any)
+    assert_type(await message.renew(), datetime)
+    await message.trace({"step": 1}, names=["a"])
+    await message.ack()
+
+
+def batch_handler(messages: list[Received]) -> None:
+    print(len(messages))
+
+
+async def asynchronous() -> None:
+    async with Queen(["http://a", "http://b"], token="t") as client:  # noqa: S106
+        orders = client.queue("orders").namespace("shop").config(lease_time=30)
+        assert_type(orders, Queue)
+        assert_type(await orders.create(), dict[str, Any])
+        assert_type(await orders.push([Order(1), Message({}, delay=1.5)]), list[Pushed])
+        assert_type(await orders.pop(wait_s=1, batch=10), list[Received])
+        assert_type(await orders.batch(10).consume(batch_handler), Consumer[Received])
+        async for message in orders.consume():
+            assert_type(message, Received)
+        async for stored in orders.replay():
+            assert_type(stored, Stored)
+            assert_type(stored.offset, int)
+        page = await orders.dlq().limit(3).get()
+        assert_type(page, DeadLetterPage)
+        assert_type(page.messages, list[DeadLetter])
+        async with client.transaction() as transaction:
+            transaction.ack(await orders.pop()).push("invoices", {"order": 7})
+
+        @orders.each().consumer
+        async def registered(message: Received) -> int:
+            return message.offset
+
+        assert_type(await registered((await orders.pop())[0]), int)
+        await client.run()
+
+
+def synchronous() -> None:
+    with SyncQueen("http://a") as client:
+        orders = client.queue("orders").group("g").batch(3)
+        assert_type(orders, SyncQueue)
+        assert_type(orders.push({"a": 1}), list[Pushed])
+        assert_type(orders.pop(), list[SyncReceived])
+        assert_type(orders.consume(print), Consumer[SyncReceived])
+        for message in orders:
+            assert_type(message, SyncReceived)
+            assert_type(message.into(Order), Order)
+            message.ack()
+        try:
+            client.flush()
+        except queen.QueenError as error:
+            assert_type(error.code, str)
+            assert_type(error.retryable, bool)
