@@ -9,7 +9,7 @@ import pytest
 
 from queen import Message, Queen
 from queen.client import buffers
-from queen.errors import BadRequest, PayloadTooLarge
+from queen.errors import BadRequest, PayloadTooLarge, Unauthenticated
 from tests.api import Api
 from tests.client.fake import Fake, answer
 from tests.conftest import ServerProcess
@@ -89,11 +89,11 @@ async def test_an_error_that_stays_hands_the_messages_over(
     with pytest.raises(BadRequest) as caught:
         await queen.flush()
     unsent = caught.value.details["unsent"]
-    assert [one["payload"] for one in unsent if one["partition"] == too_long] == [b'"a"', b'"b"']
-    # Whatever was not handed over is stored.
-    handed = {one["payload"] for one in unsent}
-    stored = api.data(queue, batch=9)
-    assert (b'"good"' in handed) != (stored == ["good"])
+    assert [(one["partition"], one["payload"]) for one in unsent] == [
+        (too_long, b'"a"'),
+        (too_long, b'"b"'),
+    ]
+    assert api.data(queue, batch=9) == ["good"]
     await queen.flush()
     assert len(queen.buffers) == 0
 
@@ -153,12 +153,22 @@ async def test_one_message_that_is_too_large(queen: Queen, queue: str, api: Api)
     await builder.push([1, "x" * 70_000_000, 2])
     with pytest.raises(PayloadTooLarge) as caught:
         await queen.flush()
-    sizes = [len(one["payload"]) for one in caught.value.details["unsent"]]
-    assert 70_000_002 in sizes
-    assert len(api.data(queue, batch=9)) == 3 - len(sizes)
+    assert [len(one["payload"]) for one in caught.value.details["unsent"]] == [70_000_002]
+    assert api.data(queue, batch=9) == [1, 2]
 
 
 async def test_what_is_no_json_does_not_reach_the_buffer(queen: Queen, queue: str) -> None:
     with pytest.raises(TypeError):
         await queen.queue(queue).buffer().push([1, object()])
     assert len(queen.buffers) == 0
+
+
+async def test_a_refused_token_hands_everything_over_at_once() -> None:
+    refusal = answer("401 No", b'{"error":"no"}')
+    fake = Fake([HEALTH, refusal])
+    async with fake.running(), Queen(fake.url) as queen:
+        await queen.queue("q").buffer(1000, 3_600_000).push([1, 2, 3])
+        with pytest.raises(Unauthenticated) as caught:
+            await queen.flush()
+    assert len(caught.value.details["unsent"]) == 3
+    assert len(fake.requests) == 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -59,6 +61,18 @@ async def test_what_is_no_json_is_refused_before_it_is_sent(queen: Queen, queue:
     with pytest.raises(TypeError, match="object cannot be JSON"):
         await queen.queue(queue).push([1, object()])
     assert await queen.queue(queue).pop(wait_s=0) == []
+
+
+def test_a_forked_process_makes_up_ids_of_its_own() -> None:
+    """Else what it pushes would be a duplicate of what its parent pushes, and be dropped."""
+    program = (
+        "import os, queen\n"
+        "child = os.fork()\n"
+        "os.write(1, queen.Message(1).transaction_id.encode() + b'\\n')\n"
+        "child and os.waitpid(child, 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert len(set(done.stdout.split())) == 2
 
 
 async def test_ids_traces_and_duplicates(queen: Queen, queue: str) -> None:

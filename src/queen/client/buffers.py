@@ -18,7 +18,7 @@ from queen.client.messages import Message, Pushed
 from queen.client.payloads import encoded
 from queen.client.pushing import MOST_BYTES, is_plain
 from queen.client.refusals import is_worth_repeating
-from queen.errors import QueenError
+from queen.errors import BadRequest, NotFound, PayloadTooLarge, QueenError
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen
@@ -41,6 +41,8 @@ class Buffers:
         # Id and payload; whatever has more to it is not buffered.
         self._lanes: dict[Lane, deque[tuple[str, bytes]]] = {}
         self._waiting = 0
+        # Messages in the next request.
+        self._most = _REQUEST_MESSAGES
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
@@ -105,7 +107,7 @@ class Buffers:
                     await self._send(taken)
                 except QueenError as error:
                     if not is_worth_repeating(error):
-                        self._hand_over(error, taken)
+                        self._refused(error, taken)
                         continue
                     self._put_back(taken)
                     _log.warning("sending a buffer: %s", error)
@@ -115,6 +117,7 @@ class Buffers:
                     self._put_back(taken)
                     raise
                 self._waiting -= sum(map(len, taken.values()))
+                self._most = min(self._most * 2, _REQUEST_MESSAGES)
                 self._room.set()
         finally:
             self._task = None
@@ -122,7 +125,7 @@ class Buffers:
     def _take(self) -> dict[Lane, list[tuple[str, bytes]]]:
         """Take what goes into one request, the oldest of each partition first."""
         taken: dict[Lane, list[tuple[str, bytes]]] = {}
-        left, left_bytes = _REQUEST_MESSAGES, MOST_BYTES
+        left, left_bytes = self._most, MOST_BYTES
         for name, lane in list(self._lanes.items()):
             while lane and left and (not taken or len(lane[0][1]) <= left_bytes):
                 left, left_bytes = left - 1, left_bytes - len(lane[0][1])
@@ -135,6 +138,16 @@ class Buffers:
     def _put_back(self, taken: dict[Lane, list[tuple[str, bytes]]]) -> None:
         for name, messages in taken.items():
             self._lanes.setdefault(name, deque()).extendleft(reversed(messages))
+
+    def _refused(self, error: QueenError, taken: dict[Lane, list[tuple[str, bytes]]]) -> None:
+        """Hand over what will never be taken, and only that: halve it until the fault is alone."""
+        count = sum(map(len, taken.values()))
+        is_whole = len(taken) == 1 and not isinstance(error, PayloadTooLarge)
+        if count == 1 or is_whole or not isinstance(error, BadRequest | NotFound):
+            self._hand_over(error, taken)
+        else:
+            self._most = count // 2
+            self._put_back(taken)
 
     def _hand_over(self, error: QueenError, taken: dict[Lane, list[tuple[str, bytes]]]) -> None:
         """Give messages that will never be taken to whoever pushes or flushes next."""

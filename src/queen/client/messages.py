@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import uuid
+import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -51,8 +51,18 @@ class Message:
 
 
 # Unique without asking the system for randomness each time.
-_prefix = uuid.uuid4().hex
+_prefix = os.urandom(16).hex()
 _numbers = itertools.count(1)
+
+
+def _be_another() -> None:
+    """Start anew in a forked process: it must not make up the ids that its parent makes up."""
+    global _prefix  # noqa: PLW0603
+    _prefix = os.urandom(16).hex()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_be_another)
 
 
 def new_id() -> str:
