@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import QUEEN, Run, environment
 from tests.conftest import ServerProcess
 
@@ -44,13 +46,16 @@ def following(start: Start, *arguments: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_tail_follows_what_is_new_until_ctrl_c(start: Start, run: Run, queue: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_tail_follows_what_is_new_until_ctrl_c(
+    start: Start, run: Run, queue: str, number: signal.Signals
+) -> None:
     run("push", queue, '"old"')
     process = following(start, queue)
     run("push", queue, '"new"')
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["data"] == "new"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.wait(timeout=20) == 0
     groups = [row["name"] for row in run("group", "list").rows if row["queueName"] == queue]
     assert groups == []

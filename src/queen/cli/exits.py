@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -59,7 +60,8 @@ def explained(urls: Sequence[str] = ()) -> Iterator[None]:
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Let Ctrl-C be the ordinary end of something that has no other."""
+    """Let Ctrl-C, or SIGTERM, be the ordinary end of something that has no other."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     with suppress(KeyboardInterrupt):
         yield
 

@@ -11,13 +11,12 @@ import typer
 from queen.cli import options as cli
 from queen.cli.connection import with_queen
 from queen.cli.exits import say, until_interrupted
-from queen.cli.output import Output, table_of
-from queen.cli.output import draw as draw_table
+from queen.cli.output import Output, draw, table_of
 from queen.cli.shown import row_of, show
 from queen.cli.times import parse_time
-from queen.client import Queen, Received
+from queen.client import Queen
 from queen.client.queue import Queue
-from queen.errors import QueenError
+from queen.errors import LeaseLost, QueenError
 
 _COLUMNS = (
     ("partition", "partition"),
@@ -29,6 +28,7 @@ _COLUMNS = (
 # How much `tail` takes at once, and from how many partitions.
 _TAIL_BATCH = 100
 _TAIL_PARTITIONS = 10
+_TAIL_WAIT_S = 30.0
 
 Batch = Annotated[int, typer.Option("--batch", "-n", min=1, max=10_000, help="At most so many.")]
 Wait = Annotated[float, typer.Option(min=0, help="Wait so many seconds for the first one.")]
@@ -59,7 +59,7 @@ def pop(
         rows = [row_of(message, with_lease=not ack) for message in messages]
         if output.is_table:
             texts = [{**row, "createdAt": str(row["createdAt"])} for row in rows]
-            draw_table(table_of(texts, _COLUMNS))
+            draw(table_of(texts, _COLUMNS))
         else:
             output.lines(rows)
         # Acked only now: what could not be printed comes again.
@@ -97,8 +97,7 @@ def tail(
 
     async def work(queen: Queen) -> None:
         name = group or f"tail-{uuid.uuid4().hex[:12]}"
-        asked = _queue(queen, queue, name, partition).batch(_TAIL_BATCH)
-        asked = asked.partitions(_TAIL_PARTITIONS)
+        asked = _queue(queen, queue, name, partition).partitions(_TAIL_PARTITIONS)
         if since is not None:
             asked = asked.subscription_from(since)
         elif group is None:
@@ -107,27 +106,32 @@ def tail(
             await _follow(queen, asked, limit, output)
         finally:
             if group is None:
-                with contextlib.suppress(QueenError):
-                    await queen.admin.delete_group(name, queue)
+                await _forget(queen, queue, name)
 
     with until_interrupted():
         with_queen(url, token, work)
 
 
+async def _forget(queen: Queen, queue: str, group: str) -> None:
+    try:
+        await queen.admin.delete_group(group, queue)
+    except QueenError as error:
+        say(f"queen: the group {group} stays until the server forgets it: {error.message}")
+
+
 async def _follow(queen: Queen, queue: Queue, limit: int | None, output: Output) -> None:
-    """Print what comes until told to stop."""
-    # Once this is answered the group exists: whatever is pushed from now on is seen.
-    first = await queue.pop(wait_s=0, batch=min(limit or _TAIL_BATCH, _TAIL_BATCH))
-    say(f"following {queue.name}; Ctrl-C ends it")
-    await _print_all(queen, first, output)
-    left = None if limit is None else limit - len(first)
-    if left == 0:
-        return
-    async for message in (queue if left is None else queue.limit(left)).consume():
-        show(output, row_of(message))
-
-
-async def _print_all(queen: Queen, messages: list[Received], output: Output) -> None:
-    for message in messages:
-        show(output, row_of(message))
-    await queen.ack(messages)
+    """Print what comes, and ack it then: what could not be printed comes again."""
+    wait_s, left = 0.0, limit
+    while left != 0:
+        size = _TAIL_BATCH if left is None else min(left, _TAIL_BATCH)
+        messages = await queue.pop(wait_s=wait_s, batch=size)
+        if not wait_s:
+            # The group exists from here on: whatever is pushed now is seen.
+            say(f"following {queue.name}; Ctrl-C ends it")
+            wait_s = _TAIL_WAIT_S
+        for message in messages:
+            show(output, row_of(message))
+        # Somebody has read so slowly that the lease is over: they come again.
+        with contextlib.suppress(LeaseLost):
+            await queen.ack(messages)
+        left = None if left is None else left - len(messages)

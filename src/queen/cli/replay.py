@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -54,18 +55,13 @@ def replay(
 
     async def work(queen: Queen) -> int:
         asked = queen.queue(queue) if partition is None else queen.queue(queue).partition(partition)
-        messages: AsyncIterator[Any] = asked.replay(since=first, until=last)
-        if to is not None:
-            return await _push(messages, Sender(queen, to, "message"))
-        if file is not None:
-            return await _export(messages, file, str(output))
-        printed = Output(as_json)
-        if printed.is_table:
-            async for message in messages:
-                show(printed, row_of_stored(message))
-            return 0
-        await _write(messages, sys.stdout.buffer, lambda message: None)
-        return 0
+        reading: Any = asked.replay(since=first, until=last)
+        async with aclosing(reading) as messages:
+            if to is not None:
+                return await _push(messages, Sender(queen, to, "message"))
+            if file is not None:
+                return await _export(messages, file, str(output))
+            return await _print(messages, Output(as_json))
 
     if with_queen(url, token, work):
         raise typer.Exit(FAILED)
@@ -78,15 +74,22 @@ def _opened(path: Path) -> IO[bytes]:
         fail(USAGE, f"cannot write {path}: {error.strerror}")
 
 
+async def _print(messages: AsyncIterator[Stored], output: Output) -> int:
+    if not output.is_table:
+        return await _write(messages, sys.stdout.buffer, lambda message: None)
+    async for message in messages:
+        show(output, row_of_stored(message))
+    return 0
+
+
 async def _write(messages: AsyncIterator[Stored], file: IO[bytes], seen: Seen) -> int:
-    """Write NDJSON; return how many there were."""
-    encoder, count = msgspec.json.Encoder(), 0
+    """Write NDJSON; none of it can fail."""
+    encoder = msgspec.json.Encoder()
     async for message in messages:
         file.write(encoder.encode(row_of_stored(message)) + b"\n")
         seen(message)
-        count += 1
     file.flush()
-    return count
+    return 0
 
 
 async def _export(messages: AsyncIterator[Stored], file: IO[bytes], name: str) -> int:
