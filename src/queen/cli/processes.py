@@ -60,7 +60,8 @@ def _serve_in_processes(options: ServeOptions, workers: int, ready: Callable[[],
     events = [context.Event() for _ in range(workers)]
     processes = [
         context.Process(
-            target=_serve_and_tell, args=(msgspec.structs.replace(options, worker=number), event)
+            target=_serve_and_tell,
+            args=(msgspec.structs.replace(options, worker=number, shared=True), event),
         )
         for number, event in enumerate(events)
     ]

@@ -1,11 +1,13 @@
-"""`queen serve`: PostgreSQL if none is given, the schema, and the server."""
+"""`queen serve`: PostgreSQL if none is given, the schema, and the server.
+
+What it needs is imported when it runs: the other commands need no server.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,9 +15,6 @@ from queen.cli import options as cli
 from queen.cli.exits import CONFIG
 from queen.cli.processes import run
 from queen.errors import QueenError, StartupError
-
-if TYPE_CHECKING:
-    pass
 
 
 def serve(
@@ -46,7 +45,6 @@ def serve(
     show_settings: cli.ShowSettings = False,
 ) -> None:
     """Start a broker. Without a database URL it brings its own PostgreSQL."""
-    # Imported late: the other commands need no server.
     from queen.cli.start import Limits, Security, ServeOptions, auth_options, prepared
 
     with _explained():
@@ -72,7 +70,6 @@ def serve(
         options = ServeOptions(
             host=host,
             port=port,
-            shared=workers > 1,
             encryption_keys=encryption_key,
             security=security,
             limits=limits,
