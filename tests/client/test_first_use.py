@@ -1,10 +1,17 @@
-"""Without asyncio: filters of dead letters, and the epoch of a lease."""
+"""What a first-time user trips over: payloads, times, filters of dead letters, epochs."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from queen import SyncQueen
+from queen.client.payloads import encoded
+from queen.client.texts import instant
 from tests.conftest import ServerProcess
 
 
@@ -22,6 +29,7 @@ def test_filters_without_asyncio(server: ServerProcess, queue: str) -> None:
         now = datetime.now(UTC)
         assert everything.since(now + hour).get().total == 0
         assert everything.since(now - hour).until(now + hour).get().total == 3
+        assert everything.retry([]) == 0
         assert everything.error("a").purge() == 1
         assert everything.get().total == 2
 
@@ -37,3 +45,40 @@ def test_a_message_has_the_epoch_of_its_lease(server: ServerProcess, queue: str)
         assert [one.epoch for one in both] == [first.epoch + 1] * 2
         (other,) = reader.partition("q").pop()
         assert other.epoch == first.epoch > 0
+
+
+@dataclass
+class Reading:
+    celsius: float
+    place: str | None = None
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [float("nan"), {"a": [1, float("inf")]}, [None, -float("inf")], Reading(float("nan"))],
+    ids=repr,
+)
+def test_what_json_cannot_hold_is_refused(payload: object) -> None:
+    with pytest.raises(ValueError, match="cannot be JSON"):
+        encoded(payload)
+
+
+def test_null_is_a_payload_like_any_other() -> None:
+    assert encoded([None, {"null": 1.5}, "null"]) == b'[null,{"null":1.5},"null"]'
+    assert encoded(Reading(1.5)) == b'{"celsius":1.5,"place":null}'
+
+
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("tokyo")
+def test_a_time_without_a_zone_is_local() -> None:
+    assert instant(datetime(2026, 1, 31, 12)) == "2026-01-31T03:00:00+00:00"
+    assert instant(datetime(2026, 1, 31, 12, tzinfo=UTC)) == "2026-01-31T12:00:00+00:00"
+    assert instant("now") == "now"

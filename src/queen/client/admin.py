@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from queen.client.texts import camel
+from queen.client.texts import camel, instant
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen
@@ -27,7 +27,7 @@ def _path(*parts: str, **query: Any) -> str:
 def _text(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value.isoformat() if isinstance(value, datetime) else value
+    return instant(value) if isinstance(value, datetime) else value
 
 
 class Admin:

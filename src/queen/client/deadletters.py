@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from queen.client.refusals import understood
+from queen.client.texts import instant
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen
@@ -80,11 +81,11 @@ class DeadLetterFilter:
 
     def since(self: Self, at: datetime | str) -> Self:
         """Only those that died at this time or later."""
-        return self._with(**{"from": at.isoformat() if isinstance(at, datetime) else at})
+        return self._with(**{"from": instant(at)})
 
     def until(self: Self, at: datetime | str) -> Self:
         """Only those that died before this time."""
-        return self._with(to=at.isoformat() if isinstance(at, datetime) else at)
+        return self._with(to=instant(at))
 
     def error(self: Self, error: str) -> Self:
         """Only those that died of exactly this."""

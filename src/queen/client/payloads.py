@@ -6,6 +6,7 @@ to have a key `data` is a payload like any other.
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -29,8 +30,21 @@ _encoder = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def encoded(value: Any) -> bytes:
-    """Return a value as JSON."""
-    return _encoder.encode(value)
+    """Return a value as JSON; what JSON cannot hold is an error, not something else."""
+    text = _encoder.encode(value)
+    # msgspec writes null for NaN and the infinities. Most payloads have none to look at.
+    if b"null" in text and _has_no_number(msgspec.to_builtins(value, enc_hook=_plain)):
+        raise ValueError("a payload with NaN or an infinity cannot be JSON; push None or a text")
+    return text
+
+
+def _has_no_number(value: Any) -> bool:
+    """Whether plain values have a float in them that is not a number of JSON."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_has_no_number, value.values()))
+    return isinstance(value, list | tuple) and any(map(_has_no_number, value))
 
 
 def decoded(text: bytes, into: type[T] | None) -> T:

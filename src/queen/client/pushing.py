@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from queen.client.messages import Message
+from queen.client.texts import instant
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ def item_of(queue: str, partition: str, message: Message, payload: bytes) -> dic
     if message.delay is not None:
         item["delay"] = message.delay
     if message.deliver_at is not None:
-        item["deliverAt"] = message.deliver_at.isoformat()
+        item["deliverAt"] = instant(message.deliver_at)
     return item
 
 

@@ -20,7 +20,7 @@ from queen.client.http import Answer, Poll
 from queen.client.messages import Popped, Pushed, Received, messages_of
 from queen.client.refusals import understood
 from queen.client.replay import Stored, replayed
-from queen.client.texts import camel
+from queen.client.texts import camel, instant
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen
@@ -153,7 +153,7 @@ class QueueBuilder:
 
     def subscription_from(self: Self, start: str | datetime) -> Self:
         """Where a new group starts: `now`, or a time."""
-        return self._with(**{"from": start.isoformat() if isinstance(start, datetime) else start})
+        return self._with(**{"from": instant(start)})
 
     def wait(self: Self, seconds: float) -> Self:
         """How long a pop waits for messages; 0 asks once."""
@@ -245,6 +245,7 @@ class Queue(QueueBuilder):
 
     async def push(self, items: Any) -> list[Pushed]:
         """Push one payload, or a list of them; `Message` gives a payload an id or a time.
+        A payload that is itself a list goes into a list: `push([[1, 2]])` is one message.
 
         Returns when they are stored. Sent again after a failure they keep their ids, so each
         is stored once.

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 
 from queen.client.messages import Message
 from queen.client.payloads import decoded
+from queen.client.texts import instant
 from queen.errors import InvalidFrame
 
 if TYPE_CHECKING:
@@ -43,9 +44,7 @@ async def replayed(
     if partition is not None:
         path += f"/partition/{quote(partition, safe='')}"
     query = {
-        name: at.isoformat()
-        for name, at in (("fromTime", since), ("toTime", until))
-        if at is not None
+        name: instant(at) for name, at in (("fromTime", since), ("toTime", until)) if at is not None
     }
     async with queen.cluster.stream(f"{path}?{urlencode(query)}", key=queue) as parts:
         async for frame in _frames(parts):
