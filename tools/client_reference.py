@@ -51,6 +51,12 @@ CLASSES: list[type] = [
     SyncAdmin,
 ]
 
+# What other modules of the client use, and its users have no use for.
+_INNER = {
+    Consumer: {"finish", "is_at_limit", "next_batch", "renewed", "settle", "stopped_by_signals"},
+    Queen: {"post", "push", "push_frames", "settle"},
+    SyncQueen: {"stopped_by_signals", "wait_for"},
+}
 _MADE_BY_USERS = {Queen, Message, SyncQueen}
 
 _HEAD = """# Python client
@@ -90,7 +96,8 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
                 if not name.startswith("_")
                 and (inspect.isfunction(value) or isinstance(value, property))
             )
-    yield from found.items()
+    hidden = _INNER.get(kind, set())
+    yield from ((name, value) for name, value in found.items() if name not in hidden)
 
 
 def _of_class(kind: type) -> Iterator[str]:

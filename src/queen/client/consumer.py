@@ -82,6 +82,7 @@ class Consumer(Generic[M]):
         return self
 
     def stopped_by_signals(self) -> contextlib.AbstractContextManager[None]:
+        """Let signals stop it, if they were asked to."""
         return stopped_by_signals(self.stop) if self._signals else contextlib.nullcontext()
 
     def __aiter__(self) -> Messages[M]:
@@ -183,7 +184,7 @@ class Consumer(Generic[M]):
             else:
                 one = batch[0] if self._queue._batch == 1 else batch
                 error = await self._outcome(handler, one, batch)
-                await self.settle([_verdict(message, error) for message in batch])
+                await self.settle(verdicts(batch, error))
 
     async def _handle_each(self, handler: Handler, batch: list[Any]) -> None:
         acks: list[AckItem] = []
@@ -193,7 +194,7 @@ class Consumer(Generic[M]):
                 acks.append(ack_of(message, "retry"))
                 continue
             error = await self._outcome(handler, message, [message])
-            acks.append(_verdict(message, error))
+            acks += verdicts([message], error)
             if is_time_to_settle(acks, sent_at):
                 await self.settle(acks)
                 acks, sent_at = [], time.monotonic()
@@ -270,8 +271,10 @@ class Consumer(Generic[M]):
                 _log.warning("renewing a lease: %s", error)
 
 
-def _verdict(message: Delivered, error: Exception | None) -> AckItem:
-    return ack_of(message) if error is None else ack_of(message, "failed", error)
+def verdicts(messages: list[Any], error: Exception | str | None) -> list[AckItem]:
+    """Say what became of messages, but for those whose handler has said so itself."""
+    status = "completed" if error is None else "failed"
+    return [ack_of(message, status, error) for message in messages if not message.is_settled]
 
 
 def is_time_to_settle(acks: list[AckItem], sent_at: float) -> bool:

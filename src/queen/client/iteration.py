@@ -52,10 +52,10 @@ class Messages(Generic[M]):
         return self
 
     async def __anext__(self) -> M:
-        from queen.client.consumer import is_time_to_settle
+        from queen.client.consumer import is_time_to_settle, verdicts
 
         if self._current is not None:
-            self._done.append(ack_of(self._current))
+            self._done += verdicts([self._current], None)
             self._current = None
             self._consumer.handled += 1
         if self._done and (not self._waiting or is_time_to_settle(self._done, self._sent_at)):
@@ -85,16 +85,18 @@ class Messages(Generic[M]):
 
     async def aclose(self, in_order: bool = True) -> None:
         """Settle the message at hand and give the others back."""
+        from queen.client.consumer import verdicts
+
         if self._is_over:
             return
         self._is_over = True
         self._signals.close()
         await self._renewal.aclose()
         if self._current is not None and in_order:
-            self._done.append(ack_of(self._current))
+            self._done += verdicts([self._current], None)
             self._consumer.handled += 1
         elif self._current is not None:
-            self._done.append(ack_of(self._current, "failed", "the loop was left by an error"))
+            self._done += verdicts([self._current], "the loop was left by an error")
             self._consumer.failed += 1
         self._done += [ack_of(message, "retry") for message in self._waiting]
         self._current = None

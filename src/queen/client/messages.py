@@ -98,6 +98,7 @@ class Delivered(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     _queen: Any = None
     _into: Any = None
     _value: Any = _UNSET
+    _settled: bool = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue}/{self.partition} {self.transaction_id!r})"
@@ -117,6 +118,11 @@ class Delivered(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     def attempt(self) -> int:
         """The how-manyth delivery this is."""
         return self.retry_count + 1
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this program has said what became of it; a consumer then leaves it alone."""
+        return self._settled
 
 
 class Received(Delivered, rename="camel", kw_only=True, gc=False):

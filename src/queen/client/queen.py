@@ -240,7 +240,10 @@ class Queen:
         if not many:
             return
         acks = [ack_of(message, status, error) for message in many]
-        lost = [one for one in await self.settle(acks, many[0].consumer_group) if not one.success]
+        results = await self.settle(acks, many[0].consumer_group)
+        for message in many:
+            message._settled = True
+        lost = [one for one in results if not one.success]
         if lost:
             raise LeaseLost(
                 f"{len(lost)} of {len(many)} messages were no longer leased to us: {lost[0].error}"

@@ -31,6 +31,7 @@ class Transaction:
         self._queen = queen
         self._operations: list[dict[str, Any]] = []
         self._leases: dict[str, None] = {}
+        self._acked: list[Delivered] = []
 
     def ack(
         self,
@@ -42,6 +43,7 @@ class Transaction:
         for message in [messages] if isinstance(messages, Delivered) else messages:
             ack = ack_of(message, status, error)
             self._operations.append({"type": "ack", **msgspec.to_builtins(ack)})
+            self._acked.append(message)
             if message.lease_id:
                 self._leases[message.lease_id] = None
         return self
@@ -65,7 +67,9 @@ class Transaction:
             raise ValueError("the transaction has no operations to commit")
         body = {"operations": self._operations, "requiredLeases": list(self._leases)}
         answer: dict[str, Any] = await self._queen.post("/api/v1/transaction", body)
-        self._operations, self._leases = [], {}
+        for message in self._acked:
+            message._settled = True
+        self._operations, self._leases, self._acked = [], {}, []
         return answer
 
     async def __aenter__(self) -> Transaction:
