@@ -102,7 +102,7 @@ async def _groups(admin: Noted, queue: str) -> None:
 
 
 async def _is_empty(admin: Noted, queue: str) -> bool:
-    return (await admin.messages(queue=queue))["messages"] == []
+    return not (await admin.messages(queue=queue))["messages"]
 
 
 async def _switches(admin: Noted) -> None:

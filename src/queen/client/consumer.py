@@ -4,6 +4,11 @@ A worker leases a batch, gives it to the handler, and tells the broker what beca
 the handler works, the lease is prolonged at half its time, so one lost renewal still leaves
 time for another. When it is told to stop, it finishes the message it is at, gives the rest of
 its batch back without fault, and takes no more: nothing is lost and nothing is done twice.
+
+There are as many slots as handlers may run at once, and twice as many workers. A worker holds a
+slot from its pop until its handler returns; while its acks are on their way, another one uses
+the slot. So the next batch is fetched while the last one is acked, but none is leased that no
+handler is free for.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ Handler = Callable[[Any], Awaitable[Any] | Any]
 _log = logging.getLogger("queen.client")
 
 # Acks of messages that are handled one by one are sent together, but not kept for long.
-_ACK_EVERY = 50
+_ACK_EVERY = 100
 _ACK_EVERY_S = 0.1
 # What a pop that failed for good waits before it is tried again.
 _PAUSE_S = 1.0
@@ -51,6 +56,8 @@ class Consumer(Generic[M]):
         self._stopping = asyncio.Event()
         self._left = queue._limit
         self._lease_s = 0.0
+        # When something was last handled.
+        self._busy_at = time.monotonic()
         self._threads: ThreadPoolExecutor | None = None
         self.received = 0
         self.handled = 0
@@ -72,7 +79,9 @@ class Consumer(Generic[M]):
         """Consume until stopped, until the limit, or until idle for too long."""
         if self._handler is None:
             raise ValueError("consume() was given no handler: await consume(handler)")
-        workers = [self._work(self._handler) for _ in range(self._queue._concurrency)]
+        slots = asyncio.Semaphore(self._queue._concurrency)
+        workers = [self._work(self._handler, slots) for _ in range(2 * self._queue._concurrency)]
+        self._busy_at = time.monotonic()
         try:
             with self.stopped_by_signals():
                 await all_done(workers, self.stop)
@@ -118,27 +127,36 @@ class Consumer(Generic[M]):
 
     # ---- a worker ----
 
-    async def _work(self, handler: Handler) -> None:
-        busy_at = time.monotonic()
-        while not self.is_stopping and self._left != 0:
-            batch = await self.next_batch(busy_at)
-            if batch is None:
-                return
-            if batch:
-                await self._handle(handler, batch)
-                busy_at = time.monotonic()
+    async def _work(self, handler: Handler, slots: asyncio.Semaphore) -> None:
+        while await self._work_once(handler, slots):
+            pass
+
+    async def _work_once(self, handler: Handler, slots: asyncio.Semaphore) -> bool:
+        """Take a batch, handle it, say what became of it; return whether to go on."""
+        async with contextlib.AsyncExitStack() as lease:
+            async with slots:
+                if self.is_stopping or self.is_at_limit:
+                    return False
+                batch = await self.next_batch(self._busy_at)
+                if not batch:
+                    return batch is not None
+                await lease.enter_async_context(self.renewed(batch))
+                acks = await self._handled(handler, batch)
+                self._busy_at = time.monotonic()
+            await self.settle(acks)
+        return True
 
     async def next_batch(self, busy_at: float) -> list[Any] | None:
         """Return the next batch; empty when none came, None when it is time to end."""
         size, wait_s = self._queue._batch, self._queue._wait_s
-        if self._left is not None:
-            size = min(size, self._left)
-            self._left -= size
         if self._queue._idle_s is not None:
             idle_left_s = busy_at + self._queue._idle_s - time.monotonic()
             if idle_left_s <= 0:
                 return None
             wait_s = min(wait_s, idle_left_s)
+        if self._left is not None:
+            size = min(size, self._left)
+            self._left -= size
         batch = await self._popped_unless_stopped(wait_s, size)
         if self._left is not None:
             self._left += size - len(batch)
@@ -177,16 +195,15 @@ class Consumer(Generic[M]):
             stopping.cancel()
             popping.cancel()
 
-    async def _handle(self, handler: Handler, batch: list[Any]) -> None:
-        async with self.renewed(batch):
-            if self._queue._each:
-                await self._handle_each(handler, batch)
-            else:
-                one = batch[0] if self._queue._batch == 1 else batch
-                error = await self._outcome(handler, one, batch)
-                await self.settle(verdicts(batch, error))
+    async def _handled(self, handler: Handler, batch: list[Any]) -> list[AckItem]:
+        """Give a batch to the handler; return what is still to be said of it."""
+        if self._queue._each:
+            return await self._handled_each(handler, batch)
+        one = batch[0] if self._queue._batch == 1 else batch
+        error = await self._outcome(handler, one, batch)
+        return verdicts(batch, error)
 
-    async def _handle_each(self, handler: Handler, batch: list[Any]) -> None:
+    async def _handled_each(self, handler: Handler, batch: list[Any]) -> list[AckItem]:
         acks: list[AckItem] = []
         sent_at = time.monotonic()
         for message in batch:
@@ -198,7 +215,7 @@ class Consumer(Generic[M]):
             if is_time_to_settle(acks, sent_at):
                 await self.settle(acks)
                 acks, sent_at = [], time.monotonic()
-        await self.settle(acks)
+        return acks
 
     async def _outcome(self, handler: Handler, given: Any, messages: list[Any]) -> Exception | None:
         """Run the handler; return what it raised."""
