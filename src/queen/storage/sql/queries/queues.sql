@@ -21,8 +21,10 @@ order by id
 -- Create partitions of queues that still exist.
 insert into queen.partitions (queue_id, name)
 select q.id, w.name
-from unnest($1::integer[], $2::text[]) w (queue_id, name)
+from unnest($1::integer[], $2::text[]) with ordinality w (queue_id, name, number)
 join queen.queues q on q.id = w.queue_id
+-- Those of one request get their ids in its order.
+order by w.number
 on conflict (queue_id, name) do nothing
 
 -- name: partitions_by_name :many
