@@ -22,12 +22,16 @@ async def test_no_more_handlers_run_at_once_than_were_asked_for(
 ) -> None:
     await _fill(queen, queue, 10, 20)
     running = most = 0
+    all_run = asyncio.Event()
     seen: Counter[tuple[str, int]] = Counter()
 
     async def handle(batch: list[Received]) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
+        if running == concurrency:
+            all_run.set()
+        await all_run.wait()
         await asyncio.sleep(0)
         seen.update((one.partition, one.offset) for one in batch)
         running -= 1

@@ -152,6 +152,7 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_drained",
         "_gone",
+        "_has_ended",
         "_head_bytes",
         "_header_bytes",
         "_headers",
@@ -177,6 +178,8 @@ class Connection(asyncio.Protocol):
         self._chunked = True
         self._drained: asyncio.Event | None = None
         self._gone: asyncio.Event | None = None
+        # The client has said that nothing more comes; the transport closes after this.
+        self._has_ended = False
         self._reading_since: float | None = None
         self._refusal: QueenError | None = None
         self._in_head = False
@@ -215,6 +218,11 @@ class Connection(asyncio.Protocol):
             self._gone.set()
         if self._drained is not None:
             self._drained.set()
+
+    def eof_received(self) -> None:
+        self._has_ended = True
+        if self._gone is not None:
+            self._gone.set()
 
     def data_received(self, data: bytes) -> None:
         if self._closing or self._refusal is not None:
@@ -422,9 +430,14 @@ class Connection(asyncio.Protocol):
 
     # ---- for handlers that take long or stream ----
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether an answer that is written now reaches nobody."""
+        return self._closing or self._has_ended
+
     async def gone(self) -> None:
         """Return when the client has hung up."""
-        if self._closing:
+        if self.is_gone:
             return
         if self._gone is None:
             self._gone = asyncio.Event()

@@ -180,6 +180,10 @@ class PopRoutes:
         except NotFound:
             # The queue was deleted a moment ago: there is nothing in it.
             return EMPTY
+        if grants and request.line.is_gone:
+            # The client hung up in the same moment: nobody would read the answer.
+            self._broker.popper.unwanted(grants)
+            return EMPTY
         return Response(200, pop_body(grants, pop.group)) if grants else EMPTY
 
 
