@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 def _plain(value: Any) -> Any:
     """Return what JSON can hold of a value that msgspec does not know."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value)
     dump = getattr(value, "model_dump", None)
     if dump is not None:
         # pydantic, which need not be installed to be served.
@@ -31,6 +33,8 @@ _encoder = msgspec.json.Encoder(enc_hook=_plain)
 
 def encoded(value: Any) -> bytes:
     """Return a value as JSON; what JSON cannot hold is an error, not something else."""
+    if isinstance(value, msgspec.Raw):
+        return bytes(value)
     text = _encoder.encode(value)
     # msgspec writes null for NaN and the infinities. Most payloads have none to look at.
     if b"null" in text and _has_no_number(msgspec.to_builtins(value, enc_hook=_plain)):
