@@ -38,6 +38,7 @@ def test_one_of_several_servers_is_enough(run: Run, server: ServerProcess, queue
     urls = f"http://127.0.0.1:{free_port()},{server.url}"
     run("push", queue, "1", "--url", urls)
     assert run("pop", queue, "--url", urls).row["data"] == 1
+    assert run("replay", queue, "--url", urls).row["data"] == 1
 
 
 def test_a_url_that_is_none_is_wrong_usage(run: Run) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -98,8 +99,8 @@ def cell(value: Any) -> str:
     >>> cell(1234567), cell(None), cell(0.5), cell(["a", "b"])
     ('1,234,567', '-', '0.5', 'a, b')
     """
-    if isinstance(value, str):
-        return value or "-"
+    if isinstance(value, str | datetime):
+        return str(value) or "-"
     if value is None or value in ([], {}):
         return "-"
     if isinstance(value, bool):

@@ -11,7 +11,7 @@ import typer
 from queen.cli import options as cli
 from queen.cli.connection import with_queen
 from queen.cli.exits import say, until_interrupted
-from queen.cli.output import Output, draw, table_of
+from queen.cli.output import Output
 from queen.cli.shown import row_of, show
 from queen.cli.times import parse_time
 from queen.client import Queen
@@ -57,11 +57,7 @@ def pop(
         asked = _queue(queen, queue, group, partition)
         messages = await asked.pop(wait_s=wait, batch=batch)
         rows = [row_of(message, with_lease=not ack) for message in messages]
-        if output.is_table:
-            texts = [{**row, "createdAt": str(row["createdAt"])} for row in rows]
-            draw(table_of(texts, _COLUMNS))
-        else:
-            output.lines(rows)
+        output.rows(rows, _COLUMNS)
         # Acked only now: what could not be printed comes again.
         if ack and messages:
             await queen.ack(messages)

@@ -133,7 +133,7 @@ class _Reader:
         self._shape = shape
         self._is_stopped = False
         size = os.fstat(file.fileno()).st_size
-        self.total = size or None
+        self.total: int | None = size or None
 
     def stop(self) -> None:
         """Wait no longer for a line that may never come."""
@@ -219,6 +219,11 @@ def _csv_rows(reader: csv.DictReader[str]) -> Iterator[tuple[int, Any]]:
 
 class Parquet(_Reader):
     """The rows of a Parquet file; the first is number 1."""
+
+    def __init__(self, file: IO[bytes], shape: Shape) -> None:
+        super().__init__(file, shape)
+        # How far a row is from the end of the file is not known.
+        self.total = None
 
     def blocks(self) -> Iterator[Block]:
         try:

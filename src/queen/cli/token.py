@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queen.cli.database import DatabaseInUse, url_from_environment
-from queen.cli.options import DatabaseUrl, DataDir
+from queen.cli.exits import NOT_FOUND, fail
+from queen.cli.options import DatabaseUrl, DataDir, Json
+from queen.cli.output import Output
 from queen.errors import QueenError
 
 if TYPE_CHECKING:
@@ -27,6 +29,15 @@ token = typer.Typer(
 )
 
 _MAX_LISTED = 10_000
+_COLUMNS = (
+    ("id", "id"),
+    ("name", "name"),
+    ("role", "role"),
+    ("namespaces", "namespaces"),
+    ("created", "created_at"),
+    ("expires", "expires_at"),
+    ("revoked", "revoked_at"),
+)
 
 Name = Annotated[str, typer.Option(help="Whose token it is; shown as producer and in the audit.")]
 RoleWord = Annotated[str, typer.Option(help="admin, read-write or read-only.")]
@@ -59,22 +70,17 @@ def create(
 
 
 @token.command("list")
-def list_tokens(database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
+def list_tokens(
+    database_url: DatabaseUrl = None, data_dir: DataDir = None, as_json: Json = False
+) -> None:
     """Show all tokens, without their secrets."""
 
     async def work(_: Database, tokens: Tokens) -> list[Record]:
         return await tokens.page(None, _MAX_LISTED)
 
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    columns = ("id", "name", "role", "namespaces", "created_at", "expires_at", "revoked_at")
-    for column in columns:
-        table.add_column(column.removesuffix("_at"))
-    for row in _with_tokens(database_url, data_dir, work):
-        table.add_row(*(_cell(row[column]) for column in columns))
-    Console().print(table)
+    found = _with_tokens(database_url, data_dir, work)
+    names = [name for _, name in _COLUMNS]
+    Output(as_json).rows([{name: row[name] for name in names} for row in found], _COLUMNS)
 
 
 @token.command()
@@ -88,8 +94,7 @@ def revoke(token_id: TokenId, database_url: DatabaseUrl = None, data_dir: DataDi
         return existed
 
     if not _with_tokens(database_url, data_dir, work):
-        typer.echo("queen: there is no such token", err=True)
-        raise typer.Exit(1)
+        fail(NOT_FOUND, f"there is no token {token_id}: `queen token list` shows them")
     typer.echo(f"revoked {token_id}")
 
 
@@ -132,9 +137,3 @@ async def _audit(database: Database, act: str, target: str, **detail: Any) -> No
 
 def _actor() -> str:
     return getpass.getuser()
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return ", ".join(value) if isinstance(value, list) else str(value)
