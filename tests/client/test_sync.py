@@ -96,6 +96,7 @@ def test_a_loop_that_is_left(sync_queen: SyncQueen, queue: str) -> None:
     sync_queen.queue(queue).push(list(range(6)))
     for message in sync_queen.queue(queue).batch(10):
         if message.data == 2:
+            message.ack()
             break
     with pytest.raises(ZeroDivisionError):
         for message in sync_queen.queue(queue).batch(10):

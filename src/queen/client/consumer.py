@@ -95,7 +95,7 @@ class Consumer(Generic[M]):
         return stopped_by_signals(self.stop) if self._signals else contextlib.nullcontext()
 
     def __aiter__(self) -> Messages[M]:
-        """Yield messages one at a time; asking for the next acks the last, an error nacks it."""
+        """Yield messages one at a time; asking for the next acks the last."""
         return Messages(self)
 
     @property
@@ -105,13 +105,12 @@ class Consumer(Generic[M]):
     def finish(
         self,
         loop: asyncio.AbstractEventLoop,
-        work: Callable[[bool], Coroutine[Any, Any, None]],
-        in_order: bool,
+        work: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         """Do the last work of a loop that was left; closing the client waits for it."""
 
         def start() -> None:
-            task = loop.create_task(work(in_order))
+            task = loop.create_task(work())
             self._queue._queen.endings.add(task)
             task.add_done_callback(self._queue._queen.endings.discard)
 

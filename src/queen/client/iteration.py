@@ -1,38 +1,23 @@
 """Messages one at a time, for a loop.
 
-Asking for the next message acks the last. Leaving the loop by `break` or `return` acks the
-message at hand; leaving it by an exception nacks it; the rest of the batch is given back
-without fault in either case.
-
-Python tells an iterator nothing when a loop is left: it only drops it. So this one looks at
-what the loop was doing at that moment. After `break` and `return` the interpreter drops the
-iterator with an instruction of its own (POP_TOP); in the middle of anything else, an exception
-is on its way. Where that cannot be told, the message is nacked: it may be handled twice, but
-it is not lost.
+Asking for the next message acks the last. A loop that is left early, by `break`, `return` or an
+exception, gives the message at hand back as failed, and the rest of its batch without fault:
+Python tells an iterator nothing when a loop is left, so it cannot know whether that message is
+done. Whoever leaves with it done acks it first, or sets a `limit`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import time
 from collections import deque
-from opcode import opmap
-from types import FrameType
 from typing import TYPE_CHECKING, Generic
 
 from queen.client.messages import AckItem, M, ack_of
 
 if TYPE_CHECKING:
     from queen.client.consumer import Consumer
-
-_POP_TOP = opmap["POP_TOP"]
-
-
-def is_left_in_order(frame: FrameType | None) -> bool:
-    """Whether the loop of a frame is dropping its iterator because of `break` or `return`."""
-    return frame is not None and frame.f_code.co_code[frame.f_lasti] == _POP_TOP
 
 
 class Messages(Generic[M]):
@@ -83,8 +68,8 @@ class Messages(Generic[M]):
         done, self._done, self._sent_at = self._done, [], time.monotonic()
         await self._consumer.settle(done)
 
-    async def aclose(self, in_order: bool = True) -> None:
-        """Settle the message at hand and give the others back."""
+    async def aclose(self) -> None:
+        """Give back what is not done."""
         from queen.client.consumer import verdicts
 
         if self._is_over:
@@ -92,18 +77,14 @@ class Messages(Generic[M]):
         self._is_over = True
         self._signals.close()
         await self._renewal.aclose()
-        if self._current is not None and in_order:
-            self._done += verdicts([self._current], None)
-            self._consumer.handled += 1
-        elif self._current is not None:
-            self._done += verdicts([self._current], "the loop was left by an error")
-            self._consumer.failed += 1
+        if self._current is not None:
+            self._done += verdicts([self._current], "the loop was left before it was done")
+            self._consumer.failed += not self._current.is_settled
         self._done += [ack_of(message, "retry") for message in self._waiting]
         self._current = None
         self._waiting.clear()
         await self._settle()
 
     def __del__(self) -> None:
-        if self._is_over or self._loop.is_closed():
-            return
-        self._consumer.finish(self._loop, self.aclose, is_left_in_order(sys._getframe().f_back))
+        if not self._is_over and not self._loop.is_closed():
+            self._consumer.finish(self._loop, self.aclose)

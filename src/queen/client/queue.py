@@ -272,7 +272,8 @@ class Queue(QueueBuilder):
 
         `await queue.consume(handler)` runs the handler, sync or async, on what comes;
         `async for message in queue.consume()` yields messages one at a time, and asking for
-        the next one acks the last. SIGTERM and SIGINT stop both in good order.
+        the next one acks the last; a loop that is left early gives the message at hand back
+        as failed, unless it was acked. SIGTERM and SIGINT stop both in good order.
         """
         return Consumer(self, handler, signals=signals)
 

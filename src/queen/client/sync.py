@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -25,7 +24,7 @@ from queen.client.deadletters import (
     DeadLetterPage,
     DeadLetterQuery,
 )
-from queen.client.iteration import Messages, is_left_in_order
+from queen.client.iteration import Messages
 from queen.client.messages import Delivered, Popped, Pushed
 from queen.client.queen import Queen
 from queen.client.queue import Queue, QueueBuilder
@@ -278,14 +277,14 @@ class SyncMessages:
             raise StopIteration
         return cast("SyncReceived", message)
 
-    def close(self, in_order: bool = True) -> None:
+    def close(self) -> None:
         if not self._is_over:
             self._is_over = True
             self._signals.close()
-            self._queen.wait_for(self._messages.aclose(in_order))
+            self._queen.wait_for(self._messages.aclose())
 
     def __del__(self) -> None:
-        self.close(is_left_in_order(sys._getframe().f_back))
+        self.close()
 
 
 async def _iterated(consumer: Consumer[SyncReceived]) -> Messages[SyncReceived]:
