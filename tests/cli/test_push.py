@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import os
 import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from tests.api import Api
 from tests.cli.conftest import Run
@@ -88,10 +91,31 @@ def test_a_csv_file_is_read_by_its_head(run: Run, queue: str, tmp_path: Path) ->
     }
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("pyarrow") is not None, reason="says what to install without it"
-)
-def test_parquet_says_what_to_install(run: Run, queue: str, tmp_path: Path) -> None:
+def test_a_parquet_file_is_read_row_by_row(run: Run, queue: str, tmp_path: Path) -> None:
+    file = tmp_path / "orders.parquet"
+    columns = {"id": [1, 2], "total": [9.5, None], "at": [datetime(2026, 1, 2, tzinfo=UTC)] * 2}
+    parquet.write_table(pyarrow.table(columns), file)
+    ran = run("push", queue, "--file", str(file), "--id-by", "id", "--partition-by", "id")
+    assert "2 stored" in ran.err
+    rows = {row["partition"]: row["data"] for row in run("replay", queue).rows}
+    assert rows == {
+        "1": {"id": 1, "total": 9.5, "at": "2026-01-02T00:00:00Z"},
+        "2": {"id": 2, "total": None, "at": "2026-01-02T00:00:00Z"},
+    }
+
+
+def test_what_is_not_parquet_is_said_to_be(run: Run, queue: str, tmp_path: Path) -> None:
+    file = tmp_path / "orders.parquet"
+    file.write_bytes(b"PAR1")
+    assert "not a Parquet file" in run("push", queue, "-f", str(file), code=2).err
+
+
+def test_parquet_says_what_to_install(
+    run: Run, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise ImportError")
+    before = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{before}")
     file = tmp_path / "orders.parquet"
     file.write_bytes(b"PAR1")
     assert "pip install pyarrow" in run("push", queue, "-f", str(file), code=2).err
