@@ -46,7 +46,8 @@ async def main() -> None:
 
         await orders.push({"n": 99})
         state = (await queen.admin.group("billing", queue=ORDERS))[ORDERS]
-        print(f"billing has {state['totalLag']} message to read")
+        left = sum(partition["offsetLag"] for partition in state["partitions"])
+        print(f"billing has {left} message to read")
 
 
 asyncio.run(main())

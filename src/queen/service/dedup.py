@@ -28,6 +28,8 @@ from queen.service.vault import Vault
 from queen.storage.database import Database
 
 _END = 2**62
+# Offsets no further apart than this are read together.
+_NEAR = 1000
 
 
 class Dedup:
@@ -133,11 +135,14 @@ class Dedup:
                     break
 
     async def _ids_at(self, lane: Partition, offsets: list[int]) -> dict[int, bytes]:
-        starts = sorted(set(offsets))
+        wanted = set(offsets)
+        spans = _spans_of(sorted(wanted))
         rows = await self._database.fetch(
-            "read_spans", [lane.id] * len(starts), starts, [offset + 1 for offset in starts]
+            "read_spans",
+            [lane.id] * len(spans),
+            [start for start, _ in spans],
+            [stop for _, stop in spans],
         )
-        wanted = set(starts)
         found: dict[int, bytes] = {}
         for row in rows:
             ids = self._vault.segment(row).id_bytes()
@@ -167,6 +172,17 @@ class Dedup:
         if unseen:
             self.recent.add(keys_of(lane.partition.id, unseen))
         lane.partition.known = head
+
+
+def _spans_of(offsets: list[int]) -> list[tuple[int, int]]:
+    """Return few spans that cover sorted offsets: those near each other share their segments."""
+    spans: list[tuple[int, int]] = []
+    for offset in offsets:
+        if spans and offset - spans[-1][1] < _NEAR:
+            spans[-1] = (spans[-1][0], offset + 1)
+        else:
+            spans.append((offset, offset + 1))
+    return spans
 
 
 def _set_keys(lanes: list[Lane]) -> NDArray[np.uint64]:

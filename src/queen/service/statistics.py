@@ -102,7 +102,12 @@ class Statistics:
         self._counted_version = -1
         self._wanted = _WHAT_IS_DUE
         self._running: asyncio.Task[None] | None = None
-        jobs.add(JOB, _INTERVAL_S, self._work, "repeatable_read")
+        # What the server had done when a round began; what it does later the round may not see.
+        self._version_before = -1
+        jobs.add(JOB, _INTERVAL_S, self._work, "repeatable_read", self._begin)
+
+    def _begin(self) -> None:
+        self._version_before = self._version()
 
     async def current(self) -> Stamp:
         """Return the instant of the stored numbers, after counting again if that is cheap."""
@@ -184,7 +189,7 @@ class Statistics:
         return False
 
     async def _count(self, transaction: Transaction, at: datetime) -> None:
-        started, version = time.perf_counter(), self._version()
+        started, version = time.perf_counter(), self._version_before
         queues: defaultdict[int, _Count] = defaultdict(_Count)
         groups: defaultdict[int, _Count] = defaultdict(_Count)
         (namespaces,) = await transaction.fetch("stats_namespaces")
