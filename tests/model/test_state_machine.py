@@ -526,7 +526,8 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def delete(self, server: int, which: int) -> None:
         log, message = self._any_message(which)
         place = self.message_ids.get((log.name, message.offset))
-        if place is None:
+        if place is None or self._is_leased(log.name, message.offset):
+            # While somebody works on it, it counts as done or not as its server remembers it.
             return
         answer = self.broker.message(server, "DELETE", self.partition_ids[log.name], place)
         assert answer.status == (404 if message.deleted else 200), answer.raw
@@ -555,6 +556,14 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def _any_message(self, which: int) -> tuple[Any, Message]:
         every = [(log, one) for log in self.model.logs.values() for one in log.kept]
         return every[which % len(every)]
+
+    def _is_leased(self, partition: str, offset: int) -> bool:
+        leases = [
+            lane.lease
+            for (name, _), lane in self.model.lanes.items()
+            if name == partition and lane.lease is not None
+        ]
+        return any(lease.start <= offset < lease.stop for lease in leases)
 
     def _mark_changed(self) -> None:
         for held in self.held:
