@@ -1,7 +1,14 @@
 """Queen: a message broker and stream engine on PostgreSQL and Spark."""
 
-from queen.client import Message, Pushed, Queen, Received, SyncQueen, SyncReceived
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from queen.client import Message, Pushed, Queen, Received
 from queen.errors import QueenError
+
+if TYPE_CHECKING:
+    from queen.client import SyncQueen, SyncReceived
 
 __version__ = "0.1.0"
 
@@ -15,3 +22,13 @@ __all__ = [
     "SyncReceived",
     "__version__",
 ]
+
+if not TYPE_CHECKING:
+    # Hidden from type checkers: to them every name would exist.
+    def __getattr__(name: str) -> Any:
+        """Load the synchronous face when it is first asked for."""
+        from queen import client
+
+        if name in ("SyncQueen", "SyncReceived"):
+            return getattr(client, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

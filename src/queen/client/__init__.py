@@ -1,7 +1,23 @@
 """The Python client: a fluent face for everything a broker does."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from queen.client.messages import Message, Pushed, Received
 from queen.client.queen import Queen
-from queen.client.sync import SyncQueen, SyncReceived
+
+if TYPE_CHECKING:
+    from queen.client.sync import SyncQueen, SyncReceived
 
 __all__ = ["Message", "Pushed", "Queen", "Received", "SyncQueen", "SyncReceived"]
+
+if not TYPE_CHECKING:
+    # Hidden from type checkers: to them every name would exist.
+    def __getattr__(name: str) -> Any:
+        """Load the synchronous face when first asked for: most programs use one of the two."""
+        if name in ("SyncQueen", "SyncReceived"):
+            from queen.client import sync
+
+            return getattr(sync, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
