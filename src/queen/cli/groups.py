@@ -113,10 +113,6 @@ def _switch(
     verb: str, name: str, queue: str | None, url: str | None, token: str | None, as_json: bool
 ) -> None:
     async def work(queen: Queen) -> Any:
-        from urllib.parse import quote
-
-        if queue is None:
-            return await queen.post(f"/api/v1/consumer-groups/{quote(name, safe='')}/{verb}", {})
         return await getattr(queen.admin, verb)(name, queue)
 
     Output(as_json).record(with_queen(url, token, work))

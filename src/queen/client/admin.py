@@ -24,6 +24,11 @@ def _path(*parts: str, **query: Any) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
+def _group_path(group: str, queue: str | None) -> tuple[str, ...]:
+    """Return the path of a group, in one queue or in all."""
+    return ("consumer-groups", group, *(("queues", queue) if queue is not None else ()))
+
+
 def _text(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -152,13 +157,13 @@ class Admin:
         """The partitions that wait longest, of all groups."""
         return await self._get("consumer-groups", "lagging", min_lag_seconds=min_lag_seconds)
 
-    async def pause(self, group: str, queue: str) -> Json:
-        """Give a group nothing more from a queue until it is resumed."""
-        return await self._post("consumer-groups", group, "queues", queue, "pause")
+    async def pause(self, group: str, queue: str | None = None) -> Json:
+        """Give a group nothing more, from one queue or from all, until it is resumed."""
+        return await self._post(*_group_path(group, queue), "pause")
 
-    async def resume(self, group: str, queue: str) -> Json:
+    async def resume(self, group: str, queue: str | None = None) -> Json:
         """Let a paused group go on."""
-        return await self._post("consumer-groups", group, "queues", queue, "resume")
+        return await self._post(*_group_path(group, queue), "resume")
 
     async def seek(
         self,
@@ -185,8 +190,7 @@ class Admin:
         self, group: str, queue: str | None = None, *, delete_metadata: bool = True
     ) -> Json:
         """Forget how far a group is, in one queue or in all, and where it subscribed."""
-        place = ("consumer-groups", group) + (("queues", queue) if queue else ())
-        return await self._delete(*place, delete_metadata=delete_metadata)
+        return await self._delete(*_group_path(group, queue), delete_metadata=delete_metadata)
 
     # ---- traces ----
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, NamedTuple
-
-from msgspec import Meta
+from typing import NamedTuple
 
 from queen.core.names import reason_against_name
 from queen.errors import BadRequest
 from queen.server.http import Query, Request
 from queen.server.routes.pop import parse_time
 from queen.server.routing import Param
+from queen.server.sight import listed
 from queen.wire.answers import iso
 from queen.wire.status import TimeRange
 
-MAX_LIMIT = 10_000
-MAX_OFFSET = 10_000_000
 _LONGEST = timedelta(days=3660)
 
 # Longest range in minutes, and the length of the periods it is shown in.
@@ -32,13 +29,6 @@ FILTER_PARAMS = (
     Param("namespace", str, "Only queues of this namespace"),
     Param("task", str, "Only queues of this task"),
 )
-
-
-def page_params(limit: int, highest: int = MAX_LIMIT) -> tuple[Param, Param]:
-    return (
-        Param("limit", Annotated[int, Meta(ge=1, le=highest)], "How many at most", limit),
-        Param("offset", Annotated[int, Meta(ge=0, le=MAX_OFFSET)], "How many to skip", 0),
-    )
 
 
 class Filter(NamedTuple):
@@ -85,10 +75,7 @@ def filter_of(request: Request, query: Query, *, queue: str = "") -> Filter:
         if reason:
             raise BadRequest(reason)
         names.append(text)
-    allowed = request.caller.namespaces
-    return Filter(
-        queue or names[0], names[1], names[2], sorted(allowed) if allowed is not None else None
-    )
+    return Filter(queue or names[0], names[1], names[2], listed(request.caller.namespaces))
 
 
 def window_of(query: Query, now: datetime, default: timedelta = timedelta(hours=1)) -> Window:
@@ -103,8 +90,3 @@ def window_of(query: Query, now: datetime, default: timedelta = timedelta(hours=
     if end - start > _LONGEST:
         raise BadRequest(f"the time range is longer than {_LONGEST.days} days")
     return Window(start, end)
-
-
-def page_of(query: Query, limit: int, highest: int = MAX_LIMIT) -> tuple[int, int]:
-    """Return limit and offset."""
-    return query.number("limit", limit, 1, highest), query.number("offset", 0, 0, MAX_OFFSET)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from queen.wire.paging import Pagination
+
 
 class DeadLetter(msgspec.Struct):
     """One dead letter; the keys of both generations of the original's clients."""
@@ -32,18 +34,12 @@ class DeadLetter(msgspec.Struct):
     movedToDlqAt: str
 
 
-class Page(msgspec.Struct):
-    limit: int
-    offset: int
-    total: int
-
-
 class DeadLetterPage(msgspec.Struct):
     messages: list[DeadLetter]
     total: int
     limit: int
     offset: int
-    pagination: Page
+    pagination: Pagination
 
 
 class DeadLetterError(msgspec.Struct):

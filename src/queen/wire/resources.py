@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from queen.wire.paging import Pagination
+
 
 class MessageCounts(msgspec.Struct, rename="camel"):
     """Messages of a queue or partition; `pending`, `processing` and `completed` add up to it.
@@ -65,12 +67,6 @@ class QueueList(Stated, rename="camel"):
     total: int
     # When the bytes were counted, which happens less often.
     bytes_at: str | None
-
-
-class Pagination(msgspec.Struct, rename="camel"):
-    limit: int
-    offset: int
-    total: int
 
 
 class PartitionDetail(msgspec.Struct, rename="camel"):

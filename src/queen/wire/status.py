@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from queen.wire.resources import GroupSummary, MessageCounts, Pagination, Stated
+from queen.wire.paging import Pagination
+from queen.wire.resources import GroupSummary, MessageCounts, Stated
 
 
 class TimeRange(msgspec.Struct, rename={"start": "from", "end": "to"}):

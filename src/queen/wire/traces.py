@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from queen.wire.paging import Pagination
+
 
 class TraceRequest(msgspec.Struct):
     """An event of a message; a single name may stand without its brackets."""
@@ -40,12 +42,6 @@ class NamedTrace(Trace):
     message_payload: Any
     queue_name: str
     partition_name: str
-
-
-class Pagination(msgspec.Struct):
-    limit: int
-    offset: int
-    total: int
 
 
 class Traces(msgspec.Struct):

@@ -11,6 +11,7 @@ from queen.server.access import Caller, Role
 from queen.server.audit import audit
 from queen.server.failures import decoded
 from queen.server.http import Query, Request, Response
+from queen.server.paging import limit_of, limit_param, page_of, page_params
 from queen.server.routing import Doc, Param, Route
 from queen.service.broker import Broker
 from queen.wire.access import (
@@ -25,10 +26,8 @@ from queen.wire.access import (
 
 _decoder = msgspec.json.Decoder(CreateTokenRequest)
 
-_MAX_PAGE = 1000
 _MAX_ID = 2**63 - 1
-_PAGE = Annotated[int, msgspec.Meta(ge=1, le=_MAX_PAGE)]
-_OFFSET = Annotated[int, msgspec.Meta(ge=0, le=_MAX_ID)]
+_ENTRY_ID = Annotated[int, msgspec.Meta(ge=0, le=_MAX_ID)]
 _EXAMPLE = {"name": "billing", "role": "read-write", "namespaces": ["shop"]}
 
 
@@ -65,10 +64,7 @@ class AccessRoutes:
 
     async def page(self, request: Request) -> Response:
         query = Query(request.query)
-        limit, offset = (
-            query.number("limit", 100, 1, _MAX_PAGE),
-            query.number("offset", 0, 0, _MAX_ID),
-        )
+        limit, offset = page_of(query, 100)
         rows = await self._broker.tokens.page(request.caller.namespaces, limit, offset)
         return Response(
             200, msgspec.json.encode(TokenList([TokenRow(**dict(row)) for row in rows]))
@@ -85,7 +81,7 @@ class AccessRoutes:
 
     async def trail(self, request: Request) -> Response:
         query = Query(request.query)
-        limit = query.number("limit", 100, 1, _MAX_PAGE)
+        limit = limit_of(query, 100)
         before = query.number("before", _MAX_ID, 0, _MAX_ID)
         actor, act = query.text("actor"), query.text("act")
         if "\0" in actor + act:
@@ -120,10 +116,7 @@ _LIST = Doc(
     "access",
     "List tokens",
     "Newest first, without their secrets.",
-    query=(
-        Param("limit", _PAGE, "How many at most.", 100),
-        Param("offset", _OFFSET, "How many to leave out.", 0),
-    ),
+    query=(*page_params(100),),
     answers={200: TokenList},
 )
 _REVOKE = Doc(
@@ -138,8 +131,8 @@ _TRAIL = Doc(
     "Read the audit trail",
     "Who has changed what, newest first.",
     query=(
-        Param("limit", _PAGE, "How many at most.", 100),
-        Param("before", _OFFSET, "Only entries before this id."),
+        limit_param(100),
+        Param("before", _ENTRY_ID, "Only entries before this id."),
         Param("actor", str, "Only what this subject has done.", ""),
         Param("act", str, "Only this act, such as `queue.delete`.", ""),
     ),

@@ -12,6 +12,7 @@ from queen.server.access import Role
 from queen.server.counted import average, rounded
 from queen.server.history import Past, live_workers, past
 from queen.server.http import Query, Request, Response
+from queen.server.paging import limit_param
 from queen.server.routing import Doc, Param, Route
 from queen.server.window import (
     FILTER_PARAMS,
@@ -19,7 +20,6 @@ from queen.server.window import (
     Filter,
     Window,
     filter_of,
-    page_params,
     window_of,
 )
 from queen.service.broker import Broker
@@ -321,7 +321,7 @@ def _add_removed(counts: wire.RetentionCounts, row: Record) -> None:
 
 
 _ASKED = (*RANGE_PARAMS, *FILTER_PARAMS)
-_BUSIEST = page_params(100, _MAX_QUEUES)[:1]
+_BUSIEST = (limit_param(100, _MAX_QUEUES),)
 _SYSTEM = Doc(
     _TAG,
     "CPU, memory and connections of every server",

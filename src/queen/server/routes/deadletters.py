@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from queen.core.ids import message_id, partition_uuid
 from queen.core.names import DEFAULT_PARTITION, QUEUE_MODE_GROUP
@@ -16,20 +14,20 @@ from queen.server.access import Role
 from queen.server.audit import audit
 from queen.server.failures import decoded
 from queen.server.http import Query, Request, Response, check_name
+from queen.server.paging import limit_of, limit_param, page_of, page_params
 from queen.server.routes.pop import parse_time
 from queen.server.routing import Doc, Param, Route
-from queen.server.sight import queue_for
+from queen.server.sight import listed, queue_for
 from queen.service.broker import Broker
 from queen.service.deadletters import Filter
 from queen.storage.database import Record
 from queen.wire import deadletters as wire
 from queen.wire.answers import iso
+from queen.wire.paging import Pagination
 
 _decoder = msgspec.json.Decoder(wire.RetryRequest)
 
 _ROOT = "/api/v1/dlq"
-_MAX_LIMIT = 1000
-_MAX_OFFSET = 2**31
 # Letters that one request may deliver again or remove.
 _MAX_MOVED = 100_000
 _MAX_ID = 2**62
@@ -43,8 +41,6 @@ _FILTER = (
     Param("to", str, "died before this ISO-8601 time"),
 )
 _ID = (Param("id", str, "The id of a dead letter.", example="40201"),)
-_LIMIT = Annotated[int, Meta(ge=1, le=_MAX_LIMIT)]
-_OFFSET = Annotated[int, Meta(ge=0, le=_MAX_OFFSET)]
 
 
 class DeadLetterRoutes:
@@ -58,15 +54,14 @@ class DeadLetterRoutes:
             "Dead letters, the latest first",
             query=(
                 *_FILTER,
-                Param("limit", _LIMIT, "at most this many", 100),
-                Param("offset", _OFFSET, "skip this many", 0),
+                *page_params(100),
             ),
             answers={200: wire.DeadLetterPage},
         )
         errors = Doc(
             "dead letters",
             "How many died of what, the most frequent first",
-            query=(*_FILTER, Param("limit", _LIMIT, "at most this many", 100)),
+            query=(*_FILTER, limit_param(100)),
             answers={200: wire.DeadLetterErrors},
         )
         retry = Doc(
@@ -101,8 +96,7 @@ class DeadLetterRoutes:
 
     async def page(self, request: Request) -> Response:
         query = Query(request.query)
-        limit = query.number("limit", 100, 1, _MAX_LIMIT)
-        offset = query.number("offset", 0, 0, _MAX_OFFSET)
+        limit, offset = page_of(query, 100)
         wanted = await self._filter(request, _fields(query))
         rows, total = [], 0
         if wanted is not None:
@@ -113,13 +107,13 @@ class DeadLetterRoutes:
             total,
             limit,
             offset,
-            wire.Page(limit, offset, total),
+            Pagination(limit, offset, total),
         )
         return Response(200, msgspec.json.encode(answer))
 
     async def errors(self, request: Request) -> Response:
         query = Query(request.query)
-        limit = query.number("limit", 100, 1, _MAX_LIMIT)
+        limit = limit_of(query, 100)
         wanted = await self._filter(request, _fields(query))
         rows = await self._letters.errors(wanted, limit) if wanted is not None else []
         answer = wire.DeadLetterErrors([_error(row) for row in rows])
@@ -164,19 +158,17 @@ class DeadLetterRoutes:
         return Response(200, msgspec.json.encode(wire.Purged(True, 1)))
 
     def _only(self, request: Request) -> Filter:
-        names = request.caller.namespaces
-        allowed = None if names is None else sorted(names)
+        allowed = listed(request.caller.namespaces)
         return Filter(ids=[_parse_id(request.params[0])], namespaces=allowed)
 
     async def _filter(self, request: Request, fields: Mapping[str, str]) -> Filter | None:
         """Return what is asked for; None when it names something that does not exist."""
-        names = request.caller.namespaces
         wanted = Filter(
             group=fields.get("consumerGroup"),
             error=fields.get("error"),
             since=_time(fields, "from"),
             until=_time(fields, "to"),
-            namespaces=None if names is None else sorted(names),
+            namespaces=listed(request.caller.namespaces),
         )
         if "queue" not in fields:
             if "partition" in fields:

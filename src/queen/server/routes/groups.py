@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from queen.core.ids import partition_uuid
 from queen.errors import BadRequest
@@ -15,6 +13,7 @@ from queen.server.audit import audit
 from queen.server.counted import age_of, iso_or_none, lag_of
 from queen.server.failures import decoded
 from queen.server.http import Query, Request, Response, check_name
+from queen.server.paging import MAX_LIMIT, page_of, page_params
 from queen.server.routes.pop import parse_time
 from queen.server.routing import Doc, Param, Route
 from queen.server.sight import listed
@@ -38,14 +37,10 @@ _subscription = msgspec.json.Decoder(SubscriptionRequest)
 _ROOT = "/api/v1/consumer-groups"
 _GROUP = _ROOT + "/{group}"
 _QUEUE = _GROUP + "/queues/{queue}"
-_MAX_LIMIT = 1000
-_MAX_PAGE_OFFSET = 2**31
 _LAGGING_S = 300
+_ALL = 2**31
 
-_PAGE = (
-    Param("limit", Annotated[int, Meta(ge=1, le=_MAX_LIMIT)], "at most this many", _MAX_LIMIT),
-    Param("offset", Annotated[int, Meta(ge=0)], "skip this many", 0),
-)
+_PAGE = page_params(MAX_LIMIT)
 _METADATA = Param(
     "deleteMetadata", bool, "also forget the subscription; otherwise it starts from there", True
 )
@@ -123,7 +118,7 @@ class GroupRoutes:
     # ---- reading ----
 
     async def all(self, request: Request) -> Response:
-        limit, offset = page_of(Query(request.query), _MAX_LIMIT, _MAX_LIMIT)
+        limit, offset = page_of(Query(request.query), MAX_LIMIT)
         among = listed(request.caller.namespaces)
         stamp = await self._broker.statistics.current()
         rows = await self._broker.groups.page(None, None, limit, offset, among)
@@ -140,10 +135,10 @@ class GroupRoutes:
 
     async def one(self, request: Request) -> Response:
         query = Query(request.query)
-        limit, offset = page_of(query, _MAX_LIMIT, _MAX_LIMIT)
+        limit, offset = page_of(query, MAX_LIMIT)
         queue = query.text("queue") or None
         stamp = await self._broker.statistics.current()
-        rows = (await self._rows(request, request.params[0], queue))[:_MAX_LIMIT]
+        rows = (await self._rows(request, request.params[0], queue))[:MAX_LIMIT]
         ids = [row["id"] for row in rows]
         partitions, more = await self._broker.lag.partitions(ids, limit, offset)
         answer = {
@@ -170,7 +165,7 @@ class GroupRoutes:
         group, queue = _names(request)
         metadata = Query(request.query).text("deleteMetadata") not in ("false", "0")
         among = listed(request.caller.namespaces)
-        rows = await self._broker.groups.page(group, queue, _MAX_PAGE_OFFSET, 0, among)
+        rows = await self._broker.groups.page(group, queue, _ALL, 0, among)
         deleted = await self._broker.groups.delete(rows, metadata=metadata)
         await audit(self._broker, request, "group.delete", group, queue=queue, metadata=metadata)
         answer = GroupDeleted(True, group, deleted, metadata and bool(rows), bool(rows), queue)
@@ -208,12 +203,6 @@ class GroupRoutes:
             check_name("queue", queue)
         among = listed(request.caller.namespaces)
         return await self._broker.groups.find(group, queue, among)
-
-
-def page_of(query: Query, default: int, high: int) -> tuple[int, int]:
-    """Return limit and offset of a page."""
-    limit = query.number("limit", default, 1, high)
-    return limit, query.number("offset", 0, 0, _MAX_PAGE_OFFSET)
 
 
 def _names(request: Request) -> tuple[str, str | None]:

@@ -7,10 +7,8 @@ id, which is found at once however long the partition is.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from queen.core.ids import message_id, parse_message, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
@@ -19,6 +17,7 @@ from queen.server.access import Role
 from queen.server.audit import audit
 from queen.server.failures import decoded
 from queen.server.http import Query, Request, Response, check_name
+from queen.server.paging import page_of, page_params
 from queen.server.routes.ack import storable
 from queen.server.routes.traces import MESSAGE_PATH
 from queen.server.routing import Doc, Param, Route
@@ -37,7 +36,6 @@ _move = msgspec.json.Decoder(wire.MoveRequest)
 _ROOT = "/api/v1/messages"
 _ONE = _ROOT + "/{partition}/{message}"
 _CLEAR = "/api/v1/queues/{queue}/clear"
-_MAX_LIMIT = 1000
 _MAX_OFFSET = 100_000
 # A list over several queues reads the newest of each.
 _MAX_QUEUES = 200
@@ -64,8 +62,7 @@ class MessageRoutes:
                 Param("task", str, "only queues of this task"),
                 Param("status", str, f"only those that are {', '.join(_STATUSES)}"),
                 *RANGE_PARAMS,
-                Param("limit", Annotated[int, Meta(ge=1, le=_MAX_LIMIT)], "how many at most", 200),
-                Param("offset", Annotated[int, Meta(ge=0, le=_MAX_OFFSET)], "how many to skip", 0),
+                *page_params(200, furthest=_MAX_OFFSET),
             ),
             answers={200: wire.MessagePage},
         )
@@ -121,8 +118,7 @@ class MessageRoutes:
 
     async def page(self, request: Request) -> Response:
         query = Query(request.query)
-        limit = query.number("limit", 200, 1, _MAX_LIMIT)
-        offset = query.number("offset", 0, 0, _MAX_OFFSET)
+        limit, offset = page_of(query, 200, furthest=_MAX_OFFSET)
         status = query.text("status")
         if status and status not in _STATUSES:
             raise BadRequest(f"status {status!r} is not known: {', '.join(_STATUSES)}")

@@ -26,16 +26,19 @@ from queen.server.counted import (
     spread,
 )
 from queen.server.http import Query, Request, Response, check_name
+from queen.server.paging import page_of, page_params
 from queen.server.routing import Doc, Param, Route
-from queen.server.window import FILTER_PARAMS, Filter, Window, filter_of, page_of, page_params
+from queen.server.window import FILTER_PARAMS, Filter, Window, filter_of
 from queen.service.broker import Broker
 from queen.service.statistics import Stamp
 from queen.storage.database import Record
 from queen.wire import resources as wire
 from queen.wire.answers import iso
+from queen.wire.paging import Pagination
 
 _TAG = "Resources"
 _MAX_PARTITIONS = 1000
+_MAX_QUEUES = 10_000
 
 
 class ResourceRoutes:
@@ -60,7 +63,8 @@ class ResourceRoutes:
 
     async def queues(self, request: Request) -> Response:
         query = Query(request.query)
-        wanted, (limit, offset) = filter_of(request, query), page_of(query, 10_000)
+        wanted = filter_of(request, query)
+        limit, offset = page_of(query, _MAX_QUEUES, _MAX_QUEUES)
         stamp = await self._broker.statistics.current()
         rows = await self._broker.database.fetch("list_queues", *wanted, limit, offset, False)
         answer = wire.QueueList(
@@ -75,7 +79,7 @@ class ResourceRoutes:
     async def queue(self, request: Request) -> Response:
         query, name = Query(request.query), request.params[0]
         check_name("queue", name)
-        limit, offset = page_of(query, _MAX_PARTITIONS, _MAX_PARTITIONS)
+        limit, offset = page_of(query, _MAX_PARTITIONS)
         stamp = await self._broker.statistics.current()
         wanted = filter_of(request, Query(""), queue=name)
         row = await queue_row(self._broker, wanted)
@@ -92,13 +96,13 @@ class ResourceRoutes:
             totals=counts_of(row),
             groups=[group_summary(one, stamp) for one in await groups_of(self._broker, wanted)],
             stored_bytes=row["stored_bytes"] or 0,
-            pagination=wire.Pagination(limit, offset, row["partitions"] or 0),
+            pagination=Pagination(limit, offset, row["partitions"] or 0),
         )
         return Response(200, msgspec.json.encode(answer))
 
     async def partitions(self, request: Request) -> Response:
         query = Query(request.query)
-        limit, offset = page_of(query, _MAX_PARTITIONS, _MAX_PARTITIONS)
+        limit, offset = page_of(query, _MAX_PARTITIONS)
         wanted = filter_of(request, query)
         if not wanted.queue:
             raise BadRequest("query parameter 'queue' is missing")
@@ -107,7 +111,7 @@ class ResourceRoutes:
         partitions = await partition_rows(self._broker, row["id"], limit, offset)
         answer = wire.PartitionList(
             partitions=[partition_detail(one, wanted.queue) for one in partitions],
-            pagination=wire.Pagination(limit, offset, row["partitions"] or 0),
+            pagination=Pagination(limit, offset, row["partitions"] or 0),
         )
         return Response(200, msgspec.json.encode(answer))
 
@@ -224,13 +228,13 @@ def _label_counts(row: Record) -> wire.LabelCounts:
 _QUEUES = Doc(
     _TAG,
     "List queues with their counts, newest first",
-    query=(*FILTER_PARAMS, *page_params(10_000)),
+    query=(*FILTER_PARAMS, *page_params(_MAX_QUEUES, _MAX_QUEUES)),
     answers={200: wire.QueueList},
 )
 _QUEUE = Doc(
     _TAG,
     "One queue, its groups, and a page of its partitions",
-    query=page_params(_MAX_PARTITIONS, _MAX_PARTITIONS),
+    query=page_params(_MAX_PARTITIONS),
     answers={200: wire.QueueDetail},
 )
 _PARTITIONS = Doc(
@@ -238,7 +242,7 @@ _PARTITIONS = Doc(
     "A page of the partitions of a queue",
     query=(
         Param("queue", str, "The queue.", example="orders", required=True),
-        *page_params(_MAX_PARTITIONS, _MAX_PARTITIONS),
+        *page_params(_MAX_PARTITIONS),
     ),
     answers={200: wire.PartitionList},
 )

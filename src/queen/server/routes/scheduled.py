@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 
 from queen.core.names import reason_against_transaction_id
 from queen.errors import BadRequest, NotFound
 from queen.server.access import Role
 from queen.server.http import Query, Request, Response, check_name
+from queen.server.paging import page_of, page_params
 from queen.server.routing import Doc, Param, Route
-from queen.server.sight import queue_for
+from queen.server.sight import listed, queue_for
 from queen.service.broker import Broker
 from queen.storage.database import Record
 from queen.wire.answers import iso
 from queen.wire.parts import TransactionId
 from queen.wire.scheduled import Cancelled, ScheduledMessage, ScheduledPage
 
-_MAX_PAGE = 1000
-_MAX_OFFSET = 1_000_000
-
 _LIST = Doc(
     tag="scheduled",
     summary="Messages that are not due yet, soonest first",
     query=(
         Param("queue", str, "Only those for this queue."),
-        Param("limit", Annotated[int, Meta(ge=1, le=_MAX_PAGE)], "How many.", 100),
-        Param("offset", Annotated[int, Meta(ge=0, le=_MAX_OFFSET)], "How many to skip.", 0),
+        *page_params(100),
     ),
     answers={200: ScheduledPage},
 )
@@ -60,9 +54,9 @@ class ScheduledRoutes:
             await queue_for(self._broker, request.caller, queue)
         elif request.caller.namespaces is not None:
             raise BadRequest("name a queue: this token is limited to some namespaces")
-        limit = query.number("limit", 100, 1, _MAX_PAGE)
-        offset = query.number("offset", 0, 0, _MAX_OFFSET)
-        rows = await self._broker.staging.page(queue, _visible(request), limit + 1, offset)
+        limit, offset = page_of(query, 100)
+        among = listed(request.caller.namespaces)
+        rows = await self._broker.staging.page(queue, among, limit + 1, offset)
         found = [_message_of(row) for row in rows[:limit]]
         page = ScheduledPage(found, limit, offset, more=len(rows) > limit)
         return Response(200, msgspec.json.encode(page))
@@ -74,17 +68,12 @@ class ScheduledRoutes:
         if reason:
             raise BadRequest(reason)
         await queue_for(self._broker, request.caller, queue)
-        cancelled = await self._broker.staging.cancel(queue, transaction_id, _visible(request))
+        among = listed(request.caller.namespaces)
+        cancelled = await self._broker.staging.cancel(queue, transaction_id, among)
         if not cancelled:
             raise NotFound("nothing is scheduled for this queue under this transaction id")
         answer = Cancelled(len(cancelled), queue, transaction_id)
         return Response(200, msgspec.json.encode(answer))
-
-
-def _visible(request: Request) -> list[str] | None:
-    """Return the only namespaces that the caller may see; None means all."""
-    names = request.caller.namespaces
-    return None if names is None else sorted(names)
 
 
 def _message_of(row: Record) -> ScheduledMessage:

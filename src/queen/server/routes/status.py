@@ -25,6 +25,7 @@ from queen.server.counted import (
 )
 from queen.server.history import Past, live_workers, past, throughput_point
 from queen.server.http import Query, Request, Response, check_name
+from queen.server.paging import page_of, page_params
 from queen.server.routes.resources import queue_row
 from queen.server.routing import Doc, Param, Route
 from queen.server.window import (
@@ -33,8 +34,6 @@ from queen.server.window import (
     Filter,
     Window,
     filter_of,
-    page_of,
-    page_params,
     window_of,
 )
 from queen.service.broker import Broker
@@ -42,12 +41,14 @@ from queen.service.browse import COMPLETED, DEAD, MAX_OFFSET, PENDING, PROCESSIN
 from queen.storage.database import Record
 from queen.wire import status as wire
 from queen.wire.answers import iso
-from queen.wire.resources import MessageCounts, Pagination
+from queen.wire.paging import Pagination
+from queen.wire.resources import MessageCounts
 
 _TAG = "Status"
 _INTERVALS = {"minute": 1, "hour": 60, "day": 24 * 60}
 _MAX_POINTS = 100
 _MAX_PARTITIONS = 1000
+_MAX_QUEUES = 10_000
 _TOP_QUEUES = 10
 _STATUSES = ("failed", COMPLETED, PROCESSING, PENDING)
 
@@ -141,7 +142,7 @@ class StatusRoutes:
 
     async def queues(self, request: Request) -> Response:
         query = Query(request.query)
-        wanted, (limit, offset) = filter_of(request, query), page_of(query, 100)
+        wanted, (limit, offset) = filter_of(request, query), page_of(query, 100, _MAX_QUEUES)
         window, _ = await self._window(query)
         stamp = await self._broker.statistics.current()
         rows = await self._broker.database.fetch("list_queues", *wanted, limit, offset, True)
@@ -173,7 +174,7 @@ class StatusRoutes:
     async def queue(self, request: Request) -> Response:
         query, name = Query(request.query), request.params[0]
         check_name("queue", name)
-        limit, offset = page_of(query, _MAX_PARTITIONS, _MAX_PARTITIONS)
+        limit, offset = page_of(query, _MAX_PARTITIONS)
         window, now = await self._window(query)
         stamp = await self._broker.statistics.current()
         wanted = filter_of(request, Query(""), queue=name)
@@ -197,8 +198,7 @@ class StatusRoutes:
     async def messages(self, request: Request) -> Response:
         query, name = Query(request.query), request.params[0]
         check_name("queue", name)
-        limit = query.number("limit", 50, 1, 1000)
-        offset = query.number("offset", 0, 0, MAX_OFFSET)
+        limit, offset = page_of(query, 50, furthest=MAX_OFFSET)
         status, partition_name = query.text("status"), query.text("partition")
         if status and status not in _STATUSES:
             raise BadRequest(f"status {status!r} is not known: {', '.join(_STATUSES)}")
@@ -438,13 +438,13 @@ _STATUS = Doc(
 _QUEUES = Doc(
     _TAG,
     "Queues with their counts, highest priority first",
-    query=(*RANGE_PARAMS, *FILTER_PARAMS, *page_params(100)),
+    query=(*RANGE_PARAMS, *FILTER_PARAMS, *page_params(100, _MAX_QUEUES)),
     answers={200: wire.QueueStatusList},
 )
 _QUEUE = Doc(
     _TAG,
     "One queue: its options, counts, groups and a page of its partitions",
-    query=(*RANGE_PARAMS, *page_params(_MAX_PARTITIONS, _MAX_PARTITIONS)),
+    query=(*RANGE_PARAMS, *page_params(_MAX_PARTITIONS)),
     answers={200: wire.QueueStatus},
 )
 _MESSAGES = Doc(
@@ -455,7 +455,7 @@ _MESSAGES = Doc(
         *RANGE_PARAMS,
         Param("partition", str, "Only this partition"),
         Param("status", Literal["failed", "completed", "processing", "pending"], "Only these"),
-        *page_params(50, 1000),
+        *page_params(50, furthest=MAX_OFFSET),
     ),
     answers={200: wire.QueueMessages},
 )

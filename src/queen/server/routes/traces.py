@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from queen.core.ids import parse_partition, partition_uuid
 from queen.core.names import (
@@ -19,7 +18,7 @@ from queen.errors import BadRequest, NotFound
 from queen.server.access import Role
 from queen.server.failures import decoded
 from queen.server.http import Query, Request, Response, check_name
-from queen.server.routes.groups import page_of
+from queen.server.paging import MAX_LIMIT, page_of, page_params
 from queen.server.routing import Doc, Param, Route
 from queen.server.sight import listed, partitions_for
 from queen.service.broker import Broker
@@ -27,23 +26,15 @@ from queen.service.catalog import Partition
 from queen.storage.database import Record
 from queen.wire import traces as wire
 from queen.wire.answers import iso
+from queen.wire.paging import Pagination
 from queen.wire.parts import PartitionId, TransactionId
 
 _decoder = msgspec.json.Decoder(wire.TraceRequest)
 
 MAX_DATA_BYTES = 256 * 1024
 MAX_NAMES = 100
-_MAX_LIMIT = 1000
 
 _NULL = msgspec.Raw(b"null")
-
-
-def _page(default: int) -> tuple[Param, ...]:
-    limit = Annotated[int, Meta(ge=1, le=_MAX_LIMIT)]
-    return (
-        Param("limit", limit, "at most this many", default),
-        Param("offset", Annotated[int, Meta(ge=0)], "skip this many", 0),
-    )
 
 
 MESSAGE_PATH = (
@@ -75,15 +66,15 @@ class TraceRoutes:
             },
         )
         names = Doc(
-            "traces", "Names, the last used first", query=_page(50),
+            "traces", "Names, the last used first", query=page_params(50),
             answers={200: wire.TraceNames},
         )  # fmt: skip
         by_name = Doc(
-            "traces", "The events that carry a name, oldest first", query=_page(100),
+            "traces", "The events that carry a name, oldest first", query=page_params(100),
             answers={200: wire.NamedTraces},
         )  # fmt: skip
         of_message = Doc(
-            "traces", "The events of a message, oldest first", query=_page(_MAX_LIMIT),
+            "traces", "The events of a message, oldest first", query=page_params(MAX_LIMIT),
             answers={200: wire.Traces}, path=MESSAGE_PATH,
         )  # fmt: skip
         root = "/api/v1/traces"
@@ -127,7 +118,7 @@ class TraceRoutes:
 
     async def of_message(self, request: Request) -> Response:
         partition_id, transaction_id = request.params
-        limit, offset = page_of(Query(request.query), _MAX_LIMIT, _MAX_LIMIT)
+        limit, offset = page_of(Query(request.query), MAX_LIMIT)
         reason = reason_against_transaction_id(transaction_id)
         if reason:
             raise BadRequest(reason)
@@ -139,7 +130,7 @@ class TraceRoutes:
     async def by_name(self, request: Request) -> Response:
         (name,) = request.params
         check_name("trace", name)
-        limit, offset = page_of(Query(request.query), 100, _MAX_LIMIT)
+        limit, offset = page_of(Query(request.query), 100)
         among = listed(request.caller.namespaces)
         rows, total = await self._broker.traces.by_name(name, limit, offset, among)
         ids = [row["partition_id"] for row in rows]
@@ -161,14 +152,14 @@ class TraceRoutes:
         return _listed(wire.NamedTraces, found, total, limit, offset)
 
     async def names(self, request: Request) -> Response:
-        limit, offset = page_of(Query(request.query), 50, _MAX_LIMIT)
+        limit, offset = page_of(Query(request.query), 50)
         rows = await self._broker.traces.names(limit, offset, listed(request.caller.namespaces))
         found = [
             wire.TraceName(row["name"], row["events"], row["messages"], iso(row["last_seen"]))
             for row in rows
         ]
         total = rows[0]["total"] if rows else 0
-        page = wire.Pagination(limit, offset, total)
+        page = Pagination(limit, offset, total)
         answer = wire.TraceNames(found, len(found), total, limit, offset, page)
         return Response(200, msgspec.json.encode(answer))
 
@@ -234,6 +225,6 @@ def _listed(
     limit: int,
     offset: int,
 ) -> Response:
-    page = wire.Pagination(limit, offset, total)
+    page = Pagination(limit, offset, total)
     answer = shape(list(found), len(found), total, limit, offset, page)
     return Response(200, msgspec.json.encode(answer))
