@@ -14,6 +14,7 @@
     ├── NotFound              the named thing does not exist
     ├── LeaseLost             the lease lapsed, was given away, or never was
     ├── Conflict              the request contradicts what is stored
+    │   └── StreamDiffers     a stream would be cut into other windows; says what differs
     ├── Overloaded            a bounded queue inside the server is full
     ├── QueueFull             the queue holds as many messages as it may
     ├── Unavailable           the database does not answer
@@ -140,6 +141,19 @@ class Conflict(QueenError):
     """The request contradicts what is stored."""
 
     code = "conflict"
+
+
+class StreamDiffers(Conflict):
+    """The change would cut other windows than those that were delivered."""
+
+    code = "stream_differs"
+
+    def __init__(self, differs: list[str]) -> None:
+        super().__init__(
+            "The change would cut other windows than those that were delivered: "
+            f"{'; '.join(differs)}. Say recut to cut all of them again, or use another name"
+        )
+        self.differs = differs
 
 
 class Overloaded(QueenError):

@@ -28,6 +28,8 @@ from queen.server.routes.resources import ResourceRoutes
 from queen.server.routes.scheduled import ScheduledRoutes
 from queen.server.routes.seek import SeekRoutes
 from queen.server.routes.status import StatusRoutes
+from queen.server.routes.streamlists import StreamListRoutes
+from queen.server.routes.streams import StreamRoutes
 from queen.server.routes.traces import TraceRoutes
 from queen.server.routes.transaction import TransactionRoutes
 from queen.server.routing import Route, Router
@@ -46,6 +48,8 @@ _RESOURCES = (
     FetchRoutes,
     GroupRoutes,
     SeekRoutes,
+    StreamRoutes,
+    StreamListRoutes,
     TraceRoutes,
     MaintenanceRoutes,
     ResourceRoutes,

@@ -29,6 +29,7 @@ STATUS: dict[type[errors.QueenError], int] = {
     errors.NotFound: 404,
     errors.LeaseLost: 409,
     errors.Conflict: 409,
+    errors.StreamDiffers: 409,
     errors.Overloaded: 429,
     errors.QueueFull: 429,
     errors.Unavailable: 503,
@@ -54,6 +55,8 @@ def failure(error: errors.QueenError, **more: Any) -> Response:
         body["outcome"] = "unknown"
     if isinstance(error, errors.QueueFull):
         body |= {"queue": error.queue, "maxSize": error.max_size, "left": error.left}
+    if isinstance(error, errors.StreamDiffers):
+        body["differs"] = error.differs
     return Response(STATUS[type(error)], msgspec.json.encode(body), headers)
 
 

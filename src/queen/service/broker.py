@@ -43,6 +43,11 @@ from queen.service.segments import SegmentCache
 from queen.service.signals import Signals
 from queen.service.staging import Staging
 from queen.service.statistics import Statistics
+from queen.service.streams.content import Content
+from queen.service.streams.definitions import Definitions
+from queen.service.streams.overview import Overview
+from queen.service.streams.planner import FORGET_INTERVAL_S, Planner, forget_windows
+from queen.service.streams.work import Work
 from queen.service.tokens import Tokens
 from queen.service.traces import DEFAULT_DAYS, JOB, JOB_INTERVAL_S, Traces
 from queen.service.transact import Transactor
@@ -89,6 +94,7 @@ class Broker:
         self.maintenance = Maintenance(database)
         self._remember()
         self._produce_and_consume()
+        self._cut_windows()
         self._administrate()
         self._clean_up()
         self._observe()
@@ -145,6 +151,20 @@ class Broker:
         self.relay = Relay(self.database, self.catalog, self.pusher, self.vault, self.maintenance)
         self.signals.also_listen("queen_staged", self.relay.wake)
 
+    def _cut_windows(self) -> None:
+        """Streams: what is written, in windows."""
+        self.planner = Planner(self.database, self._windows_planned)
+        self.work = Work(self.database, self.transactor, self.signals.windows_planned)
+        self.signals.on_windows = self.work.look
+        self.streams = Definitions(self.database, self.catalog, self.planner.wake)
+        self.content = Content(self.database, self.catalog, self.vault, self.fetcher)
+        self.stream_overview = Overview(self.database)
+        self.jobs.add("stream_windows", FORGET_INTERVAL_S, forget_windows)
+
+    def _windows_planned(self, stream_id: int) -> None:
+        self.work.look(stream_id)
+        self.signals.windows_planned(stream_id)
+
     def _administrate(self) -> None:
         """The verbs of those who look after queues."""
         self.dead_letters = DeadLetters(self.database, self.catalog, self.vault, self.pusher)
@@ -199,6 +219,7 @@ class Broker:
             asyncio.create_task(broker.activity.run()),
             asyncio.create_task(broker.vitals.run()),
             asyncio.create_task(broker.relay.run()),
+            asyncio.create_task(broker.planner.run()),
             asyncio.create_task(broker.signals.run_sender()),
             asyncio.create_task(broker.signals.run_listener(broker._listener)),
         ]
@@ -206,6 +227,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Finish what is under way, answer who waits, close."""
+        self.work.close()
         await self.popper.close()
         await self.pusher.drained()
         await self.acker.drained()

@@ -15,6 +15,7 @@ looks by itself once a second.
                                              d<queue>:<group>                group was deleted
                                              m                               maintenance
                                              t<queue>                        time has passed
+                                             p<stream>                       windows are ready
 
 The same connection hears what others tell on channels of their own (`also_listen`).
 """
@@ -68,6 +69,8 @@ class Signals:
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._others: dict[str, Callable[[], None]] = {}
+        # Told which stream has windows that were not there before.
+        self.on_windows: Callable[[int], None] = lambda _: None
 
     # ---- sending ----
 
@@ -97,6 +100,9 @@ class Signals:
         """A test has moved the instants of a queue; here it is followed at once."""
         self._follow_clock(queue_id)
         self._tell(f"t{queue_id}")
+
+    def windows_planned(self, stream_id: int) -> None:
+        self._tell(f"p{stream_id}")
 
     def _follow_clock(self, queue_id: int) -> None:
         self._cache.forget_all()
@@ -212,6 +218,8 @@ class Signals:
             await self._maintenance.refresh()
         elif kind == "t":
             self._follow_clock(int(rest))
+        elif kind == "p":
+            self.on_windows(int(rest))
         else:
             queue_id, group_id = map(int, rest.split(":"))
             follow = {

@@ -11,6 +11,7 @@ receipts and its pushes are duplicates.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from queen.core.cursor import Verdict
@@ -22,14 +23,18 @@ from queen.service.lane import Lane
 from queen.service.maintenance import Maintenance
 from queen.service.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
 from queen.service.staging import Scheduled, stage_columns
-from queen.storage.database import Database, Transaction
+from queen.storage.database import Abandoned, Database, Transaction
 
 
-class _Refused(Exception):
+class _Refused(Abandoned):
     """Leaves the transaction, so that it is rolled back, with what the append said."""
 
     def __init__(self, rows: list[Outcome]) -> None:
         self.rows = rows
+
+
+# What else is decided in the same transaction; raises to undo all of it.
+Decision = Callable[[Transaction], Awaitable[None]]
 
 
 class Guard(NamedTuple):
@@ -65,6 +70,7 @@ class Transactor:
         scheduled: list[Scheduled],
         settlements: list[Settlement],
         guards: list[Guard],
+        decide: Decision | None = None,
     ) -> None:
         """Commit all of it, or raise and change nothing."""
         if appends or scheduled:
@@ -81,6 +87,8 @@ class Transactor:
                         await transaction.execute("stage", *stage_columns(scheduled))
                     await self._lock(transaction, settlements, guards)
                     await self._settle(transaction, settlements)
+                    if decide is not None:
+                        await decide(transaction)
             except _Refused as refused:
                 await self._pusher.refused(lanes, refused.rows)
                 continue

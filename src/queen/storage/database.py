@@ -30,6 +30,7 @@ _FOREIGN_KEY = "23503"
 _ONLY_ONCE = {
     "append",
     "claim",
+    "claim_window",
     "ack_spans",
     "release_lease",
     "delete_queue",
@@ -40,7 +41,7 @@ _TRIES = 3
 _COMMAND_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 5
 
-__all__ = ["Database", "Record", "Transaction", "session_settings", "translated"]
+__all__ = ["Abandoned", "Database", "Record", "Transaction", "session_settings", "translated"]
 
 _Pooled: TypeAlias = "PoolConnectionProxy[Record]"
 # Under `repeatable_read` all statements of a transaction see the same instant.
@@ -70,6 +71,11 @@ class _Connection(asyncpg.Connection):
 
     def get_reset_query(self) -> str:
         return ""
+
+
+class Abandoned(Exception):
+    """Leaves a transaction on purpose, so that it is rolled back; the connection is as good as
+    before."""
 
 
 class Database:
@@ -175,7 +181,7 @@ class Database:
             self.failures += 1
             await self._give_back(connection)
             raise
-        except QueenError:
+        except (QueenError, Abandoned):
             await self._give_back(connection)
             raise
         except (

@@ -113,6 +113,10 @@ class Error(Struct):
     queue: Annotated[str, Meta(description="The queue that is full.")] | UnsetType = UNSET
     maxSize: Annotated[int, Meta(description="How much it may hold.")] | UnsetType = UNSET
     left: Annotated[int, Meta(description="How many messages still fit.")] | UnsetType = UNSET
+    differs: (
+        Annotated[list[str], Meta(description="What a change of a definition would change.")]
+        | UnsetType
+    ) = UNSET
 
 
 # ---- pop ----

@@ -72,7 +72,9 @@ class FetchRoutes:
         check_name("queue", request.params[0])
         queue = await existing_queue_for(self._broker, request.caller, request.params[0])
         first, last = _time(query, "fromTime"), _time(query, "toTime")
-        await _stream(request, self._broker.fetcher.queue(queue, from_time=first, to_time=last))
+        await stream_frames(
+            request, self._broker.fetcher.queue(queue, from_time=first, to_time=last)
+        )
 
     async def partition(self, request: Request) -> None:
         query = Query(request.query)
@@ -89,7 +91,7 @@ class FetchRoutes:
             from_time=_time(query, "fromTime"),
             to_time=_time(query, "toTime"),
         )
-        await _stream(request, frames)
+        await stream_frames(request, frames)
 
 
 def _time(query: Query, name: str) -> datetime | None:
@@ -97,7 +99,7 @@ def _time(query: Query, name: str) -> datetime | None:
     return parse_time(name, text) if text else None
 
 
-async def _stream(request: Request, pages: AsyncIterator[bytes]) -> None:
+async def stream_frames(request: Request, pages: AsyncIterator[bytes]) -> None:
     # The first page is read before the status is sent: its failure is still a real 503.
     page = await anext(pages, b"")
     line = request.line

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +19,7 @@ from queen.server.access import Role
 from queen.server.http import EMPTY, Query, Request, Response, check_name
 from queen.server.routing import Doc, Param, Route
 from queen.server.sight import queue_for
+from queen.server.waiting import unless_gone
 from queen.service.broker import Broker
 from queen.service.catalog import FROM_BEGINNING, Queue, Subscription
 from queen.service.feeds import Grant, Pop
@@ -157,7 +157,7 @@ class PopRoutes:
             pop = _pop_of(query, partition, await self._broker.now())
             started = time.monotonic()
             waiting = self._broker.catalog.appearance(name, timeout_s, lambda: popper.gives_nothing)
-            queue = await _unless_gone(request, waiting)
+            queue = await unless_gone(request, waiting)
             if queue is not None:
                 # It may have come up in another namespace than its name says.
                 queue = await queue_for(self._broker, request.caller, name)
@@ -176,7 +176,7 @@ class PopRoutes:
     ) -> Response:
         work = self._broker.popper.pop(queues, pop, timeout_s, label)
         try:
-            grants = await (_unless_gone(request, work) if pop.waits else work)
+            grants = await (unless_gone(request, work) if pop.waits else work)
         except NotFound:
             # The queue was deleted a moment ago: there is nothing in it.
             return EMPTY
@@ -210,20 +210,6 @@ def _pop_of(query: Query, partition: str | None, since: datetime | None) -> Pop:
 
 def _timeout_s(query: Query) -> float:
     return query.number("timeout", _DEFAULT_TIMEOUT_MS, 0, MAX_TIMEOUT_MS) / 1000
-
-
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """Wait for work, but not longer than the client does."""
-    working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(request.line.gone())
-    try:
-        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            working.cancel()
-            return None
-        return working.result()
-    finally:
-        gone.cancel()
 
 
 def _subscription(query: Query, group: str, since: datetime | None) -> Subscription:

@@ -73,7 +73,7 @@ class TransactionRoutes:
                 raise BadRequest(f"{rider} is not supported; nothing of the transaction was done")
         places = _places(operations)
         items = [item for _, item in places]
-        planned, later = await self._plan_pushes(request.caller, items)
+        planned, later = await plan_pushes(self._broker, request.caller, items)
         prepared = await self._prepare_acks(request.caller, operations)
         for lease_id in map(parse_lease, wanted.requiredLeases or []):
             if lease_id is not None:
@@ -88,28 +88,9 @@ class TransactionRoutes:
         answer = {
             "transactionId": str(uuid.uuid4()),
             "success": True,
-            "results": _results(operations, _pushed(planned, later, places), prepared),
+            "results": _results(operations, pushed_items(planned, later, places), prepared),
         }
         return Response(200, msgspec.json.encode(answer))
-
-    async def _plan_pushes(
-        self, caller: Caller, items: list[PushItem]
-    ) -> tuple[list[Planned], list[Later]]:
-        """Return the appends, and what is due later."""
-        indexes: Sequence[int] = range(len(items))
-        later: list[Later] = []
-        refused: list[InvalidItem] = []
-        if any(item.is_timed for item in items):
-            parted = await part_by_time(self._broker, caller, items, indexes)
-            items, indexes, later, refused = parted
-        planned, bad, _ = plan(items, indexes, trusted=False, subject=caller.subject)
-        planned, hidden = await only_visible(self._broker, caller, planned)
-        refused += bad + hidden
-        if refused:
-            first = min(refused, key=lambda error: error.index)
-            reason = f"{first.reason}; nothing of the transaction was done"
-            raise type(first)(first.index, reason)
-        return planned, later
 
     async def _prepare_acks(
         self, caller: Caller, operations: Sequence[PushOperation | AckOperation]
@@ -150,6 +131,26 @@ class TransactionRoutes:
         return guards
 
 
+async def plan_pushes(
+    broker: Broker, caller: Caller, items: list[PushItem]
+) -> tuple[list[Planned], list[Later]]:
+    """Return the appends, and what is due later; one bad item refuses all."""
+    indexes: Sequence[int] = range(len(items))
+    later: list[Later] = []
+    refused: list[InvalidItem] = []
+    if any(item.is_timed for item in items):
+        parted = await part_by_time(broker, caller, items, indexes)
+        items, indexes, later, refused = parted
+    planned, bad, _ = plan(items, indexes, trusted=False, subject=caller.subject)
+    planned, hidden = await only_visible(broker, caller, planned)
+    refused += bad + hidden
+    if refused:
+        first = min(refused, key=lambda error: error.index)
+        reason = f"{first.reason}; nothing of the transaction was done"
+        raise type(first)(first.index, reason)
+    return planned, later
+
+
 def _places(
     operations: Sequence[PushOperation | AckOperation],
 ) -> list[tuple[int, PushItem]]:
@@ -162,7 +163,7 @@ def _places(
     ]
 
 
-def _pushed(
+def pushed_items(
     planned: list[Planned], later: list[Later], places: list[tuple[int, PushItem]]
 ) -> dict[int, list[dict[str, Any]]]:
     """Return the results of the pushed items by operation."""

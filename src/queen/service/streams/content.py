@@ -1,0 +1,150 @@
+"""The messages of a window.
+
+A window is a list of offset ranges; what lies in them is sealed and never changes, so the same
+window read twice is the same. Messages that were deleted, and copies of dead letters that only
+one queue group is to see, are left out. What retention has removed is counted: a consumer that
+comes too late is told how much it missed.
+
+A window that fits is read at once, in the order of time. A larger one is read range by range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+from queen.core.frame import Segment, raw_size
+from queen.core.visibility import DELETED, ONLY_GROUP
+from queen.service.catalog import Catalog, Partition
+from queen.service.fetch import Fetcher
+from queen.service.segments import Stored
+from queen.service.vault import Vault
+from queen.storage.database import Database, Record
+
+_PAGE_ROWS = 64
+
+
+class Span(NamedTuple):
+    """Offsets [low, high) of a partition."""
+
+    partition_id: int
+    low: int
+    high: int
+
+
+class Piece(NamedTuple):
+    """Messages [low, high) of a stored segment, counted from its first."""
+
+    partition: Partition
+    stored: Stored
+    low: int
+    high: int
+
+    def visible(self) -> list[int]:
+        """Return which of them are shown."""
+        segment = self.stored.segment
+        deleted, only = segment.column(DELETED), segment.column(ONLY_GROUP)
+        places = range(self.low, self.high)
+        if deleted is None and only is None:
+            return list(places)
+        return [at for at in places if not _is_hidden(deleted, only, at)]
+
+
+def _is_hidden(deleted: Sequence[object] | None, only: Sequence[object] | None, at: int) -> bool:
+    return bool((deleted and deleted[at]) or (only and only[at]))
+
+
+class Place(NamedTuple):
+    """Where the next page of a window begins: the range, and the offset in it."""
+
+    span: int
+    offset: int
+
+
+class Content:
+    def __init__(
+        self, database: Database, catalog: Catalog, vault: Vault, fetcher: Fetcher
+    ) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._vault = vault
+        self._fetcher = fetcher
+
+    async def lost(self, spans: list[Span]) -> int:
+        """Return how many messages of a window retention has removed."""
+        rows = await self._database.fetch("tails", [span.partition_id for span in spans])
+        tails = {row["id"]: row["tail"] for row in rows}
+        # A partition that is gone has lost all.
+        return sum(
+            min(span.high, max(span.low, tails.get(span.partition_id, span.high))) - span.low
+            for span in spans
+        )
+
+    async def pieces(self, spans: list[Span], max_bytes: int) -> list[Piece] | None:
+        """Return everything in order of time, or None when it is more than so many bytes."""
+        rows = await self._database.fetch("window_segments", *_columns(spans))
+        opened = [self._vault.plain(row["partition_id"], row["codec"], row["body"]) for row in rows]
+        if sum(raw_size(codec, body) for codec, body in opened) > max_bytes:
+            return None
+        bounds = {span.partition_id: span for span in spans}
+        partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
+        return [
+            self._piece(partitions[row["partition_id"]], row, bounds[row["partition_id"]])
+            for row in rows
+            if row["partition_id"] in partitions
+        ]
+
+    async def page(
+        self, spans: list[Span], place: Place, limit: int
+    ) -> tuple[list[tuple[Piece, int]], Place | None]:
+        """Return some messages of a window, range by range, and where the next page begins."""
+        found: list[tuple[Piece, int]] = []
+        for number in range(place.span, len(spans)):
+            span = spans[number]
+            offset = max(span.low, place.offset if number == place.span else 0)
+            while offset < span.high:
+                pieces = await self._part(span, offset, _PAGE_ROWS)
+                if not pieces:
+                    break
+                for piece in pieces:
+                    for at in piece.visible():
+                        if len(found) == limit:
+                            return found, Place(number, piece.stored.base_offset + at)
+                        found.append((piece, at))
+                offset = pieces[-1].stored.base_offset + pieces[-1].high
+        return found, None
+
+    async def _part(self, span: Span, offset: int, limit: int) -> list[Piece]:
+        rows = await self._database.fetch(
+            "window_page", span.partition_id, offset, span.high, limit
+        )
+        partitions = await self._catalog.partitions([span.partition_id])
+        if span.partition_id not in partitions:
+            return []
+        bounds = span._replace(low=offset)
+        return [self._piece(partitions[span.partition_id], row, bounds) for row in rows]
+
+    async def frames(self, spans: list[Span]) -> AsyncIterator[bytes]:
+        """Yield the stored segments of a window as they are, range by range."""
+        partitions = await self._catalog.partitions(span.partition_id for span in spans)
+        for span in spans:
+            partition = partitions.get(span.partition_id)
+            if partition is None:
+                continue
+            async for frames in self._fetcher.partition(
+                partition, from_offset=span.low, to_offset=span.high
+            ):
+                yield frames
+
+    def _piece(self, partition: Partition, row: Record, span: Span) -> Piece:
+        segment: Segment = self._vault.segment(row)
+        stored = Stored(row["base_offset"], row["created_at"], segment)
+        return Piece(partition, stored, *stored.part(span.low, span.high))
+
+
+def _columns(spans: list[Span]) -> tuple[list[int], list[int], list[int]]:
+    return (
+        [span.partition_id for span in spans],
+        [span.low for span in spans],
+        [span.high for span in spans],
+    )

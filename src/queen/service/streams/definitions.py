@@ -1,0 +1,125 @@
+"""What streams there are: define, change, forget.
+
+A definition replaces the one before, sources included. A change that would cut other windows
+than those that somebody may have read is refused unless the caller says that it is meant.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from queen.core.streams import StreamDefinition, differences
+from queen.errors import NotFound, StreamDiffers, Unavailable
+from queen.service.catalog import Catalog
+from queen.storage.database import Database, Record, Transaction
+
+_definition = msgspec.json.Decoder(StreamDefinition)
+
+
+class Stream(NamedTuple):
+    id: int
+    uuid: uuid.UUID
+    name: str
+    namespace: str
+    definition: StreamDefinition
+    sources: list[str]
+    planned_until: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class Defined(NamedTuple):
+    stream: Stream
+    created: bool
+    changed: bool
+
+
+class Definitions:
+    def __init__(self, database: Database, catalog: Catalog, changed: Callable[[], None]) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._changed = changed
+
+    async def find(self, name: str) -> Stream | None:
+        rows = await self._database.fetch("stream_by_name", name)
+        return _stream(rows[0]) if rows else None
+
+    async def get(self, name: str) -> Stream:
+        found = await self.find(name)
+        if found is None:
+            raise NotFound("Stream not found")
+        return found
+
+    async def define(
+        self,
+        name: str,
+        namespace: str,
+        definition: StreamDefinition,
+        sources: list[str],
+        *,
+        recut: bool,
+    ) -> Defined:
+        """Create a stream or replace its definition; source queues that are missing are made."""
+        for source in sources:
+            await self._catalog.ensure_queue(source)
+        encoded = msgspec.json.encode(definition).decode()
+        async with self._database.transaction() as transaction:
+            made = await transaction.fetch("create_stream", name, namespace, encoded)
+            if made:
+                await transaction.execute("set_stream_sources", made[0]["id"], sources)
+                changed = True
+            else:
+                changed = await _replace(
+                    transaction, name, namespace, definition, sources, recut=recut
+                )
+        self._changed()
+        return Defined(await self.get(name), bool(made), changed)
+
+    async def delete(self, name: str) -> bool:
+        """Forget a stream with its windows and groups; the queues stay as they are."""
+        return bool(await self._database.fetch("delete_stream", name))
+
+
+async def _replace(
+    transaction: Transaction,
+    name: str,
+    namespace: str,
+    definition: StreamDefinition,
+    sources: list[str],
+    *,
+    recut: bool,
+) -> bool:
+    rows = await transaction.fetch("lock_stream", name)
+    if not rows:
+        raise Unavailable("the stream was deleted at the same moment")
+    row = rows[0]
+    old = _definition.decode(row["definition"])
+    differs = differences(old, definition, row["sources"], sources)
+    if differs and row["is_read"] and not recut:
+        raise StreamDiffers(differs)
+    encoded = msgspec.json.encode(definition).decode()
+    await transaction.execute("update_stream", row["id"], namespace, encoded)
+    if differs:
+        await transaction.execute("lock_stream_groups", row["id"])
+        await transaction.execute("set_stream_sources", row["id"], sources)
+        await transaction.execute("recut_stream", row["id"])
+    return bool(differs) or old != definition or row["namespace"] != namespace
+
+
+def _stream(row: Record) -> Stream:
+    return Stream(
+        row["id"],
+        row["uuid"],
+        row["name"],
+        row["namespace"],
+        _definition.decode(row["definition"]),
+        row["sources"],
+        row["planned_until"],
+        row["created_at"],
+        row["updated_at"],
+    )

@@ -1,0 +1,298 @@
+"""The planner: closes windows when their time has come, whether or not anybody waits for them.
+
+Every server runs one. A stream is looked at when its next boundary, plus grace, has passed on
+the database's clock. The source queues are sealed up to the boundary first, each in a
+transaction of its own: after that nothing can be missing before it and nothing can appear
+later. Then the stream's row is taken, and what is complete becomes windows; a server that
+finds the row taken leaves the stream to the one that has it.
+
+Seals wait for appends under way, and appends that come later wait behind a seal that waits.
+So the planner asks politely for a while before it insists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from queen.core.gathering import (
+    Closed,
+    Counted,
+    Session,
+    Written,
+    gather_counts,
+    gather_sessions,
+)
+from queen.core.streams import GLOBAL_KEY, StreamDefinition
+from queen.errors import QueenError, Unavailable
+from queen.storage.database import Database, Record, Transaction
+
+_log = logging.getLogger(__name__)
+
+# How many segments one round of planning looks at.
+_SEGMENTS = 20_000
+# How many boundaries one round fills with empty windows.
+_EMPTY_WINDOWS = 1000
+# Sessions and counts close when they close: how often somebody looks.
+_LOOK_S = 0.5
+_POLITE_TRIES = 40
+_POLITE_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 1.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# How often what nobody needs any more is removed, and how much of it at once.
+FORGET_INTERVAL_S = 60.0
+_FORGET_ROWS = 5000
+_NEVER = datetime(9000, 1, 1, tzinfo=UTC)
+
+_definition = msgspec.json.Decoder(StreamDefinition)
+_sessions = msgspec.msgpack.Decoder(Session)
+_counts = msgspec.msgpack.Decoder(Counted)
+
+
+class Planner:
+    def __init__(self, database: Database, planned: Callable[[int], None]) -> None:
+        self._database = database
+        # Told which stream has new windows.
+        self._planned = planned
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """A stream is new or has changed: look now."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            pause_s = _LONGEST_PAUSE_S
+            try:
+                await self.plan_due()
+                pause_s = await self._pause_s()
+            except QueenError as error:
+                _log.warning("planning streams: %s", error)
+            except Exception:
+                _log.exception("planning streams failed")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+
+    async def _pause_s(self) -> float:
+        due_s: float | None = await self._database.fetchval("next_plan")
+        if due_s is None:
+            return _LONGEST_PAUSE_S
+        return min(max(due_s, 0.002), _LONGEST_PAUSE_S)
+
+    async def plan_due(self) -> None:
+        """Plan every stream whose time has come."""
+        for row in await self._database.fetch("streams_to_plan"):
+            try:
+                await self._plan(row)
+            except Unavailable as error:
+                # One stream whose queue cannot be sealed now does not hold up the others.
+                _log.warning("planning stream %s: %s", row["name"], error)
+
+    async def _plan(self, row: Record) -> None:
+        definition = _definition.decode(row["definition"])
+        target = _target(definition, row["now"])
+        for queue_id in row["queue_ids"]:
+            await self._seal(queue_id, target)
+        async with self._database.transaction() as transaction:
+            taken = await transaction.fetch("take_stream", row["id"])
+            if not taken or taken[0]["definition"] != row["definition"]:
+                return
+            round_ = _Round(transaction, row["id"], definition, target, taken[0]["now"])
+            count = await round_.plan(taken[0]["planned_until"])
+        if count:
+            self._planned(row["id"])
+
+    async def _seal(self, queue_id: int, at: datetime) -> None:
+        for _ in range(_POLITE_TRIES):
+            if await self._database.fetchval("seal_until", queue_id, at, False):
+                return
+            await asyncio.sleep(_POLITE_PAUSE_S)
+        await self._database.fetchval("seal_until", queue_id, at, True)
+
+
+def _target(definition: StreamDefinition, now: datetime) -> datetime:
+    """Return up to where everything is to be closed now."""
+    reached = now - definition.grace
+    if not definition.is_timed:
+        return reached
+    return reached - (reached - _EPOCH) % definition.slide
+
+
+class _Round:
+    """One look at one stream, in one transaction."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        stream_id: int,
+        definition: StreamDefinition,
+        target: datetime,
+        now: datetime,
+    ) -> None:
+        self._transaction = transaction
+        self._stream_id = stream_id
+        self._definition = definition
+        self._target = target
+        self._now = now
+
+    async def plan(self, planned_until: datetime | None) -> int:
+        """Write the windows that end in (planned_until, target]; return how many."""
+        since = planned_until or await self._beginning()
+        if since >= self._target:
+            await self._remember(planned_until, more=False)
+            return 0
+        if self._definition.is_timed:
+            return await self._plan_timed(since)
+        return await self._gather(since)
+
+    async def _beginning(self) -> datetime:
+        """Return where a stream begins that was never planned."""
+        rows = await self._transaction.fetch("first_of_sources", self._stream_id)
+        first: datetime = rows[0][0] or self._target
+        if not self._definition.is_timed:
+            return first
+        return first - (first - _EPOCH) % self._definition.slide
+
+    async def _remember(self, until: datetime | None, *, more: bool) -> None:
+        definition = self._definition
+        if more:
+            at = self._now
+        elif definition.is_timed:
+            at = self._target + definition.slide + definition.grace
+        else:
+            at = self._now + timedelta(seconds=_LOOK_S)
+        await self._transaction.execute("planned", self._stream_id, until, at)
+
+    # ---- windows whose boundaries are multiples of a duration ----
+
+    async def _plan_timed(self, since: datetime) -> int:
+        definition, slide = self._definition, self._definition.slide
+        until = await self._bounded(since)
+        if definition.emit_empty:
+            until = min(until, since + _EMPTY_WINDOWS * slide)
+        rows = await self._transaction.fetch(
+            "plan_windows",
+            self._stream_id,
+            definition.partitioned,
+            definition.size,
+            slide,
+            since,
+            until,
+            definition.emit_empty,
+        )
+        await self._remember(until, more=until < self._target)
+        return int(rows[0][0])
+
+    async def _bounded(self, since: datetime) -> datetime:
+        """Return the boundary up to which there is about as much as one round should do."""
+        rows = await self._transaction.fetch("instant_after", self._stream_id, since, _SEGMENTS)
+        if not rows:
+            return self._target
+        last: datetime = rows[0][0]
+        slide = self._definition.slide
+        return min(self._target, last - (last - _EPOCH) % slide + slide)
+
+    # ---- windows that depend on what arrives ----
+
+    async def _gather(self, since: datetime) -> int:
+        rows = await self._transaction.fetch(
+            "segments_to_gather", self._stream_id, since, self._target, _SEGMENTS
+        )
+        until = self._target
+        if len(rows) >= _SEGMENTS:
+            until = rows[-1]["created_at"] + timedelta(microseconds=1)
+        arrived: dict[str, list[Written]] = {}
+        for row in sorted(rows, key=_in_order):
+            key = row["partition"] if self._definition.partitioned else GLOBAL_KEY
+            arrived.setdefault(key, []).append(
+                Written(
+                    row["partition_id"],
+                    row["base_offset"],
+                    row["end_offset"],
+                    row["created_at"],
+                    row["bytes"],
+                )
+            )
+        open_rows = await self._transaction.fetch("gathered", self._stream_id, list(arrived), until)
+        gathered = {row["key"]: row["gathered"] for row in open_rows}
+        closed = await self._close(arrived, gathered, until)
+        await self._remember(until, more=until < self._target)
+        return closed
+
+    async def _close(
+        self, arrived: dict[str, list[Written]], gathered: dict[str, bytes], until: datetime
+    ) -> int:
+        windows: list[tuple[str, Closed]] = []
+        kept: list[tuple[str, datetime, datetime, bytes]] = []
+        dropped: list[str] = []
+        for key in sorted(arrived.keys() | gathered.keys()):
+            closed, state = self._advance(gathered.get(key), arrived.get(key, []), until)
+            windows += [(key, one) for one in closed]
+            if state is not None:
+                kept.append((key, *state))
+            elif key in gathered:
+                dropped.append(key)
+        if kept:
+            columns = map(list, zip(*kept, strict=True))
+            await self._transaction.execute("keep_gathered", self._stream_id, *columns)
+        if dropped:
+            await self._transaction.execute("drop_gathered", self._stream_id, dropped)
+        await self._write(windows)
+        return len(windows)
+
+    def _advance(
+        self, state: bytes | None, arrived: list[Written], until: datetime
+    ) -> tuple[list[Closed], tuple[datetime, datetime, bytes] | None]:
+        """Return the windows of one key that are complete, and what is left of it."""
+        definition = self._definition
+        encode = msgspec.msgpack.encode
+        if definition.window_type == "session":
+            open_session = _sessions.decode(state) if state else None
+            closed, left = gather_sessions(open_session, arrived, definition.gap, until)
+            if left is None:
+                return closed, None
+            return closed, (left.first_at, left.last_at + definition.gap, encode(left))
+        size = definition.window_size_count or 1
+        counted = _counts.decode(state) if state else None
+        closed, rest = gather_counts(counted, arrived, size, definition.slide_count)
+        if not rest.runs:
+            return closed, None
+        return closed, (rest.runs[0].at, _NEVER, encode(rest))
+
+    async def _write(self, windows: list[tuple[str, Closed]]) -> None:
+        if not windows:
+            return
+        windows.sort(key=lambda pair: (pair[1].ends_at, pair[0]))
+        ranges = [
+            (number, partition_id, low, high)
+            for number, (_, one) in enumerate(windows, start=1)
+            for partition_id, (low, high) in one.ranges.items()
+        ]
+        await self._transaction.execute(
+            "write_windows",
+            self._stream_id,
+            [key for key, _ in windows],
+            [one.starts_at for _, one in windows],
+            [one.ends_at for _, one in windows],
+            [one.messages for _, one in windows],
+            [one.bytes for _, one in windows],
+            *map(list, zip(*ranges, strict=True)),
+        )
+
+
+def _in_order(row: Record) -> tuple[datetime, int, int]:
+    return row["created_at"], row["partition_id"], row["base_offset"]
+
+
+async def forget_windows(transaction: Transaction) -> bool:
+    """Remove finished work, and windows whose messages are gone; return whether there is more."""
+    done = await transaction.fetch("forget_done_windows", _FORGET_ROWS)
+    empty = await transaction.fetch("forget_empty_windows", _FORGET_ROWS)
+    return bool(max(done[0][0], empty[0][0]) >= _FORGET_ROWS)

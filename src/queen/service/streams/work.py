@@ -1,0 +1,308 @@
+"""Windows as work: lease, ack, nack, renew, seek, for each consumer group.
+
+A lease names its group and its window and carries a secret, so whoever shows it need not be
+looked up, on any server. Every decision is one statement in the database that compares the
+lease and its time; what is decided here is only whom to wake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from queen.core.streams import StreamDefinition
+from queen.errors import LeaseLost, NotFound
+from queen.service.append import Append
+from queen.service.staging import Scheduled
+from queen.service.streams.content import Span
+from queen.service.streams.definitions import Stream
+from queen.service.transact import Transactor
+from queen.storage.database import Abandoned, Database, Record, Transaction
+
+# A wake-up that was lost costs this much.
+_NET_S = 1.0
+
+_LEASED, _NOTHING, _EXHAUSTED, _PAUSED, _NO_GROUP = range(5)
+_definition = msgspec.json.Decoder(StreamDefinition)
+
+
+class Lease(NamedTuple):
+    """What a lease says of itself."""
+
+    id: uuid.UUID
+    group_id: int
+    window_id: int
+
+
+def parse_window_lease(text: str) -> Lease | None:
+    """Return the lease of a text, or None for one that was never given."""
+    try:
+        found = uuid.UUID(text)
+    except ValueError:
+        return None
+    digits = found.hex
+    group_id, window_id = int(digits[:8], 16), int(digits[8:20], 16)
+    return Lease(found, group_id, window_id) if group_id < 2**31 else None
+
+
+class Granted(NamedTuple):
+    """A leased window."""
+
+    stream: Stream
+    group: str
+    lease: Lease
+    lease_until: datetime
+    attempt: int
+    key: str
+    starts_at: datetime
+    ends_at: datetime
+    spans: list[Span]
+    messages: int
+    bytes: int
+
+
+class Owner(NamedTuple):
+    """Stream and group that a lease belongs to."""
+
+    stream_id: int
+    stream: str
+    namespace: str
+    group: str
+    definition: StreamDefinition
+
+
+class _AlreadyDone(Abandoned):
+    """Leaves a transaction whose window was settled before, so that nothing is done twice."""
+
+
+class Work:
+    def __init__(
+        self, database: Database, transactor: Transactor, told: Callable[[int], None]
+    ) -> None:
+        self._database = database
+        self._transactor = transactor
+        # Tells other servers that a stream has something to look at.
+        self._told = told
+        # Who waits for windows of a stream, in order of arrival.
+        self._waiting: dict[int, dict[asyncio.Event, None]] = {}
+        self._closed = False
+
+    # ---- waking ----
+
+    def look(self, stream_id: int) -> None:
+        """Windows of a stream may be ready: all who wait look again."""
+        for event in self._waiting.get(stream_id, ()):
+            event.set()
+
+    def _look_everywhere(self, stream_id: int) -> None:
+        self.look(stream_id)
+        self._told(stream_id)
+
+    def close(self) -> None:
+        """Answer everybody who waits: the server ends."""
+        self._closed = True
+        for stream_id in self._waiting:
+            self.look(stream_id)
+
+    # ---- lease ----
+
+    async def group(self, stream: Stream, name: str, starts_at: datetime | None) -> int:
+        """Return the id of a group; a new one begins at an instant, or with the first message."""
+        group_id = await self._database.fetchval("open_stream_group", stream.id, name, starts_at)
+        if group_id is None:
+            raise NotFound("Stream not found")
+        return int(group_id)
+
+    async def find_group(self, stream: Stream, name: str) -> int:
+        group_id = await self._database.fetchval("stream_group", stream.id, name)
+        if group_id is None:
+            raise NotFound("Consumer group not found")
+        return int(group_id)
+
+    async def poll(
+        self, stream: Stream, group: str, group_id: int, consumer: str, timeout_s: float
+    ) -> Granted | None:
+        """Lease a window; wait for one that long."""
+        deadline = time.monotonic() + timeout_s
+        event = asyncio.Event()
+        self._waiting.setdefault(stream.id, {})[event] = None
+        try:
+            while not self._closed:
+                event.clear()
+                granted, pause_s = await self._claim(stream, group, group_id, consumer)
+                left_s = deadline - time.monotonic()
+                if granted is not None or left_s <= 0:
+                    return granted
+                await _wait(event, min(pause_s, left_s))
+            return None
+        finally:
+            waiting = self._waiting[stream.id]
+            del waiting[event]
+            if not waiting:
+                del self._waiting[stream.id]
+
+    async def _claim(
+        self, stream: Stream, group: str, group_id: int, consumer: str
+    ) -> tuple[Granted | None, float]:
+        """Return a window, or how long to wait before another look."""
+        definition = stream.definition
+        while True:
+            (row,) = await self._database.fetch(
+                "claim_window",
+                group_id,
+                secrets.token_hex(6),
+                consumer,
+                definition.window_lease_timeout_ms,
+                definition.retry_limit,
+                definition.max_in_flight,
+            )
+            if row["outcome"] == _NO_GROUP:
+                raise NotFound("The stream or its group was deleted")
+            if row["outcome"] == _EXHAUSTED:
+                await self._bury(stream, group_id, row["window_id"])
+                continue
+            if row["outcome"] == _LEASED:
+                return _granted(stream, group, group_id, row), 0.0
+            wait_ms = row["wait_ms"]
+            return None, _NET_S if wait_ms is None else min(wait_ms / 1000, _NET_S)
+
+    async def _bury(self, stream: Stream, group_id: int, window_id: int) -> None:
+        """Set a window aside whose consumers never came back."""
+        definition = stream.definition
+        await self._database.fetchval(
+            "settle_window",
+            group_id,
+            window_id,
+            None,
+            False,
+            None,
+            definition.retry_limit,
+            definition.retry_delay_ms,
+        )
+        self._look_everywhere(stream.id)
+
+    async def give_back(self, granted: Granted) -> None:
+        """Take back a grant that its client did not wait for."""
+        lease = granted.lease
+        await self._database.fetch("return_window", lease.group_id, lease.window_id, lease.id)
+        self._look_everywhere(granted.stream.id)
+
+    # ---- settle ----
+
+    async def owner(self, lease: Lease) -> Owner:
+        """Return whose lease it is; a lease of a group that is gone is lost."""
+        rows = await self._database.fetch("stream_of_group", lease.group_id)
+        if not rows:
+            raise LeaseLost
+        row = rows[0]
+        return Owner(
+            row["id"],
+            row["name"],
+            row["namespace"],
+            row["group_name"],
+            _definition.decode(row["definition"]),
+        )
+
+    async def settle(
+        self,
+        owner: Owner,
+        lease: Lease,
+        *,
+        success: bool,
+        error: str | None,
+        appends: list[Append],
+        scheduled: list[Scheduled],
+    ) -> bool:
+        """Ack or nack a window, with what is pushed, or raise and change nothing.
+
+        Returns false when the same lease had settled the window before.
+        """
+        definition = owner.definition
+        limits = definition.retry_limit, definition.retry_delay_ms
+        decision = (*lease[1:], lease.id, success, error, *limits)
+
+        async def decide(transaction: Transaction) -> None:
+            rows = await transaction.fetch("settle_window", *decision)
+            _check(rows[0][0])
+
+        try:
+            if appends or scheduled:
+                await self._transactor.run(appends, scheduled, [], [], decide)
+            else:
+                _check(await self._database.fetchval("settle_window", *decision))
+        except _AlreadyDone:
+            return False
+        self._look_everywhere(owner.stream_id)
+        return True
+
+    async def renew(self, lease: Lease, extend_ms: int) -> datetime | None:
+        """Let a live lease end so long from now; None when it is not one."""
+        until: datetime | None = await self._database.fetchval(
+            "renew_window", lease.group_id, lease.window_id, lease.id, extend_ms
+        )
+        return until
+
+    async def retry_dead(
+        self,
+        stream: Stream,
+        group_id: int,
+        key: str | None,
+        starts_at: datetime | None,
+        ends_at: datetime | None,
+    ) -> int:
+        """Put dead windows of a group back to work: one, or without a key all; return how many."""
+        async with self._database.transaction() as transaction:
+            await transaction.execute("lock_stream_group", group_id)
+            rows = await transaction.fetch("retry_dead_windows", group_id, key, starts_at, ends_at)
+        self._look_everywhere(stream.id)
+        return int(rows[0][0])
+
+    async def seek(self, stream: Stream, group_id: int, at: datetime) -> None:
+        """Make the window that contains an instant the next one; leases end."""
+        if not await self._database.fetchval("seek_stream", group_id, at):
+            raise NotFound("Consumer group not found")
+        self._look_everywhere(stream.id)
+
+
+def _check(outcome: str) -> None:
+    if outcome == "lost":
+        raise LeaseLost("Invalid or expired lease")
+    if outcome == "already":
+        raise _AlreadyDone
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(max(seconds, 0.001)):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+def _granted(stream: Stream, group: str, group_id: int, row: Record) -> Granted:
+    return Granted(
+        stream,
+        group,
+        Lease(row["lease_id"], group_id, row["window_id"]),
+        row["lease_until"],
+        row["attempt"],
+        row["key"],
+        row["starts_at"],
+        row["ends_at"],
+        spans_of(row),
+        row["messages"],
+        row["bytes"],
+    )
+
+
+def spans_of(row: Record) -> list[Span]:
+    """Return the ranges of a window's row."""
+    columns = row["partitions"], row["from_offsets"], row["to_offsets"]
+    return [Span(*one) for one in zip(*columns, strict=True)]

@@ -1,0 +1,62 @@
+-- Writes the windows of a stream that end in (p_from, p_to]; returns how many.
+--
+-- Everything before p_to must be sealed, and the caller holds the row of the stream. Windows
+-- are found from the segments and not by counting boundaries, so an empty year costs nothing.
+-- With p_empty windows without a message are written too.
+create or replace function queen.plan_windows(
+    p_stream integer, p_partitioned boolean, p_size interval, p_slide interval,
+    p_from timestamptz, p_to timestamptz, p_empty boolean
+) returns bigint
+language plpgsql
+set search_path = queen, pg_temp
+as $$
+declare
+    v_copies integer := (extract(epoch from p_size) / extract(epoch from p_slide))::integer;
+    v_planned bigint;
+begin
+    with cut as (
+        select s.partition_id,
+               date_bin(p_slide, s.created_at, timestamptz 'epoch') + k.n * p_slide as ends_at,
+               min(s.base_offset) as low, max(s.end_offset) as high,
+               sum(s.end_offset - s.base_offset) as messages,
+               sum(octet_length(s.body)) as bytes
+          from stream_sources r
+          join segments s on s.queue_id = r.queue_id
+         cross join generate_series(1, v_copies) k (n)
+         where r.stream_id = p_stream
+           and s.created_at >= p_from - p_size + p_slide
+           and s.created_at < p_to
+         group by 1, 2
+    ), keyed as (
+        select case when p_partitioned then p.name else '__GLOBAL__' end as key, c.*
+          from cut c join partitions p on p.id = c.partition_id
+         where c.ends_at > p_from and c.ends_at <= p_to
+    ), filled as (
+        select k.key, k.ends_at, array_agg(k.partition_id order by k.partition_id) as partitions,
+               array_agg(k.low order by k.partition_id) as lows,
+               array_agg(k.high order by k.partition_id) as highs,
+               sum(k.messages) as messages, sum(k.bytes) as bytes
+          from keyed k group by k.key, k.ends_at
+    ), empty as (
+        select n.key, b as ends_at
+          from queen.stream_keys(p_stream, p_partitioned) n
+         cross join generate_series(
+            date_bin(p_slide, p_from, timestamptz 'epoch') + p_slide, p_to, p_slide) b
+         where p_empty and not exists (
+            select 1 from filled f where f.key = n.key and f.ends_at = b)
+    ), windows as (
+        select * from filled
+         union all
+        select e.key, e.ends_at, '{}', '{}', '{}', 0, 0 from empty e
+    ), written as (
+        insert into stream_windows
+            (stream_id, key, starts_at, ends_at, partitions, from_offsets, to_offsets, messages, bytes)
+        select p_stream, w.key, w.ends_at - p_size, w.ends_at, w.partitions, w.lows, w.highs,
+               w.messages, w.bytes
+          from windows w order by w.ends_at, w.key
+        returning 1
+    )
+    select count(*) into v_planned from written;
+    return v_planned;
+end
+$$;
