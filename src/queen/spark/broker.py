@@ -1,0 +1,196 @@
+"""The broker as Spark's Python processes see it: plain calls over connections that are kept.
+
+A task is short, its process is not: Spark uses it for the next task, the next micro-batch and
+the next query. So connections belong to the module, and a task takes one and gives it back.
+Calls block: a worker has one thing to do at a time, and no event loop.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from queen.client.http import Answer
+from queen.client.queen import DEFAULT_URL
+from queen.client.refusals import error_of, is_worth_repeating
+from queen.errors import Forbidden, NotFound, QueenError, Unauthenticated, Unreachable
+
+JSON = "application/json"
+_CONNECT_S = 10.0
+_ANSWER_S = 120.0
+_RETRY_S = 30.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+_PART_BYTES = 1024 * 1024
+_BROKEN = (OSError, http.client.HTTPException)
+
+
+class Place(NamedTuple):
+    """Where the broker is and who asks; small, and may travel to other machines."""
+
+    urls: tuple[str, ...]
+    # None: each machine uses its own QUEEN_TOKEN.
+    token: str | None = None
+
+
+def place_of(options: Mapping[str, str]) -> Place:
+    """Return the broker that the options `url` and `token` name."""
+    given = options.get("url") or os.environ.get("QUEEN_URL") or DEFAULT_URL
+    urls = tuple(one.strip().rstrip("/") for one in given.split(",") if one.strip())
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"option url: {url!r} is not a URL; it looks like {DEFAULT_URL}")
+    return Place(urls, options.get("token") or None)
+
+
+# Idle connections by process and server; a fork starts with none.
+_idle: dict[tuple[int, str], list[http.client.HTTPConnection]] = {}
+
+
+class Broker:
+    """Calls to one broker. Cheap to make; the connections behind it are shared."""
+
+    def __init__(self, place: Place, retry_s: float = _RETRY_S) -> None:
+        self._place = place
+        self._retry_s = retry_s
+        token = place.token or os.environ.get("QUEEN_TOKEN")
+        self._headers = {"user-agent": "queen-spark"}
+        if token:
+            self._headers["authorization"] = f"Bearer {token}"
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Send a JSON body, if any, and return the decoded answer."""
+        sent = b"" if body is None else msgspec.json.encode(body)
+        return msgspec.json.decode(self.call(method, path, sent) or b"null")
+
+    def call(self, method: str, path: str, body: bytes = b"", content_type: str = JSON) -> bytes:
+        """Return the body of a successful answer, or raise the error that stayed."""
+        response = self._open(method, path, body, content_type)
+        try:
+            read = response.read()
+        except _BROKEN as error:
+            raise Unreachable(f"the connection was lost in an answer: {error}") from None
+        self._give_back(response)
+        return read
+
+    def stream(
+        self, method: str, path: str, body: bytes = b"", content_type: str = JSON
+    ) -> Iterator[bytes]:
+        """Yield the body of an answer as it arrives; a broken one raises `Unreachable`."""
+        response = self._open(method, path, body, content_type)
+        try:
+            while part := response.read1(_PART_BYTES):
+                yield part
+        except _BROKEN as error:
+            raise Unreachable(f"the connection was lost in an answer: {error}") from None
+        self._give_back(response)
+
+    # ---- one request ----
+
+    def _open(self, method: str, path: str, body: bytes, content_type: str) -> _Response:
+        """Return an answer that is a success, its body unread."""
+        deadline = time.monotonic() + self._retry_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            for url in self._place.urls:
+                try:
+                    return self._asked(url, method, path, body, content_type)
+                except QueenError as error:
+                    if not is_worth_repeating(error):
+                        raise self._explained(error) from None
+                    last = error
+            if time.monotonic() + pause_s > deadline:
+                raise self._explained(last)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _asked(self, url: str, method: str, path: str, body: bytes, content_type: str) -> _Response:
+        headers = dict(self._headers)
+        if body:
+            headers["content-type"] = content_type
+        while idle := _idle.get((os.getpid(), url)):
+            connection = idle.pop()
+            try:
+                return _request(url, connection, method, path, body, headers)
+            except Unreachable:
+                # It may have been closed while it was idle; that says nothing of the server.
+                continue
+        return _request(url, _connection(url), method, path, body, headers)
+
+    def _give_back(self, response: _Response) -> None:
+        if response.will_close or not response.isclosed():
+            response.connection.close()
+        else:
+            _idle.setdefault((os.getpid(), response.url), []).append(response.connection)
+
+    def _explained(self, error: QueenError) -> QueenError:
+        """Say what to do about an error; this is the last line that a user of Spark sees."""
+        match error:
+            case Unreachable():
+                urls = ", ".join(self._place.urls)
+                return Unreachable(
+                    f"no Queen server answers at {urls}: start one with `queen serve`, "
+                    f"or give another one with option url ({error.message})"
+                )
+            case Unauthenticated():
+                error.args = ("the server wants a good token: give one with option token",)
+            case Forbidden():
+                error.args = (f"the token does not allow this: {error.message}",)
+            case NotFound():
+                error.args = (f"{error.message}: `queen queue list` shows what there is",)
+        return error
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer that knows the connection it came by."""
+
+    connection: http.client.HTTPConnection
+    url: str
+
+
+def _connection(url: str) -> http.client.HTTPConnection:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    if parts.scheme == "https":
+        context = ssl.create_default_context()
+        made: http.client.HTTPConnection = http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=_CONNECT_S, context=context
+        )
+    else:
+        made = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_CONNECT_S)
+    made.response_class = _Response
+    return made
+
+
+def _request(
+    url: str,
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: bytes,
+    headers: dict[str, str],
+) -> _Response:
+    try:
+        if connection.sock is None:
+            connection.connect()
+            connection.sock.settimeout(_ANSWER_S)
+        connection.request(method, path, body or None, headers)
+        response = connection.getresponse()
+        refused = b"" if response.status < 300 else response.read()
+    except _BROKEN as error:
+        connection.close()
+        raise Unreachable(f"{url}: {error or type(error).__name__}") from None
+    assert isinstance(response, _Response)
+    response.connection, response.url = connection, url
+    if response.status >= 300:
+        connection.close()
+        raise error_of(Answer(response.status, {}, refused))
+    return response

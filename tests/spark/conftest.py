@@ -1,0 +1,64 @@
+"""One Spark session for all tests: it takes seconds to start and nothing to share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+import queen.spark
+from tests.conftest import ServerProcess
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of all tests, as `queen.spark.session` makes it."""
+    with warnings.catch_warnings():
+        # Sockets of Spark's own, closed when Python gets to it.
+        warnings.simplefilter("ignore", ResourceWarning)
+        started = queen.spark.session(
+            "tests",
+            "local[2]",
+            spark_sql_shuffle_partitions=2,
+            spark_ui_enabled=False,
+            spark_driver_memory="1g",
+            spark_sql_warehouse_dir=str(tmp_path_factory.mktemp("warehouse")),
+        )
+        yield started
+        started.stop()
+
+
+@pytest.fixture
+def read(spark: SparkSession, server: ServerProcess) -> Callable[..., DataFrame]:
+    """Read queues of the shared server in a batch: `read(queue="orders", partition="a")`."""
+
+    def load(schema: str | None = None, **options: str | int) -> DataFrame:
+        reader: DataFrameReader = spark.read.format("queen").option("url", server.url)
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        return (reader.schema(schema) if schema else reader).load()
+
+    return load
+
+
+@pytest.fixture
+def read_stream(spark: SparkSession, server: ServerProcess) -> Callable[..., DataFrame]:
+    """Read queues of the shared server as a stream."""
+
+    def load(schema: str | None = None, **options: str | int) -> DataFrame:
+        reader: DataStreamReader = spark.readStream.format("queen").option("url", server.url)
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        return (reader.schema(schema) if schema else reader).load()
+
+    return load
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """A folder for the checkpoint of one query."""
+    return str(tmp_path / "checkpoint")
