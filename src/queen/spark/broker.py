@@ -170,6 +170,13 @@ def _connection(url: str) -> http.client.HTTPConnection:
     return made
 
 
+def _patient(connection: http.client.HTTPConnection) -> None:
+    """To connect takes a moment; an answer may take long."""
+    opened = connection.sock
+    assert opened is not None
+    opened.settimeout(_ANSWER_S)
+
+
 def _request(
     url: str,
     connection: http.client.HTTPConnection,
@@ -181,7 +188,7 @@ def _request(
     try:
         if connection.sock is None:
             connection.connect()
-            connection.sock.settimeout(_ANSWER_S)
+            _patient(connection)
         connection.request(method, path, body or None, headers)
         response = connection.getresponse()
         refused = b"" if response.status < 300 else response.read()

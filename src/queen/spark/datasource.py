@@ -26,7 +26,7 @@ class QueenDataSource(DataSource):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         # A plain dictionary, in lower case: Spark's own mapping does not travel well.
-        self.options = {str(key).lower(): str(value) for key, value in options.items()}
+        self._given = {str(key).lower(): str(value) for key, value in options.items()}
 
     @classmethod
     def name(cls) -> str:
@@ -35,24 +35,24 @@ class QueenDataSource(DataSource):
     def schema(self) -> StructType:
         from queen.spark.columns import default_schema
 
-        return default_schema(self.options)
+        return default_schema(self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from queen.spark.batch import batch_reader
 
-        return batch_reader(self.options, schema)
+        return batch_reader(self._given, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from queen.spark.streaming import stream_reader
 
-        return stream_reader(self.options, schema)
+        return stream_reader(self._given, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from queen.spark.sink import batch_writer
 
-        return batch_writer(self.options, schema, overwrite)
+        return batch_writer(self._given, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from queen.spark.sink import stream_writer
 
-        return stream_writer(self.options, schema, overwrite)
+        return stream_writer(self._given, schema, overwrite)
