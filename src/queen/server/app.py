@@ -14,6 +14,7 @@ from queen.server.routes.access import AccessRoutes
 from queen.server.routes.ack import AckRoutes
 from queen.server.routes.analytics import AnalyticsRoutes
 from queen.server.routes.clock import ClockRoutes
+from queen.server.routes.cuts import CutRoutes
 from queen.server.routes.deadletters import DeadLetterRoutes
 from queen.server.routes.fetch import FetchRoutes
 from queen.server.routes.groups import GroupRoutes
@@ -46,6 +47,7 @@ _RESOURCES = (
     DeadLetterRoutes,
     MessageRoutes,
     FetchRoutes,
+    CutRoutes,
     GroupRoutes,
     SeekRoutes,
     StreamRoutes,

@@ -23,6 +23,7 @@ from queen.service.activity import Activity, ServerName
 from queen.service.browse import Browser
 from queen.service.catalog import Catalog, Partition
 from queen.service.clock import Clock
+from queen.service.cuts import Cuts
 from queen.service.deadletters import DeadLetters
 from queen.service.dedup import Dedup
 from queen.service.erase import Eraser
@@ -147,6 +148,7 @@ class Broker:
             self.database, self.pusher, self.acker, self.activity, self.maintenance
         )
         self.fetcher = Fetcher(self.database, self.catalog, self.vault)
+        self.cuts = Cuts(self.database)
         self.staging = Staging(self.database, self.catalog, self.vault, self.maintenance)
         self.relay = Relay(self.database, self.catalog, self.pusher, self.vault, self.maintenance)
         self.signals.also_listen("queen_staged", self.relay.wake)

@@ -21,7 +21,7 @@ import msgspec
 from queen.core.ids import message_prefix, partition_uuid
 from queen.core.names import labels_of
 from queen.core.options import QueueOptions
-from queen.errors import NotFound
+from queen.errors import Conflict, NotFound
 from queen.storage.database import Database, Record
 
 _log = logging.getLogger(__name__)
@@ -227,10 +227,16 @@ class Catalog:
         found = self._groups.get((queue.id, name))
         if found is None:
             mode, starts_at = subscription
-            found = await self._database.fetchval("ensure_group", queue.id, name, mode, starts_at)
-            if found is None:
+            rows = await self._database.fetch("ensure_group", queue.id, name, mode, starts_at)
+            if not rows:
                 self.forget_queue(queue.name)
                 raise NotFound(f"queue {queue.name!r} was deleted")
+            if rows[0]["reads_by_time"]:
+                raise Conflict(
+                    f"group {name!r} is that of a query, which reads by time: consume "
+                    "with another one"
+                )
+            found = rows[0]["id"]
             self._groups[queue.id, name] = found
         return found
 

@@ -8,21 +8,26 @@ however much is asked for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from queen.core.frame import Frame, pack_frame, raw_size
 from queen.service.catalog import Catalog, Partition, Queue
+from queen.service.cuts import OffsetRange, Point, TimeRange, microseconds
 from queen.service.vault import Vault
 from queen.storage.database import Database
 
 _PAGE_ROWS = 256
+_SLICE_ROWS = 2000
+_SLICE_BYTES = 2 * 1024 * 1024
 _END = 2**62
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
 _Page = list[Any]
+# Given the last row of a page, or None, reads the next one.
+_NextPage = Callable[[Any | None], Coroutine[Any, Any, _Page]]
 
 
 class Fetcher:
@@ -74,12 +79,41 @@ class Fetcher:
         async for frames in self._pages(page):
             yield frames
 
-    async def _pages(
-        self, page: Callable[[Any | None], Coroutine[Any, Any, _Page]]
-    ) -> AsyncIterator[bytes]:
+    async def ranges(self, ranges: Sequence[TimeRange | OffsetRange]) -> AsyncIterator[bytes]:
+        """Yield the frames of ranges, one after the other."""
+        for one in ranges:
+            page = self._offsets(one) if isinstance(one, OffsetRange) else self._times(one)
+            async for frames in self._pages(page, by_rows=False):
+                yield frames
+
+    def _times(self, one: TimeRange) -> _NextPage:
+        async def page(after: Any | None) -> _Page:
+            low = one.start
+            if after is not None:
+                low = Point(after["created_at"], after["partition_id"], after["base_offset"] + 1)
+            return await self._database.fetch(
+                "fetch_slice", one.queue.id, *low, *one.end, _SLICE_ROWS, _SLICE_BYTES
+            )
+
+        return page
+
+    def _offsets(self, one: OffsetRange) -> _NextPage:
+        async def page(after: Any | None) -> _Page:
+            low = one.low if after is None else after["end_offset"]
+            if after is None:
+                low = await self._database.fetchval("segment_start", one.partition.id, low) or 0
+            return await self._database.fetch(
+                "fetch_offsets", one.partition.id, low, one.high, _SLICE_ROWS, _SLICE_BYTES
+            )
+
+        return page
+
+    async def _pages(self, page: _NextPage, *, by_rows: bool = True) -> AsyncIterator[bytes]:
         rows = await page(None)
         while rows:
-            following = asyncio.create_task(page(rows[-1])) if len(rows) == _PAGE_ROWS else None
+            # A page that is bounded by bytes says nothing of what follows.
+            is_last = by_rows and len(rows) < _PAGE_ROWS
+            following = None if is_last else asyncio.create_task(page(rows[-1]))
             try:
                 yield await self._frames(rows)
                 rows = await following if following is not None else []
@@ -107,12 +141,7 @@ class Fetcher:
                 raw_size(codec, body),
                 body,
                 row["base_offset"],
-                _microseconds(row["created_at"]),
+                microseconds(row["created_at"]),
                 partition.id,
             )
         )
-
-
-def _microseconds(at: datetime) -> int:
-    delta = at - _EARLIEST
-    return (delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from queen.errors import NotFound
+from queen.errors import Conflict, NotFound
 from queen.service.catalog import Partition
 from queen.service.pop import Popper
 from queen.service.signals import Signals
@@ -97,6 +97,11 @@ class Groups:
     ) -> Moved:
         """Move a group in one partition, or (None) in all of its queue, and end its leases."""
         at = target.at
+        if group["reads_by_time"] and partition is not None:
+            raise Conflict(
+                f"group {group['name']!r} is that of a query, which reads all partitions up to one "
+                "time: move it in all of the queue"
+            )
         if not dry and target.offset is None and at != BEGINNING:
             # Nothing that is before the target may come up behind our back.
             sealed: datetime | None = await self._database.fetchval("seal", group["queue_id"])

@@ -100,6 +100,7 @@ def _time(query: Query, name: str) -> datetime | None:
 
 
 async def stream_frames(request: Request, pages: AsyncIterator[bytes]) -> None:
+    """Answer with frames as they are read."""
     # The first page is read before the status is sent: its failure is still a real 503.
     page = await anext(pages, b"")
     line = request.line

@@ -217,7 +217,7 @@ def _entry(row: Record, stamp: Stamp) -> GroupEntry:
     seconds = lag_of(row, stamp)
     state = "Stable"
     # Of a group that was not counted yet nothing is known.
-    if row["members"] == 0:
+    if row["members"] == 0 and not row["reads_by_time"]:
         state = "Dead"
     elif seconds > _LAGGING_S:
         state = "Lagging"

@@ -70,7 +70,7 @@ _OTHERS = (
 _ABOUT = """\
 Leases the next messages to the caller until they are acknowledged or the lease ends; until
 then nobody else of the group is served from their partitions. 204 means that there is
-nothing now, or nothing came in time."""
+nothing now, or nothing came in time, 409 that the group is that of a query, which reads by time."""
 _BY_LABEL = Doc(
     "messages",
     "Pop from any queue of a namespace and task",
@@ -84,6 +84,7 @@ _BY_LABEL = Doc(
         *_OTHERS,
     ),
     answers={200: PopAnswer, 204: None},
+    errors=(409,),
 )
 _FROM_QUEUE = Doc(
     "messages",
@@ -91,6 +92,7 @@ _FROM_QUEUE = Doc(
     f"{_ABOUT} The queue need not exist yet.",
     query=(_GROUP, _BATCH, _PARTITIONS, *_OTHERS),
     answers={200: PopAnswer, 204: None},
+    errors=(409,),
 )
 _FROM_PARTITION = _FROM_QUEUE._replace(
     summary="Pop from a partition", query=(_GROUP, _BATCH, *_OTHERS)

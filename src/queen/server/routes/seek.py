@@ -49,6 +49,7 @@ class SeekRoutes:
             body=SeekRequest,
             body_optional=True,
             answers={200: PartitionSeek},
+            errors=(409,),
             example={"offset": 0},
         )
         return [

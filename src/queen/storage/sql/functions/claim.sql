@@ -56,7 +56,8 @@ begin
     if not true = any (p_auto) then
         perform set_config('synchronous_commit', 'off', true);
     end if;
-    select array_agg(g.id) into v_paused from groups g where g.id = any (p_group) and g.paused;
+    select array_agg(g.id) into v_paused from groups g
+     where g.id = any (p_group) and (g.paused or g.reads_by_time);
 
     for i in 1 .. cardinality(p_partition) loop
         r := p_request[i];

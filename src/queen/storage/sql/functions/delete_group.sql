@@ -25,6 +25,9 @@ begin
     get diagnostics v_deleted = row_count;
     if p_metadata then
         delete from groups where id = p_group;
+    else
+        update groups set starts_at = null, moves = moves + 1
+         where id = p_group and reads_by_time;
     end if;
     return v_deleted;
 end

@@ -3,7 +3,7 @@
 -- One row per partition and group of its queue, or one with a null group when there is none.
 -- `place` is the first offset the group has not done: its cursor's, or where its subscription
 -- starts, but never before what retention has left. `leased` counts what a live lease covers,
--- `live` says whether there is one, `begun` whether there is a cursor.
+-- `live` says whether there is one, `begun` whether there is a cursor or none is needed.
 --
 -- No `set` clause: the planner puts the body in place of the call.
 create or replace function queen.lanes(p_low bigint, p_high bigint, p_at timestamptz)
@@ -15,7 +15,7 @@ language sql stable
 as $$
     select p.id, p.queue_id, p.head, p.tail, g.id, w.place,
            case when c.lease_until > p_at then greatest(c.batch_end - w.place, 0) else 0 end,
-           coalesce(c.lease_until > p_at, false), c.committed is not null
+           coalesce(c.lease_until > p_at, false), c.committed is not null or g.reads_by_time
       from queen.partitions p
       left join queen.groups g on g.queue_id = p.queue_id
       left join queen.cursors c on c.partition_id = p.id and c.group_id = g.id

@@ -26,7 +26,7 @@ declare
     v_looked integer;
     v_ids bigint[];
     v_ends bigint[];
-    v_floors bigint[];
+    v_newest timestamptz;
 begin
     -- Whole instants only: segments that were committed together share their time.
     select max(w.created_at), count(*) into v_until, v_looked from (
@@ -65,7 +65,7 @@ begin
     with gone as (
         delete from segments s using unnest(v_ids, v_ends) w (id, upto)
          where s.partition_id = w.id and s.end_offset <= w.upto
-        returning s.partition_id, s.base_offset, s.end_offset, s.hashes
+        returning s.partition_id, s.base_offset, s.end_offset, s.hashes, s.created_at
     ), forgotten as (
         delete from dedup_index d using gone, lateral generate_series(
                    0, coalesce(length(gone.hashes), 0) / 8 - 1) g
@@ -77,7 +77,9 @@ begin
           from (select partition_id, max(end_offset) as tail from gone group by partition_id) w
          where p.id = w.partition_id
     )
-    select count(*), coalesce(sum(end_offset - base_offset), 0) into segments, messages from gone;
+    select count(*), coalesce(sum(end_offset - base_offset), 0), max(created_at)
+      into segments, messages, v_newest from gone;
+    update queues q set gone_until = v_newest where q.id = p_queue and q.gone_until < v_newest;
     return next;
 end
 $$;

@@ -6,6 +6,8 @@
 -- later follow by `starts_at`. Rows are written in order of partition, so this takes its
 -- locks like everybody else: group -> cursors by (partition, group).
 --
+-- A group that reads by time has no cursors and gets none: `starts_at` is where it stands.
+--
 -- Returns no row when the group is gone; otherwise how many partitions are concerned, how
 -- many messages are delivered again, and how many never. A dry run changes nothing.
 create or replace function queen.seek(
@@ -14,6 +16,8 @@ create or replace function queen.seek(
 language plpgsql
 set search_path = queen, pg_temp
 as $$
+declare
+    v_by_time boolean;
 begin
     if p_dry then
         return query
@@ -26,7 +30,7 @@ begin
         return;
     end if;
 
-    perform 1 from groups g where g.id = p_group for no key update;
+    select g.reads_by_time into v_by_time from groups g where g.id = p_group for no key update;
     if not found then
         return;
     end if;
@@ -35,7 +39,8 @@ begin
             select * from queen.seek_targets(p_group, p_partition, p_at, p_offset)
         ), moved as (
             insert into cursors as k (partition_id, group_id, committed)
-            select t.partition_id, p_group, t.new_offset from targets t order by t.partition_id
+            select t.partition_id, p_group, t.new_offset from targets t
+             where not v_by_time order by t.partition_id
                 on conflict (partition_id, group_id) do update
                set committed = excluded.committed, epoch = k.epoch + 1,
                    lease_id = null, lease_until = null, batch_start = null, batch_end = null,
@@ -50,7 +55,9 @@ begin
     if p_partition is null then
         update groups g
            set starts_at = nullif(p_at, '-infinity'),
-               subscription_mode = case when p_at = '-infinity' then 'all' else 'timestamp' end
+               moves = g.moves + v_by_time::integer,
+               subscription_mode = case when v_by_time then 'time'
+                                        when p_at = '-infinity' then 'all' else 'timestamp' end
          where g.id = p_group;
     end if;
 end

@@ -9,7 +9,7 @@ create or replace function queen.seek_targets(
 ) returns table (partition_id bigint, has_cursor boolean, old_offset bigint, new_offset bigint)
 language sql stable
 as $$
-    select p.id, c.committed is not null,
+    select p.id, c.committed is not null or g.reads_by_time,
            queen.next_offset(p, c.committed, g.starts_at),
            case when p_offset is not null then least(greatest(p_offset, p.tail), p.head)
                 else queen.next_offset(p, null, p_at) end

@@ -3,7 +3,7 @@
 -- counted yet has no counts.
 select g.id, g.name, g.queue_id, q.name as queue, g.subscription_mode, g.starts_at,
        g.created_at, g.paused, g.used_at, s.members, s.leased_partitions, s.partitions_behind,
-       s.pending, s.oldest_unread_at
+       s.pending, s.oldest_unread_at, g.reads_by_time
 from queen.groups g join queen.queues q on q.id = g.queue_id
 left join queen.group_stats s on s.group_id = g.id
 where ($1::text is null or g.name = $1) and ($2::text is null or q.name = $2)
@@ -13,7 +13,8 @@ limit $3 offset $4
 
 -- name: group_partitions :many
 -- A page of the partitions of each queue a group reads, and where it stands in them.
-select g.id as group_id, p.id, p.name, p.head, c.committed, o.position,
+select g.id as group_id, p.id, p.name, p.head, o.position,
+       coalesce(c.committed, case when g.reads_by_time then o.position end) as committed,
        coalesce(c.lease_until > clock_timestamp(), false) as live,
        c.lease_until, coalesce(c.attempts, 0) as attempts,
        extract(epoch from clock_timestamp() - s.created_at)::double precision as lag_seconds
@@ -54,7 +55,9 @@ order by base_offset desc limit 1
 
 -- name: subscribe_groups :exec
 -- Change where groups start in partitions they have not read yet.
-update queen.groups set starts_at = $2, subscription_mode = 'timestamp'
+update queen.groups
+set starts_at = $2, moves = moves + reads_by_time::integer,
+    subscription_mode = case when reads_by_time then 'time' else 'timestamp' end
 where id = any ($1::integer[])
 
 -- name: pause_groups :exec

@@ -38,7 +38,7 @@ select p.id, p.queue_id, p.name, p.head, q.name as queue
 from queen.partitions p join queen.queues q on q.id = p.queue_id
 where p.id = any ($1::bigint[])
 
--- name: ensure_group :one
+-- name: ensure_group :many
 -- Register a group with a queue that still exists; its first subscription stays. A queue that is
 -- being deleted is waited for, and is then gone.
 insert into queen.groups (queue_id, name, subscription_mode, starts_at)
@@ -46,7 +46,7 @@ select q.id, $2, $3,
        coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end)
 from queen.queues q where q.id = $1 for key share
 on conflict (queue_id, name) do update set name = excluded.name
-returning id
+returning id, reads_by_time
 
 -- name: find_group :one
 select id from queen.groups where queue_id = $1 and name = $2
