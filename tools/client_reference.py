@@ -18,6 +18,13 @@ from queen.client.deadletters import DeadLetter, DeadLetterPage, DeadLetterQuery
 from queen.client.messages import Message, Pushed, Received
 from queen.client.queen import Queen
 from queen.client.queue import Queue
+from queen.client.streams.builder import Stream
+from queen.client.streams.consumer import StreamConsumer
+from queen.client.streams.grouping import Joined
+from queen.client.streams.messages import Range, WindowMessage
+from queen.client.streams.processing import Processing
+from queen.client.streams.sync import SyncStream, SyncStreamConsumer, SyncWindow
+from queen.client.streams.window import Window
 from queen.client.sync import (
     SyncAdmin,
     SyncDeadLetters,
@@ -42,20 +49,35 @@ CLASSES: list[type] = [
     DeadLetterQuery,
     DeadLetterPage,
     DeadLetter,
+    Stream,
+    StreamConsumer,
+    Processing,
+    Window,
+    WindowMessage,
+    Range,
+    Joined,
     Admin,
     SyncQueen,
     SyncQueue,
     SyncReceived,
     SyncTransaction,
     SyncDeadLetters,
+    SyncStream,
+    SyncStreamConsumer,
+    SyncWindow,
     SyncAdmin,
 ]
 
 # What other modules of the client use, and its users have no use for.
 _INNER = {
     Consumer: {"finish", "is_at_limit", "next_batch", "renewed", "settle", "stopped_by_signals"},
+    Processing: {"finish", "kept", "load", "next_window", "settle", "stopped_by_signals"},
     Queen: {"post", "push", "push_frames", "settle"},
-    SyncQueen: {"stopped_by_signals", "wait_for"},
+    SyncQueen: {"call_soon", "stopped_by_signals", "wait_for"},
+}
+_STARS: dict[Any, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
 }
 _MADE_BY_USERS = {Queen, Message, SyncQueen}
 
@@ -64,9 +86,11 @@ _HEAD = """# Python client
 Made from the code by `make reference`; do not edit. New here? Begin with
 [your first queue](../tutorial/first-queue.md).
 
-`from queen import Message, Pushed, Queen, QueenError, Received, SyncQueen, SyncReceived`; the
-errors are in `queen.errors`. What is marked *async* is awaited. The classes whose names begin with
-`Sync` are the same client for programs without asyncio.
+`from queen import Message, Pushed, Queen, QueenError, Received, Window`, and `SyncQueen`,
+`SyncReceived`, `SyncWindow`; the errors are in `queen.errors`. What is marked *async* is awaited.
+The classes whose names begin with `Sync` are the same client for programs without asyncio.
+Streams, their consumers and windows answer to the names of the JavaScript client too:
+`stream.tumblingTime(60)` is `stream.tumbling_time(60)`. `Seconds` is a number or a `timedelta`.
 """
 
 
@@ -137,7 +161,8 @@ def _signature(function: Any) -> str:
         if one.kind is one.KEYWORD_ONLY and not named_only:
             shown.append("*")
             named_only = True
-        stars = "**" if one.kind is one.VAR_KEYWORD else ""
+        stars = _STARS.get(one.kind, "")
+        named_only = named_only or one.kind is one.VAR_POSITIONAL
         default = "" if one.default is one.empty else f" = {one.default!r}"
         shown.append(f"{stars}{one.name}: {one.annotation}{default}")
     returned = signature.return_annotation

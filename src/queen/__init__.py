@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from queen.client import Message, Pushed, Queen, Received
+from queen.client import Message, Pushed, Queen, Received, Window
 from queen.errors import QueenError
 
 if TYPE_CHECKING:
-    from queen.client import SyncQueen, SyncReceived
+    from queen.client import SyncQueen, SyncReceived, SyncWindow
 
 __version__ = "0.1.0"
 
@@ -20,6 +20,8 @@ __all__ = [
     "Received",
     "SyncQueen",
     "SyncReceived",
+    "SyncWindow",
+    "Window",
     "__version__",
 ]
 
@@ -29,6 +31,6 @@ if not TYPE_CHECKING:
         """Load the synchronous face when it is first asked for."""
         from queen import client
 
-        if name in ("SyncQueen", "SyncReceived"):
+        if name in ("SyncQueen", "SyncReceived", "SyncWindow"):
             return getattr(client, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

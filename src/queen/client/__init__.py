@@ -6,11 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 from queen.client.messages import Message, Pushed, Received
 from queen.client.queen import Queen
+from queen.client.streams.window import Window
 
 if TYPE_CHECKING:
+    from queen.client.streams.sync import SyncWindow
     from queen.client.sync import SyncQueen, SyncReceived
 
-__all__ = ["Message", "Pushed", "Queen", "Received", "SyncQueen", "SyncReceived"]
+__all__ = [
+    "Message",
+    "Pushed",
+    "Queen",
+    "Received",
+    "SyncQueen",
+    "SyncReceived",
+    "SyncWindow",
+    "Window",
+]
 
 if not TYPE_CHECKING:
     # Hidden from type checkers: to them every name would exist.
@@ -20,4 +31,8 @@ if not TYPE_CHECKING:
             from queen.client import sync
 
             return getattr(sync, name)
+        if name == "SyncWindow":
+            from queen.client.streams.sync import SyncWindow
+
+            return SyncWindow
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

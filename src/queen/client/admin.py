@@ -143,6 +143,16 @@ class Admin:
         """Take back a message whose time has not come."""
         return await self._delete("scheduled", queue, transaction_id)
 
+    # ---- streams ----
+
+    async def streams(self, **query: Any) -> Json:
+        """The streams with how far they are; `limit` and `offset`."""
+        return await self._get("resources", "streams", **query)
+
+    async def stream_stats(self) -> Json:
+        """Counts over all streams."""
+        return await self._get("resources", "streams", "stats")
+
     # ---- groups ----
 
     async def groups(self, **query: Any) -> Json:

@@ -47,13 +47,14 @@ class _Request(NamedTuple):
     path: str
     body: bytes
     content_type: bytes
+    accept: bytes = b""
 
     def text(self, server: Server, headers: bytes) -> bytes:
         """Return the request as it is sent to a server."""
-        about = b""
+        about = b"accept: %b\r\n" % self.accept if self.accept else b""
         if self.body:
             sizes = (self.content_type, len(self.body))
-            about = b"content-type: %b\r\ncontent-length: %d\r\n" % sizes
+            about += b"content-type: %b\r\ncontent-length: %d\r\n" % sizes
         head = f"{self.method} {self.path} HTTP/1.1\r\nhost: ".encode()
         return b"".join((head, server.host_header, b"\r\n", headers, about, b"\r\n", self.body))
 
@@ -154,9 +155,12 @@ class Cluster:
         return await _asked(server, opened, text, timeout_s, poll)
 
     @asynccontextmanager
-    async def stream(self, path: str, *, key: str = "") -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(
+        self, path: str, *, key: str = "", accept: bytes = b""
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Ask for a body that is read as it arrives; a broken one raises `Unreachable`."""
-        connection, head, parts = await self._open_stream(path, key)
+        request = _Request("GET", path, b"", JSON, accept)
+        connection, head, parts = await self._open_stream(request, key)
         try:
             if head.status not in _OK:
                 body = b"".join([part async for part in parts])
@@ -166,16 +170,15 @@ class Cluster:
             connection.close()
 
     async def _open_stream(
-        self, path: str, key: str
+        self, request: _Request, key: str
     ) -> tuple[Connection, Answer, AsyncIterator[bytes]]:
         """Ask the first server that answers."""
         answer_s = self._patience.answer_s
         for server in self._in_order(key):
-            request = _Request("GET", path, b"", JSON).text(server, self._headers)
             try:
                 connection = await server.connect(self._patience.connect_s)
                 async with _limited(server, answer_s):
-                    head, parts = await connection.stream(request)
+                    head, parts = await connection.stream(request.text(server, self._headers))
             except Unreachable as error:
                 self._leave_alone(server)
                 last = error

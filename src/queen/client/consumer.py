@@ -15,18 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
-import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Generic, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, Generic
 
 from queen.client.http import Poll
 from queen.client.iteration import Messages
 from queen.client.messages import AckItem, Delivered, M, ack_of
-from queen.client.signals import stopped_by_signals
+from queen.client.running import Runner
 from queen.errors import LeaseLost, QueenError
 
 if TYPE_CHECKING:
@@ -42,35 +39,19 @@ _ACK_EVERY = 100
 _ACK_EVERY_S = 0.1
 # What a pop that failed for good waits before it is tried again.
 _PAUSE_S = 1.0
-# How long a pop that was given up is heard out.
-_HEARD_OUT_S = 2.0
 
 
-class Consumer(Generic[M]):
+class Consumer(Runner, Generic[M]):
     """Awaited, it runs its handler; iterated over, it yields messages."""
 
     def __init__(self, queue: QueueBuilder, handler: Handler | None, *, signals: bool) -> None:
+        super().__init__(queue._queen, concurrency=queue._concurrency, signals=signals)
         self._queue = queue
         self._handler = handler
-        self._signals = signals
-        self._stopping = asyncio.Event()
         self._left = queue._limit
         self._lease_s = 0.0
         # When something was last handled.
         self._busy_at = time.monotonic()
-        self._threads: ThreadPoolExecutor | None = None
-        self.received = 0
-        self.handled = 0
-        self.failed = 0
-
-    def stop(self) -> None:
-        """Finish what is under way, give the rest back, take no more."""
-        self._stopping.set()
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether it was told to stop."""
-        return self._stopping.is_set()
 
     def __await__(self) -> Generator[Any, None, Consumer[M]]:
         return self.run().__await__()
@@ -82,17 +63,8 @@ class Consumer(Generic[M]):
         slots = asyncio.Semaphore(self._queue._concurrency)
         workers = [self._work(self._handler, slots) for _ in range(2 * self._queue._concurrency)]
         self._busy_at = time.monotonic()
-        try:
-            with self.stopped_by_signals():
-                await all_done(workers, self.stop)
-        finally:
-            if self._threads is not None:
-                self._threads.shutdown(wait=False)
+        await self._all_done(workers)
         return self
-
-    def stopped_by_signals(self) -> contextlib.AbstractContextManager[None]:
-        """Let signals stop it, if they were asked to."""
-        return stopped_by_signals(self.stop) if self._signals else contextlib.nullcontext()
 
     def __aiter__(self) -> Messages[M]:
         """Yield messages one at a time; asking for the next acks the last."""
@@ -101,28 +73,6 @@ class Consumer(Generic[M]):
     @property
     def is_at_limit(self) -> bool:
         return self._left == 0
-
-    def finish(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        work: Callable[[], Coroutine[Any, Any, None]],
-    ) -> None:
-        """Do the last work of a loop that was left; closing the client waits for it."""
-
-        def start() -> None:
-            task = loop.create_task(work())
-            self._queue._queen.endings.add(task)
-            task.add_done_callback(self._queue._queen.endings.discard)
-
-        try:
-            is_here = asyncio.get_running_loop() is loop
-        except RuntimeError:
-            is_here = False
-        if is_here:
-            start()
-        else:
-            # Garbage may be collected in any thread.
-            loop.call_soon_threadsafe(start)
 
     # ---- a worker ----
 
@@ -181,18 +131,7 @@ class Consumer(Generic[M]):
     async def _popped_unless_stopped(self, wait_s: float, size: int) -> list[Any]:
         """Pop. When told to stop meanwhile, take only what the server has sent already."""
         poll = Poll()
-        popping = asyncio.ensure_future(self._pop(wait_s, size, poll))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait((popping, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not popping.done():
-                is_asked = poll.connection is not None
-                poll.give_up()
-                await asyncio.wait((popping,), timeout=_HEARD_OUT_S if is_asked else 0)
-            return popping.result() if popping.done() else []
-        finally:
-            stopping.cancel()
-            popping.cancel()
+        return await self._unless_stopped(poll, self._pop(wait_s, size, poll)) or []
 
     async def _handled(self, handler: Handler, batch: list[Any]) -> list[AckItem]:
         """Give a batch to the handler; return what is still to be said of it."""
@@ -228,27 +167,6 @@ class Consumer(Generic[M]):
         self.handled += len(messages)
         await self._told(self._queue._on_success, messages)
         return None
-
-    async def _told(self, callback: Callable[..., Any] | None, *arguments: Any) -> None:
-        """Tell the user. What became of the message does not depend on how they take it."""
-        if callback is None:
-            return
-        try:
-            await self._called(callback, *arguments)
-        except Exception as error:
-            _log.warning("a callback failed: %s", type(error).__name__)
-
-    async def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a user's function: async in the loop, sync in a thread so that the loop goes on."""
-        if inspect.iscoroutinefunction(function):
-            return await cast("Awaitable[Any]", function(*arguments))
-        if self._threads is None:
-            # The loop's own threads are few, whatever concurrency was asked for.
-            self._threads = ThreadPoolExecutor(self._queue._concurrency, "queen-handler")
-        call = contextvars.copy_context().run
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._threads, call, function, *arguments)
-        return await result if inspect.isawaitable(result) else result
 
     async def settle(self, acks: list[AckItem]) -> None:
         if not acks or not self._queue._auto_ack:
@@ -295,23 +213,3 @@ def verdicts(messages: list[Any], error: Exception | str | None) -> list[AckItem
 
 def is_time_to_settle(acks: list[AckItem], sent_at: float) -> bool:
     return len(acks) >= _ACK_EVERY or time.monotonic() - sent_at > _ACK_EVERY_S
-
-
-async def all_done(work: Iterable[Coroutine[Any, Any, Any]], stop: Callable[[], None]) -> None:
-    """Wait for all; when one fails, stop the others in good order and raise its error."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    if not tasks:
-        return
-    try:
-        _, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        if others:
-            stop()
-            await asyncio.wait(others)
-    except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-    for error in [task.exception() for task in tasks]:
-        if error is not None:
-            raise error

@@ -23,7 +23,7 @@ import msgspec
 from queen.client.admin import Admin
 from queen.client.buffers import Buffers
 from queen.client.cluster import Cluster, Patience
-from queen.client.consumer import Consumer, all_done
+from queen.client.consumer import Consumer
 from queen.client.messages import (
     AckItem,
     Delivered,
@@ -36,7 +36,12 @@ from queen.client.payloads import encoded
 from queen.client.pushing import in_parts, is_plain, item_of
 from queen.client.queue import Queue
 from queen.client.refusals import understood
+from queen.client.running import all_done
 from queen.client.signals import stopped_by_signals
+from queen.client.streams.builder import Stream
+from queen.client.streams.consumer import StreamConsumer
+from queen.client.streams.processing import Processing
+from queen.client.streams.window import Window
 from queen.client.transaction import Transaction
 from queen.errors import LeaseLost, NotFound, UnsupportedMedia
 
@@ -91,7 +96,7 @@ class Queen:
         )
         self.buffers = Buffers(self)
         self.admin = Admin(self)
-        self.consumers: list[Consumer[Received]] = []
+        self.consumers: list[Consumer[Received] | Processing[Window]] = []
         # What loops that were left still have to say.
         self.endings: set[asyncio.Task[None]] = set()
         self._speaks_frames: bool | None = None
@@ -121,6 +126,14 @@ class Queen:
     def queue(self, name: str | None = None) -> Queue:
         """A queue; without a name, all queues of a namespace and task."""
         return Queue(self, name)
+
+    def stream(self, name: str, namespace: str = "") -> Stream:
+        """A stream: windows over queues, to define and to look at."""
+        return Stream(self, name, namespace)
+
+    def consumer(self, stream: str, group: str) -> StreamConsumer:
+        """A consumer of the windows of a stream; each group gets every window."""
+        return StreamConsumer(self, stream, group)
 
     def transaction(self) -> Transaction:
         """Acks and pushes that happen together: `async with queen.transaction() as transaction`."""

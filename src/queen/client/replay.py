@@ -47,12 +47,12 @@ async def replayed(
         name: instant(at) for name, at in (("fromTime", since), ("toTime", until)) if at is not None
     }
     async with queen.cluster.stream(f"{path}?{urlencode(query)}", key=queue) as parts:
-        async for frame in _frames(parts):
+        async for frame in frames(parts):
             for message in _messages(frame):
                 yield message
 
 
-async def _frames(parts: AsyncIterator[bytes]) -> AsyncIterator[Frame]:
+async def frames(parts: AsyncIterator[bytes]) -> AsyncIterator[Frame]:
     from queen.core.frame import frame_size, unpack_frames
 
     buffer = bytearray()

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -24,12 +24,15 @@ from queen.client.deadletters import (
     DeadLetterPage,
     DeadLetterQuery,
 )
-from queen.client.iteration import Messages
 from queen.client.messages import Delivered, Popped, Pushed
 from queen.client.queen import Queen
 from queen.client.queue import Queue, QueueBuilder
 from queen.client.replay import Stored
+from queen.client.running import Runner
 from queen.client.transaction import Transaction
+
+if TYPE_CHECKING:
+    from queen.client.streams.sync import SyncStream, SyncStreamConsumer
 
 T = TypeVar("T")
 
@@ -104,6 +107,10 @@ class SyncQueen:
             running.cancel()
             raise
 
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call something of the asyncio client in its own thread, and do not wait for it."""
+        self._loop.call_soon_threadsafe(function)
+
     def __enter__(self) -> SyncQueen:
         return self
 
@@ -132,6 +139,18 @@ class SyncQueen:
     def queue(self, name: str | None = None) -> SyncQueue:
         """A queue; without a name, all queues of a namespace and task."""
         return SyncQueue(self.asynchronous, name, self)
+
+    def stream(self, name: str, namespace: str = "") -> SyncStream:
+        """A stream: windows over queues, to define and to look at."""
+        from queen.client.streams.sync import SyncStream
+
+        return SyncStream(self.asynchronous, name, namespace, self)
+
+    def consumer(self, stream: str, group: str) -> SyncStreamConsumer:
+        """A consumer of the windows of a stream; each group gets every window."""
+        from queen.client.streams.sync import SyncStreamConsumer
+
+        return SyncStreamConsumer(self.asynchronous, stream, group, self)
 
     def transaction(self) -> SyncTransaction:
         """Acks and pushes that happen together: `with queen.transaction() as transaction`."""
@@ -179,14 +198,14 @@ class SyncQueen:
         return self.wait_for(self.asynchronous.request(method, path, body))
 
     @contextlib.contextmanager
-    def stopped_by_signals(self, consumer: Consumer[SyncReceived]) -> Iterator[None]:
+    def stopped_by_signals(self, consumer: Runner) -> Iterator[None]:
         """Let SIGTERM and SIGINT stop a consumer while the main thread waits for it."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def stop(*_: object) -> None:
-            self._loop.call_soon_threadsafe(consumer.stop)
+            self.call_soon(consumer.stop)
 
         numbers = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, stop) for number in numbers}
@@ -241,7 +260,8 @@ class SyncQueue(QueueBuilder):
 
     def __iter__(self) -> Iterator[SyncReceived]:
         """Yield messages one at a time; asking for the next one acks the last."""
-        return SyncMessages(self._owner, Consumer[SyncReceived](self, None, signals=False))
+        consumer = Consumer[SyncReceived](self, None, signals=False)
+        return SyncLoop(self._owner, consumer, consumer.__aiter__)
 
     def dlq(self) -> SyncDeadLetters:
         """The dead letters of this queue and group."""
@@ -253,46 +273,57 @@ class SyncQueue(QueueBuilder):
     ) -> Iterator[Stored]:
         """Read what is stored, in bulk and without a group: no cursor moves."""
         messages = self._asynchronous().replay(since=since, until=until)
-        while (message := self._owner.wait_for(_next(messages))) is not _END:
-            yield message
+        yield from each(self._owner, messages)
 
 
-class SyncMessages:
-    """Messages one at a time; leaving the loop settles as it does with `async for`."""
+class _Closed(Protocol):
+    """What an asyncio loop goes over, and has to be told when it is left."""
 
-    def __init__(self, queen: SyncQueen, consumer: Consumer[SyncReceived]) -> None:
+    async def aclose(self) -> None: ...
+
+
+class SyncLoop(Generic[T]):
+    """What an `async for` goes over, for a plain loop; leaving it early settles the same way."""
+
+    def __init__(self, queen: SyncQueen, runner: Runner, start: Callable[[], _Closed]) -> None:
         self._queen = queen
         self._signals = contextlib.ExitStack()
-        self._signals.enter_context(queen.stopped_by_signals(consumer))
-        self._messages: Messages[SyncReceived] = queen.wait_for(_iterated(consumer))
+        self._signals.enter_context(queen.stopped_by_signals(runner))
+        self._inner = queen.wait_for(_started(start))
         self._is_over = False
 
-    def __iter__(self) -> SyncMessages:
+    def __iter__(self) -> SyncLoop[T]:
         return self
 
-    def __next__(self) -> SyncReceived:
-        message = self._queen.wait_for(_next(self._messages))
-        if message is _END:
+    def __next__(self) -> T:
+        found = self._queen.wait_for(_next(self._inner))
+        if found is _END:
             self.close()
             raise StopIteration
-        return cast("SyncReceived", message)
+        return cast("T", found)
 
     def close(self) -> None:
         if not self._is_over:
             self._is_over = True
             self._signals.close()
-            self._queen.wait_for(self._messages.aclose())
+            self._queen.wait_for(self._inner.aclose())
 
     def __del__(self) -> None:
         self.close()
 
 
-async def _iterated(consumer: Consumer[SyncReceived]) -> Messages[SyncReceived]:
-    return consumer.__aiter__()
+async def _started(start: Callable[[], T]) -> T:
+    return start()
 
 
-async def _next(messages: Any) -> Any:
-    return await anext(messages, _END)
+def each(queen: SyncQueen, found: AsyncIterator[T]) -> Iterator[T]:
+    """Yield what an asynchronous iterator yields."""
+    while (one := queen.wait_for(_next(found))) is not _END:
+        yield one
+
+
+async def _next(found: Any) -> Any:
+    return await anext(found, _END)
 
 
 class SyncDeadLetters(DeadLetterFilter):

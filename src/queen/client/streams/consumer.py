@@ -1,0 +1,226 @@
+"""The fluent consumer of a stream: `queen.consumer("visits", "billing").process(handler)`.
+
+Every setter returns a new builder; `stop` stops whatever was started from any of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+import weakref
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+
+import msgspec
+
+from queen.client.consumer import Handler
+from queen.client.durations import Seconds, seconds_of
+from queen.client.http import Poll
+from queen.client.refusals import understood
+from queen.client.running import Runner
+from queen.client.spelling import EitherSpelling
+from queen.client.streams.builder import Stream
+from queen.client.streams.iteration import Windows
+from queen.client.streams.messages import Leased
+from queen.client.streams.processing import Processing
+from queen.client.streams.taking import Taker
+from queen.client.streams.window import LeasedWindow, Window
+from queen.client.texts import instant
+
+if TYPE_CHECKING:
+    from queen.client.queen import Queen
+
+Self = TypeVar("Self", bound="ConsumerBuilder[Any]")
+W = TypeVar("W", bound=LeasedWindow)
+H = TypeVar("H", bound=Handler)
+Done = Callable[[Any], Awaitable[None] | None]
+Failed = Callable[[Any, Exception], Awaitable[None] | None]
+
+
+class _Polled(msgspec.Struct):
+    window: Leased | None = None
+
+
+_polled = msgspec.json.Decoder(_Polled)
+
+
+class ConsumerBuilder(EitherSpelling, Generic[W]):
+    """How the windows of a stream are consumed."""
+
+    # What its windows are.
+    _kind: ClassVar[type[LeasedWindow]]
+
+    def __init__(self, queen: Queen, stream: str, group: str, owner: Any = None) -> None:
+        self._queen = queen
+        # The client its user has in hand.
+        self._owner = owner or queen
+        self.stream = stream
+        self.group = group
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._concurrency = 1
+        self._limit: int | None = None
+        self._idle_s: float | None = None
+        self._wait_s = 30.0
+        self._auto_ack = True
+        self._renews = True
+        self._loads = True
+        self._inline_bytes: int | None = None
+        self._mode: str | None = None
+        self._from: str | None = None
+        self._into: Any = None
+        self._on_success: Done | None = None
+        self._on_error: Failed | None = None
+        # Shared by all builders that were made from one.
+        self._started: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+    def _with(self: Self, **changes: Any) -> Self:
+        changed = copy.copy(self)
+        for name, value in changes.items():
+            setattr(changed, f"_{name}", value)
+        return changed
+
+    def concurrency(self: Self, windows: int) -> Self:
+        """Work on so many windows at once."""
+        return self._with(concurrency=windows)
+
+    def limit(self: Self, windows: int) -> Self:
+        """Stop after so many windows, over all workers."""
+        return self._with(limit=windows)
+
+    def idle(self: Self, duration: Seconds) -> Self:
+        """Stop when no window came for so long."""
+        return self._with(idle_s=seconds_of(duration))
+
+    def wait(self: Self, duration: Seconds) -> Self:
+        """How long one request waits for a window; 30 seconds unless told."""
+        return self._with(wait_s=seconds_of(duration))
+
+    def auto_ack(self: Self, wanted: bool = True) -> Self:
+        """Ack when the handler returns, nack when it raises (the default)."""
+        return self._with(auto_ack=wanted)
+
+    def renew_lease(self: Self, wanted: bool = True) -> Self:
+        """Prolong leases at half their time while a handler works (the default)."""
+        return self._with(renews=wanted)
+
+    def large(self: Self, wanted: bool = True) -> Self:
+        """Hand out large windows without their messages; `window.stream()` yields them."""
+        return self._with(loads=not wanted)
+
+    def max_inline_bytes(self: Self, size: int) -> Self:
+        """Above this a window is large: its messages are fetched apart from it."""
+        return self._with(inline_bytes=size)
+
+    def named(self: Self, name: str) -> Self:
+        """What operators see as the owner of a lease; host and process unless told."""
+        return self._with(name=name)
+
+    def subscription_mode(self: Self, mode: str) -> Self:
+        """Where a new group starts: `all` or `new`."""
+        return self._with(mode=mode)
+
+    def subscription_from(self: Self, start: str | datetime) -> Self:
+        """Where a new group starts: `now`, or a time."""
+        return self._with(**{"from": instant(start)})
+
+    def into(self: Self, kind: Any) -> Self:
+        """Decode payloads to a type; `message.data` is then of it."""
+        return self._with(into=kind)
+
+    def on_success(self: Self, callback: Done) -> Self:
+        """Call this with the window whenever a handler has returned."""
+        return self._with(on_success=callback)
+
+    def on_error(self: Self, callback: Failed) -> Self:
+        """Call this with the window and the error whenever a handler has raised."""
+        return self._with(on_error=callback)
+
+    # ---- asking ----
+
+    async def _poll(self, wait_s: float, poll: Poll | None = None) -> W | None:
+        """Lease the next window, without the messages of a large one."""
+        body = {
+            "streamName": self.stream,
+            "consumerGroup": self.group,
+            "timeout": round(wait_s * 1000),
+            "consumer": self._name,
+            "subscriptionMode": self._mode,
+            "subscriptionFrom": self._from,
+            "maxInlineBytes": self._inline_bytes,
+        }
+        answer = await self._queen.cluster.call(
+            "POST",
+            "/api/v1/stream/poll",
+            msgspec.json.encode({name: one for name, one in body.items() if one is not None}),
+            key=f"{self.stream}:{self.group}",
+            wait_s=wait_s,
+            poll=poll,
+        )
+        leased = understood(_polled, answer).window if answer.body else None
+        if leased is None:
+            return None
+        kind = cast("type[W]", self._kind)
+        return kind(leased, self._queen, owner=self._owner, into=self._into)
+
+    async def _poll_loaded(self, timeout: Seconds | None) -> W | None:
+        wait_s = self._wait_s if timeout is None else seconds_of(timeout)
+        window = await self._poll(wait_s)
+        if window is not None and self._loads:
+            await window._load()
+        return window
+
+    def _processing(self, handler: Handler, *, signals: bool) -> Processing[W]:
+        """Return a run of a handler that `stop` knows of from now on."""
+        run = Processing[W](self, handler, signals=signals)
+        self._started.add(run)
+        return run
+
+    def _taker(self, *, signals: bool) -> Taker[W]:
+        """Return what takes the windows of a loop; `stop` knows of it from now on."""
+        taker = Taker[W](self, signals=signals)
+        self._started.add(taker)
+        return taker
+
+    def _stop(self) -> None:
+        for run in list(self._started):
+            run.stop()
+
+
+class StreamConsumer(ConsumerBuilder[Window]):
+    """A consumer of a stream, for programs on asyncio."""
+
+    _kind = Window
+
+    def process(self, handler: Handler, *, signals: bool = True) -> Processing[Window]:
+        """Run a handler, sync or async, on every window: `await consumer.process(handler)`.
+
+        A window is acked when the handler returns and given back as failed when it raises. Its
+        lease is prolonged meanwhile; when it is lost all the same, an async handler is
+        cancelled, and a sync one can see `window.is_lost`. SIGTERM and SIGINT stop it in good
+        order.
+        """
+        return self._processing(handler, signals=signals)
+
+    def handler(self, handler: H) -> H:
+        """Register a handler; `await queen.run()` runs all of them. A decorator."""
+        self._queen.consumers.append(self._processing(handler, signals=False))
+        return handler
+
+    def __aiter__(self) -> Windows[Window]:
+        """Yield windows one at a time; asking for the next acks the last. A loop that is left
+        early gives the window at hand back as failed, unless it was acked."""
+        return Windows(self._taker(signals=True))
+
+    async def poll_window(self, timeout: Seconds | None = None) -> Window | None:
+        """Lease the next window, None when there is none in time. Ack it yourself."""
+        return await self._poll_loaded(timeout)
+
+    async def seek(self, to: datetime | str) -> None:
+        """Move the group to a time, to the `beginning` or to `now`."""
+        await Stream(self._queen, self.stream).seek(self.group, to)
+
+    def stop(self) -> None:
+        """Finish the windows that are worked on and take no more."""
+        self._stop()

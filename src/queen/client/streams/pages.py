@@ -1,0 +1,109 @@
+"""The messages of a large window, read as they lie in the database.
+
+A window too large to be sent along names ranges of offsets. Whole segments come over the wire,
+the first and the last of a range perhaps with messages beyond it, which are passed over here. A
+connection that breaks is opened again, and what was read is passed over too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import msgspec
+
+from queen.client.replay import frames
+from queen.client.streams.messages import WindowMessage
+from queen.errors import Unreachable
+
+if TYPE_CHECKING:
+    from queen.client.queen import Queen
+    from queen.client.streams.window import LeasedWindow
+    from queen.core.frame import Frame
+
+# How long it is tried without one more message, and the pause between two tries.
+_PATIENCE_S = 30.0
+_PAUSE_S = 0.5
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# Where a partition's next message is, and where the window ends in it.
+_Spans = dict[tuple[str, str], list[tuple[int, int]]]
+
+
+async def read_messages(queen: Queen, window: LeasedWindow) -> AsyncIterator[WindowMessage]:
+    """Yield the messages of a leased window, those of each partition in order."""
+    wanted = Wanted(window)
+    tried_until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            async for message in _read(queen, window.lease_id, wanted):
+                yield message
+                tried_until = time.monotonic() + _PATIENCE_S
+        except Unreachable:
+            if time.monotonic() > tried_until:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            return
+
+
+async def _read(queen: Queen, lease_id: str, wanted: Wanted) -> AsyncIterator[WindowMessage]:
+    from queen.core.frame import CONTENT_TYPE
+
+    path = f"/api/v1/stream/messages?{urlencode({'leaseId': lease_id})}"
+    async with queen.cluster.stream(path, key=lease_id, accept=CONTENT_TYPE.encode()) as parts:
+        async for frame in frames(parts):
+            for message in wanted.of(frame):
+                yield message
+
+
+class Wanted:
+    """Which messages of a window are still to be read."""
+
+    def __init__(self, window: LeasedWindow) -> None:
+        self._spans: _Spans = {}
+        for one in window.ranges:
+            span = (one.from_offset, one.to_offset)
+            self._spans.setdefault((one.queue, one.partition), []).append(span)
+        # The offset after the last one that was read, by partition.
+        self._read_to: dict[tuple[str, str], int] = {}
+
+    def of(self, frame: Frame) -> Iterator[WindowMessage]:
+        """Yield what is wanted of a frame."""
+        place = (frame.queue, frame.partition)
+        spans = self._spans.get(place, [])
+        for message in messages_of(frame):
+            is_inside = any(start <= message.offset < end for start, end in spans)
+            if is_inside and message.offset >= self._read_to.get(place, 0):
+                self._read_to[place] = message.offset + 1
+                yield message
+
+
+def messages_of(frame: Frame) -> Iterator[WindowMessage]:
+    """Yield the messages of a frame that are there."""
+    from queen.core.ids import message_id
+
+    segment = frame.segment()
+    deleted, traces = segment.column("deleted"), segment.column("traceId")
+    copies = segment.column("onlyGroup")
+    created = _EPOCH + timedelta(microseconds=frame.created_at_us)
+    named = zip(segment.transaction_ids(), segment.payloads(), strict=True)
+    for at, (name, payload) in enumerate(named):
+        # What was erased is gone, and a dead letter's copy has its original in the log.
+        if (deleted and deleted[at]) or (copies and copies[at]):
+            continue
+        offset = frame.base_offset + at
+        yield WindowMessage(
+            id=message_id(frame.partition_id, offset),
+            transaction_id=name,
+            trace_id=traces[at] if traces else None,
+            created_at=created,
+            queue=frame.queue,
+            partition=frame.partition,
+            offset=offset,
+            raw=msgspec.Raw(payload),
+        )

@@ -1,0 +1,89 @@
+"""Processing: a handler runs on windows, as many at once as were asked for.
+
+A worker polls a window, gives it to the handler and says what became of it, and keeps the lease
+alive all the while. When the lease is lost the work is worth nothing: somebody else has the
+window, and an ack would be refused. So an async handler is cancelled. A thread cannot be, so a
+sync handler is waited for, and nothing is said of its window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from queen.client.consumer import Handler
+from queen.client.streams.taking import Taker
+from queen.client.streams.window import LeasedWindow
+
+if TYPE_CHECKING:
+    from queen.client.streams.consumer import ConsumerBuilder
+
+W = TypeVar("W", bound=LeasedWindow)
+
+_log = logging.getLogger("queen.client")
+
+
+class Processing(Taker[W]):
+    """A handler at work on windows; awaited, it ends when it was stopped, at its limit, or idle
+    for too long. `received`, `handled`, `failed` and `lost` count windows."""
+
+    def __init__(self, consumer: ConsumerBuilder[Any], handler: Handler, *, signals: bool) -> None:
+        super().__init__(consumer, signals=signals)
+        self._handler = handler
+
+    def __await__(self) -> Generator[Any, None, Processing[W]]:
+        return self.run().__await__()
+
+    async def run(self) -> Processing[W]:
+        """Process windows until stopped, until the limit, or until idle for too long."""
+        await self._all_done(self._work() for _ in range(self._concurrency))
+        return self
+
+    async def _work(self) -> None:
+        while (window := await self.next_window()) is not None:
+            async with self.kept(window) as keeping:
+                try:
+                    error = await self._outcome_unless_lost(window, keeping)
+                except asyncio.CancelledError:
+                    self._give_back(window)
+                    raise
+                if keeping.done():
+                    self.lost += 1
+                    _log.warning("a lease was lost while its window was worked on; it comes again")
+                else:
+                    await self.settle(window, error)
+
+    async def _outcome_unless_lost(
+        self, window: W, keeping: asyncio.Future[None]
+    ) -> Exception | None:
+        """Run the handler until it ends or the lease is lost; return what it raised."""
+        handling = asyncio.ensure_future(self._outcome(window))
+        try:
+            await asyncio.wait((handling, keeping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not handling.done():
+                handling.cancel()
+                await asyncio.wait((handling,))
+        if handling.cancelled():
+            return RuntimeError("the handler was cancelled")
+        return handling.result()
+
+    async def _outcome(self, window: W) -> Exception | None:
+        try:
+            await self.load(window)
+            await self._called(self._handler, window)
+        except Exception as error:
+            self.failed += 1
+            _log.warning("a handler failed: %s", type(error).__name__)
+            await self._told(self._consumer._on_error, window, error)
+            return error
+        self.handled += 1
+        await self._told(self._consumer._on_success, window)
+        return None
+
+    def _give_back(self, window: W) -> None:
+        """Say that a window is free again; closing the client waits for it."""
+        loop = asyncio.get_running_loop()
+        self.finish(loop, lambda: self.settle(window, "the consumer was cancelled"))

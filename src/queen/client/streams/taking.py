@@ -1,0 +1,99 @@
+"""Taking windows: until the limit, until idle for too long, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from queen.client.http import Poll
+from queen.client.running import Runner
+from queen.client.streams.window import LeasedWindow
+from queen.errors import LeaseLost, QueenError
+
+if TYPE_CHECKING:
+    from queen.client.streams.consumer import ConsumerBuilder
+
+W = TypeVar("W", bound=LeasedWindow)
+
+_log = logging.getLogger("queen.client")
+
+# What a poll that failed in a way that may pass waits before the next.
+_PAUSE_S = 1.0
+
+
+class Taker(Runner, Generic[W]):
+    """Takes windows of a stream and says what became of them."""
+
+    def __init__(self, consumer: ConsumerBuilder[Any], *, signals: bool) -> None:
+        super().__init__(consumer._queen, concurrency=consumer._concurrency, signals=signals)
+        self._consumer = consumer
+        self._left = consumer._limit
+        # When a window was last in hand.
+        self._busy_at = time.monotonic()
+        # Windows whose lease was over before their handler.
+        self.lost = 0
+
+    async def next_window(self) -> W | None:
+        """Return the next window; None when it is time to end."""
+        while not self.is_stopping and self._left != 0:
+            wait_s = self._consumer._wait_s
+            if self._consumer._idle_s is not None:
+                wait_s = min(wait_s, self._busy_at + self._consumer._idle_s - time.monotonic())
+                if wait_s <= 0:
+                    return None
+            if self._left is not None:
+                self._left -= 1
+            poll = Poll()
+            window = await self._unless_stopped(poll, self._polled(wait_s, poll))
+            if window is not None:
+                self.received += 1
+                self._busy_at = time.monotonic()
+                return window
+            if self._left is not None:
+                self._left += 1
+        return None
+
+    async def _polled(self, wait_s: float, poll: Poll) -> W | None:
+        try:
+            return await self._consumer._poll(wait_s, poll)
+        except QueenError as error:
+            if poll.is_given_up:
+                return None
+            if not error.retryable:
+                raise
+            _log.warning("poll: %s", error)
+            await asyncio.sleep(_PAUSE_S)
+            return None
+
+    @contextlib.asynccontextmanager
+    async def kept(self, window: W) -> AsyncIterator[asyncio.Future[None]]:
+        """Keep a lease alive, if it is to be; what is yielded ends when the lease is lost."""
+        if self._consumer._renews:
+            async with window._kept() as keeping:
+                yield keeping
+        else:
+            yield asyncio.get_running_loop().create_future()
+
+    async def load(self, window: W) -> None:
+        """Fetch the messages of a large window, if they are wanted."""
+        if self._consumer._loads:
+            await window._load()
+
+    async def settle(self, window: LeasedWindow, error: Exception | str | None) -> None:
+        """Ack or nack a window, unless its handler has said so itself."""
+        self._busy_at = time.monotonic()
+        if window.is_settled or not self._consumer._auto_ack:
+            return
+        try:
+            await window._ack(error is None, error)
+        except LeaseLost:
+            self.lost += 1
+            _log.warning("a window was no longer leased to us; it comes again")
+        except QueenError as failure:
+            if not failure.retryable:
+                raise
+            _log.warning("a window could not be settled; it comes again: %s", failure)

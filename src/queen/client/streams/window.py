@@ -1,0 +1,295 @@
+"""A window in the hands of its consumer: what is in it, and what becomes of it.
+
+`all_messages` is what the window holds and never changes. `messages` is a working copy that
+`filter` narrows and `reset` restores; groups, aggregates and joins are over the working copy.
+
+What `push` collects is sent with the ack and stored together with it, or not at all: whoever
+reads the results sees those of every window once, however often the window was tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from queen.client.messages import Message, Pushed, error_text, messages_of
+from queen.client.payloads import encoded
+from queen.client.pushing import item_of
+from queen.client.spelling import EitherSpelling
+from queen.client.streams.aggregates import aggregated
+from queen.client.streams.fields import Field
+from queen.client.streams.grouping import NULL_KEY, How, Joined, grouped, joined
+from queen.client.streams.messages import Leased, Range, WindowMessage
+from queen.client.streams.pages import read_messages
+from queen.client.streams.renewal import kept_alive
+from queen.errors import LeaseLost, NotFound
+
+if TYPE_CHECKING:
+    from queen.client.queen import Queen
+
+Self = TypeVar("Self", bound="LeasedWindow")
+
+_DEFAULT_PARTITION = "Default"
+
+
+class LeasedWindow(EitherSpelling):
+    """What a window is, however its consumer speaks to the broker."""
+
+    def __init__(
+        self, leased: Leased, queen: Queen, *, owner: Any = None, into: Any = None
+    ) -> None:
+        self._queen = queen
+        # Whom it speaks to: the client its consumer has in hand.
+        self._owner = owner or queen
+        self._into = into
+        self.stream_name: str = leased.stream
+        self.consumer_group: str = leased.consumer_group
+        self.id: str = leased.id
+        self.lease_id: str = leased.lease_id
+        self.key: str = leased.key
+        self.start: datetime = leased.start
+        self.end: datetime = leased.end
+        self.attempt: int = leased.attempt
+        self.count: int = leased.count
+        self.bytes: int = leased.bytes
+        self.lost: int = leased.lost
+        self.ranges: tuple[Range, ...] = tuple(leased.ranges)
+        self.lease_s: float = leased.lease_timeout_ms / 1000
+        # By our own monotonic clock, which no one sets: the lease is good until then.
+        self._good_until = time.monotonic() + self.lease_s
+        self._all: tuple[WindowMessage, ...] | None = None
+        self._working: list[WindowMessage] = []
+        self._pushes: list[dict[str, Any]] = []
+        self._is_settled = self._is_lost = False
+        if not isinstance(leased.messages, str):
+            self._hold(leased.messages)
+
+    def __repr__(self) -> str:
+        span = f"{self.start:%Y-%m-%dT%H:%M:%S} to {self.end:%Y-%m-%dT%H:%M:%S}"
+        return f"{type(self).__name__}({self.stream_name} {self.key!r} {span}, {self.count})"
+
+    def _hold(self, messages: list[WindowMessage]) -> None:
+        if self._into is not None:
+            for message in messages:
+                msgspec.structs.force_setattr(message, "_into", self._into)
+        self._all = tuple(messages)
+        self._working = list(messages)
+
+    # ---- what is in it ----
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the messages are here; those of a large window are fetched when asked for."""
+        return self._all is not None
+
+    @property
+    def all_messages(self) -> tuple[WindowMessage, ...]:
+        """All messages of the window, oldest first."""
+        if self._all is None:
+            raise RuntimeError(
+                "the messages of this large window are not here yet: load() fetches them all, "
+                "stream() yields them one by one"
+            )
+        return self._all
+
+    @property
+    def messages(self) -> list[WindowMessage]:
+        """The working copy: what is left after `filter`."""
+        return self._working if self.is_loaded else list(self.all_messages)
+
+    @messages.setter
+    def messages(self, messages: list[WindowMessage]) -> None:
+        self._working = messages
+
+    @property
+    def size(self) -> int:
+        """How many messages are left in the working copy."""
+        return len(self.messages)
+
+    @property
+    def original_size(self) -> int:
+        """How many messages the window has."""
+        return len(self.all_messages)
+
+    def filter(self: Self, keep: Callable[[WindowMessage], Any]) -> Self:
+        """Narrow the working copy to the messages that a function says yes to."""
+        self._working = [message for message in self.messages if keep(message)]
+        return self
+
+    def reset(self: Self) -> Self:
+        """Make the working copy whole again."""
+        self._working = list(self.all_messages)
+        return self
+
+    def group_by(self, field: Field, *, null_key: Any = NULL_KEY) -> dict[Any, list[WindowMessage]]:
+        """Return messages by the value of a field: a path as `data.user`, or a function.
+
+        Keys are the values themselves, so 7 and "7" are two groups; objects and arrays are
+        their JSON. Messages without the field, or with null in it, are under `null_key`; 0,
+        false and "" are values like any other. Give another `null_key` where "null_key" may be
+        a value, as `null_key=None`. As in any dict of Python, true and 1 are one key.
+        """
+        return grouped(self.messages, field, null_key)
+
+    def aggregate(self, spec: dict[str, Any] | None = None, /, **more: Any) -> dict[str, Any]:
+        """Return sums and the like: `aggregate(count=True, sum=["data.amount"], p95=["data.ms"])`.
+
+        There are `count`, `sum`, `avg`, `min`, `max`, `distinct` (how many different values) and
+        `p0` to `p100`, exact and by nearest rank; `{"p99.9": [...]}` as a dict. All but `count`
+        take paths and return a dict by path. What is absent or no number is passed over; of no
+        numbers the sum is 0 and the others are None.
+        """
+        return aggregated(self.messages, {**(spec or {}), **more})
+
+    def join(
+        self,
+        left_queue: str,
+        right_queue: str,
+        on: Field | tuple[Field, Field],
+        how: How = "inner",
+    ) -> list[Joined]:
+        """Return the pairs of messages of two queues with the same value in a field.
+
+        `on` is one field, or one for each side. With `how="left"` a message of the left queue
+        without a match comes with None. A message without a value matches nothing.
+        """
+        lefts = [one for one in self.messages if one.queue == left_queue]
+        rights = [one for one in self.messages if one.queue == right_queue]
+        return list(joined(lefts, rights, on, how))
+
+    # ---- what becomes of it ----
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this program has said what became of it; a consumer then leaves it alone."""
+        return self._is_settled
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its lease is over: somebody else may be at work on it, so drop it."""
+        is_over = self.lease_s > 0 and time.monotonic() > self._good_until
+        return not self._is_settled and (self._is_lost or is_over)
+
+    def push(
+        self: Self,
+        queue: str,
+        items: Any,
+        *,
+        partition: str | None = None,
+        transaction_id: str | None = None,
+        trace_id: str | None = None,
+    ) -> Self:
+        """Push payloads with the ack: stored together with it, or not at all.
+
+        One payload, or a list of them; `Message` gives a payload an id or a time.
+        """
+        if transaction_id is not None or trace_id is not None:
+            items = Message(items, transaction_id=transaction_id, trace_id=trace_id)
+        for one in messages_of(items):
+            lane = one.partition or partition or _DEFAULT_PARTITION
+            self._pushes.append(item_of(queue, lane, one, encoded(one.data)))
+        return self
+
+    async def _ack(self, success: bool, error: str | BaseException | None) -> list[Pushed]:
+        body: dict[str, Any] = {
+            "windowId": self.id,
+            "leaseId": self.lease_id,
+            "success": success,
+        }
+        if error is not None:
+            body["error"] = error_text(error)
+        if success and self._pushes:
+            body["push"] = self._pushes
+        try:
+            answer = await self._queen.post("/api/v1/stream/ack", body)
+        except LeaseLost:
+            self._is_lost = True
+            raise
+        self._is_settled = True
+        return msgspec.convert(answer.get("pushed") or [], list[Pushed])
+
+    async def _renew(self, ms: int | None) -> datetime:
+        extend_ms = round(self.lease_s * 1000) if ms is None else ms
+        sent_at = time.monotonic()
+        body = {"leaseId": self.lease_id, "extend_ms": extend_ms}
+        try:
+            answer = await self._queen.post("/api/v1/stream/renew-lease", body)
+        except (LeaseLost, NotFound) as error:
+            self._is_lost = True
+            raise LeaseLost(error.message) from None
+        self._good_until = sent_at + extend_ms / 1000
+        return datetime.fromisoformat(answer["lease_expires_at"])
+
+    async def _load(self: Self) -> Self:
+        if self._all is None:
+            messages = [message async for message in read_messages(self._queen, self)]
+            messages.sort(key=lambda one: (one.created_at, one.queue, one.partition, one.offset))
+            self._hold(messages)
+        return self
+
+    async def _read(self) -> AsyncIterator[WindowMessage]:
+        """Yield the messages, without keeping those that are not here."""
+        if self._all is not None:
+            for message in self._all:
+                yield message
+            return
+        async for message in read_messages(self._queen, self):
+            if self._into is not None:
+                msgspec.structs.force_setattr(message, "_into", self._into)
+            yield message
+
+    @contextlib.asynccontextmanager
+    async def _kept(self) -> AsyncIterator[asyncio.Task[None]]:
+        renewing = asyncio.create_task(kept_alive(self))
+        try:
+            yield renewing
+        finally:
+            renewing.cancel()
+
+
+class Window(LeasedWindow):
+    """A window, leased to this consumer for a while.
+
+    `id`, `key` (a partition's name, or `__GLOBAL__`), `start` and `end` (half-open), `count` and
+    `bytes` of its messages, `lost` (messages that retention removed before they were read),
+    `attempt` (counted from 1), `lease_id`, `lease_s`, `stream_name`, `consumer_group`, and
+    `ranges`: what it holds of each partition.
+    """
+
+    async def ack(
+        self, success: bool = True, error: str | BaseException | None = None
+    ) -> list[Pushed]:
+        """Say that it is done, and store what `push` collected; or that it failed, and is to be
+        tried again. Raises `LeaseLost` when it is no longer ours to say."""
+        return await self._ack(success, error)
+
+    async def nack(self, error: str | BaseException | None = None) -> None:
+        """Give it back as failed: it is retried, and in the end a dead window."""
+        await self._ack(False, error)
+
+    async def renew(self, ms: int | None = None) -> datetime:
+        """Prolong the lease by so many milliseconds from now; return until when it lasts."""
+        return await self._renew(ms)
+
+    def kept_alive(self) -> contextlib.AbstractAsyncContextManager[asyncio.Task[None]]:
+        """Prolong the lease at half its time: `async with window.kept_alive(): ...`. A consumer
+        does so by itself; this is for windows of `poll_window`."""
+        return self._kept()
+
+    async def load(self) -> Window:
+        """Fetch the messages of a large window; does nothing when they are here."""
+        return await self._load()
+
+    def stream(self) -> AsyncIterator[WindowMessage]:
+        """Yield the messages one by one, a large window's without having all at once.
+
+        Those of one partition come in order; those of several partitions come as they are
+        stored, which may not be the order of their times.
+        """
+        return self._read()
