@@ -14,6 +14,15 @@ _MOST = 1000
 
 def queue_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the queues that begin so."""
+    return _names(context, incomplete, "queues")
+
+
+def stream_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the streams that begin so."""
+    return _names(context, incomplete, "streams")
+
+
+def _names(context: typer.Context, incomplete: str, what: str) -> list[str]:
     from queen.cli.connection import urls_of
     from queen.client import Queen
     from queen.errors import QueenError
@@ -22,8 +31,8 @@ def queue_names(context: typer.Context, incomplete: str) -> list[str]:
 
     async def names() -> list[str]:
         async with Queen(urls_of(given.get("url")), token=given.get("token"), retry_s=0) as queen:
-            answer = await queen.admin.queues(limit=_MOST)
-            return [one["name"] for one in answer["queues"]]
+            answer = await getattr(queen.admin, what)(limit=_MOST)
+            return [one["name"] for one in answer[what]]
 
     with contextlib.suppress(QueenError, ValueError, TimeoutError):
         found = asyncio.run(asyncio.wait_for(names(), _PATIENCE_S))

@@ -15,8 +15,10 @@ from queen.cli.read import pop, tail
 from queen.cli.replay import replay
 from queen.cli.serve import serve
 from queen.cli.status import status
+from queen.cli.streams import stream
 from queen.cli.token import token
 from queen.cli.trace import trace
+from queen.cli.windows import window
 
 app = typer.Typer(
     name="queen",
@@ -30,6 +32,8 @@ for command in (serve, push, pop, tail, replay, seek, status, bench, demo):
 app.add_typer(queue, name="queue")
 app.add_typer(group, name="group")
 app.add_typer(dlq, name="dlq")
+app.add_typer(stream, name="stream")
+app.add_typer(window, name="window")
 app.add_typer(trace, name="trace")
 app.add_typer(token, name="token")
 

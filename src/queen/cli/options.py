@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from queen.cli.complete import queue_names
+from queen.cli.complete import queue_names, stream_names
 
 Host = Annotated[str, typer.Option(envvar=["QUEEN_HOST", "HOST"], help="Address to listen on.")]
 Port = Annotated[
@@ -175,6 +175,9 @@ Json = Annotated[bool, typer.Option("--json", help="NDJSON also on a terminal.")
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 QueueName = Annotated[
     str, typer.Argument(metavar="QUEUE", autocompletion=queue_names, help="The name of a queue.")
+]
+StreamName = Annotated[
+    str, typer.Argument(metavar="STREAM", autocompletion=stream_names, help="The name of a stream.")
 ]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The name of a consumer group.")]
 OfGroup = Annotated[str | None, typer.Option("--group", "-g", help="For this consumer group.")]

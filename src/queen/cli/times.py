@@ -26,5 +26,15 @@ def parse_time(option: str, text: str) -> datetime:
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
+def parse_duration(option: str, text: str) -> float:
+    """Return the seconds that were meant: 90, 1.5, 90s, 15m, 2h, 7d."""
+    given = _AGO.fullmatch(text if text[-1:].isalpha() else f"{text}s")
+    if given is None:
+        raise typer.BadParameter(
+            f"{text!r} is no duration: write seconds, or 90s, 15m, 2h, 7d", param_hint=option
+        )
+    return timedelta(**{_UNITS[given[2]]: float(given[1])}).total_seconds()
+
+
 def parse_optional(option: str, text: str | None) -> datetime | None:
     return None if text is None else parse_time(option, text)

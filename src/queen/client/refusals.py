@@ -54,7 +54,7 @@ def error_of(answer: Answer) -> errors.QueenError:
     error = kind.__new__(kind)
     errors.QueenError.__init__(error, message)
     error.details = dict(details)
-    for name in ("queue", "left"):
+    for name in ("queue", "left", "differs"):
         if name in details:
             setattr(error, name, details[name])
     if "maxSize" in details:

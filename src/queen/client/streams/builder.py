@@ -161,8 +161,8 @@ class Stream(StreamBuilder):
         limit: int = 100,
         offset: int = 0,
     ) -> list[Json]:
-        """Return its windows; with a group, what state they are in for it: `waiting`, `ready`,
-        `leased`, `retrying` or `done`."""
+        """Return its windows; with a group, what state they are in for it: `planned`, `waiting`,
+        `ready`, `leased`, `retrying`, `done` or `dead`."""
         query = {"group": group, "key": key, "state": state, "limit": limit, "offset": offset}
         return await self._rows("windows", **query)
 
@@ -178,11 +178,16 @@ class Stream(StreamBuilder):
 
     async def delete_group(self, group: str) -> bool:
         """Forget how far a group is; false when there was none."""
-        try:
-            await self._queen.request("DELETE", self._path("consumers", group))
-        except NotFound:
-            return False
-        return True
+        answer = await self._queen.request("DELETE", self._path("consumers", group))
+        return bool(answer["existed"])
+
+    async def pause(self, group: str) -> None:
+        """Give a group no more windows until it is resumed."""
+        await self._queen.post(self._path("consumers", group, "pause"), {})
+
+    async def resume(self, group: str) -> None:
+        """Let a paused group go on."""
+        await self._queen.post(self._path("consumers", group, "resume"), {})
 
     async def dead(
         self, group: str | None = None, *, limit: int = 100, offset: int = 0

@@ -47,7 +47,7 @@ class Processing(Taker[W]):
                 try:
                     error = await self._outcome_unless_lost(window, keeping)
                 except asyncio.CancelledError:
-                    self._give_back(window)
+                    self.finish(asyncio.get_running_loop(), lambda: self.give_back(window))
                     raise
                 if keeping.done():
                     self.lost += 1
@@ -82,8 +82,3 @@ class Processing(Taker[W]):
         self.handled += 1
         await self._told(self._consumer._on_success, window)
         return None
-
-    def _give_back(self, window: W) -> None:
-        """Say that a window is free again; closing the client waits for it."""
-        loop = asyncio.get_running_loop()
-        self.finish(loop, lambda: self.settle(window, "the consumer was cancelled"))

@@ -36,6 +36,10 @@ class SyncWindow(LeasedWindow):
         """Give it back as failed: it is retried, and in the end a dead window."""
         self._owner.wait_for(self._ack(False, error))
 
+    def give_back(self) -> None:
+        """Give it back without fault: it comes again at once and nothing is counted."""
+        self._owner.wait_for(self._give_back())
+
     def renew(self, ms: int | None = None) -> datetime:
         """Prolong the lease by so many milliseconds from now; return until when it lasts."""
         return self._owner.wait_for(self._renew(ms))
@@ -102,6 +106,14 @@ class SyncStream(StreamBuilder):
     def delete_group(self, group: str) -> bool:
         """Forget how far a group is; false when there was none."""
         return self._owner.wait_for(self._asynchronous().delete_group(group))
+
+    def pause(self, group: str) -> None:
+        """Give a group no more windows until it is resumed."""
+        self._owner.wait_for(self._asynchronous().pause(group))
+
+    def resume(self, group: str) -> None:
+        """Let a paused group go on."""
+        self._owner.wait_for(self._asynchronous().resume(group))
 
     def dead(self, group: str | None = None, *, limit: int = 100, offset: int = 0) -> list[Json]:
         """Return the windows that a group, or any, has given up on, and why."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -23,6 +24,7 @@ _log = logging.getLogger("queen.client")
 
 # What a poll that failed in a way that may pass waits before the next.
 _PAUSE_S = 1.0
+_NO_WAIT_S = 0.1
 
 
 class Taker(Runner, Generic[W]):
@@ -40,16 +42,17 @@ class Taker(Runner, Generic[W]):
     async def next_window(self) -> W | None:
         """Return the next window; None when it is time to end."""
         while not self.is_stopping and self._left != 0:
-            wait_s = self._consumer._wait_s
-            if self._consumer._idle_s is not None:
-                wait_s = min(wait_s, self._busy_at + self._consumer._idle_s - time.monotonic())
-                if wait_s <= 0:
-                    return None
+            left_s = self._idle_left_s()
+            if left_s <= 0:
+                return None
             if self._left is not None:
                 self._left -= 1
             poll = Poll()
-            window = await self._unless_stopped(poll, self._polled(wait_s, poll))
-            if window is not None:
+            asking = self._polled(min(self._consumer._wait_s, left_s), poll)
+            window = await self._unless_stopped(poll, asking)
+            if window is not None and self._stopping.is_set():
+                await self.give_back(window)
+            elif window is not None:
                 self.received += 1
                 self._busy_at = time.monotonic()
                 return window
@@ -57,9 +60,14 @@ class Taker(Runner, Generic[W]):
                 self._left += 1
         return None
 
+    def _idle_left_s(self) -> float:
+        """Return how long to go on without a window."""
+        idle_s = self._consumer._idle_s
+        return math.inf if idle_s is None else self._busy_at + idle_s - time.monotonic()
+
     async def _polled(self, wait_s: float, poll: Poll) -> W | None:
         try:
-            return await self._consumer._poll(wait_s, poll)
+            window: W | None = await self._consumer._poll(wait_s, poll)
         except QueenError as error:
             if poll.is_given_up:
                 return None
@@ -68,6 +76,10 @@ class Taker(Runner, Generic[W]):
             _log.warning("poll: %s", error)
             await asyncio.sleep(_PAUSE_S)
             return None
+        if window is None and self._consumer._wait_s == 0:
+            # Whoever does not wait at the server does not ask it without a pause either.
+            await asyncio.sleep(_NO_WAIT_S)
+        return window
 
     @contextlib.asynccontextmanager
     async def kept(self, window: W) -> AsyncIterator[asyncio.Future[None]]:
@@ -82,6 +94,13 @@ class Taker(Runner, Generic[W]):
         """Fetch the messages of a large window, if they are wanted."""
         if self._consumer._loads:
             await window._load()
+
+    async def give_back(self, window: W) -> None:
+        """Give a window back that nobody has begun with, or will finish."""
+        if window.is_settled or not self._consumer._auto_ack:
+            return
+        with contextlib.suppress(QueenError):
+            await window._give_back()
 
     async def settle(self, window: LeasedWindow, error: Exception | str | None) -> None:
         """Ack or nack a window, unless its handler has said so itself."""

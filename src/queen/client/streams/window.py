@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Self = TypeVar("Self", bound="LeasedWindow")
 
 _DEFAULT_PARTITION = "Default"
+# What a server keeps of an error's text.
+_MOST_ERROR = 10_000
 
 
 class LeasedWindow(EitherSpelling):
@@ -197,15 +199,16 @@ class LeasedWindow(EitherSpelling):
         return self
 
     async def _ack(self, success: bool, error: str | BaseException | None) -> list[Pushed]:
-        body: dict[str, Any] = {
-            "windowId": self.id,
-            "leaseId": self.lease_id,
-            "success": success,
-        }
-        if error is not None:
-            body["error"] = error_text(error)
-        if success and self._pushes:
-            body["push"] = self._pushes
+        text = error_text(error)
+        told = {"error": text[:_MOST_ERROR]} if text is not None else {}
+        pushes = {"push": self._pushes} if success and self._pushes else {}
+        return await self._settle({"success": success, **told, **pushes})
+
+    async def _give_back(self) -> None:
+        await self._settle({"success": False, "release": True})
+
+    async def _settle(self, verdict: dict[str, Any]) -> list[Pushed]:
+        body = {"windowId": self.id, "leaseId": self.lease_id, **verdict}
         try:
             answer = await self._queen.post("/api/v1/stream/ack", body)
         except LeaseLost:
@@ -229,7 +232,8 @@ class LeasedWindow(EitherSpelling):
     async def _load(self: Self) -> Self:
         if self._all is None:
             messages = [message async for message in read_messages(self._queen, self)]
-            messages.sort(key=lambda one: (one.created_at, one.queue, one.partition, one.offset))
+            # As in a window that comes with its messages; an id is a partition and an offset.
+            messages.sort(key=lambda one: (one.created_at, one.id))
             self._hold(messages)
         return self
 
@@ -272,6 +276,10 @@ class Window(LeasedWindow):
     async def nack(self, error: str | BaseException | None = None) -> None:
         """Give it back as failed: it is retried, and in the end a dead window."""
         await self._ack(False, error)
+
+    async def give_back(self) -> None:
+        """Give it back without fault: it comes again at once and nothing is counted."""
+        await self._give_back()
 
     async def renew(self, ms: int | None = None) -> datetime:
         """Prolong the lease by so many milliseconds from now; return until when it lasts."""

@@ -1,0 +1,165 @@
+"""`queen window tail`: windows as a consumer gets them."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import Annotated, Any
+
+import typer
+
+from queen.cli import options as cli
+from queen.cli.connection import with_queen
+from queen.cli.exits import say, until_interrupted
+from queen.cli.output import Output
+from queen.cli.times import parse_time
+from queen.client import Queen, Window
+from queen.client.payloads import encoded
+from queen.client.streams.consumer import StreamConsumer
+from queen.client.streams.messages import WindowMessage
+from queen.errors import LeaseLost, NotFound, QueenError
+
+window = typer.Typer(help="Follow the windows of a stream.", no_args_is_help=True)
+
+_WAIT_S = 30.0
+
+From = Annotated[
+    str | None, typer.Option("--from", help="Where to start: beginning, now (default), or a time.")
+]
+Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Whether they are done once printed.")]
+Messages = Annotated[bool, typer.Option("--messages", "-m", help="Print their messages too.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="End after so many windows.")]
+
+
+@window.command()
+def tail(
+    stream: cli.StreamName,
+    group: cli.OfGroup = None,
+    start: From = None,
+    ack: Ack = True,
+    messages: Messages = False,
+    limit: Limit = None,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Follow the windows of a stream until Ctrl-C, one line each.
+
+    With --group they are that group's, and done once printed; with --no-ack they are kept until
+    the end and then given back. Without --group, a group is made for this and deleted at the end:
+    nobody else misses anything.
+    """
+    if group is not None and start is not None:
+        raise typer.BadParameter(
+            "a group has its own place: see `queen stream seek`", param_hint="--from"
+        )
+    since = None if start in (None, "beginning", "now") else parse_time("--from", start or "")
+    output = Output(as_json)
+
+    async def work(queen: Queen) -> None:
+        name = group or f"tail-{uuid.uuid4().hex[:12]}"
+        consumer = queen.consumer(stream, name).large().named("queen window tail")
+        if since is not None:
+            consumer = consumer.subscription_from(since)
+        elif group is None:
+            consumer = consumer.subscription_mode("all" if start == "beginning" else "new")
+        try:
+            await _follow(consumer, Shown(output, with_messages=messages), limit, ack)
+        finally:
+            if group is None:
+                await _forget(queen, stream, name)
+
+    with until_interrupted():
+        with_queen(url, token, work)
+
+
+async def _forget(queen: Queen, stream: str, group: str) -> None:
+    try:
+        await queen.stream(stream).delete_group(group)
+    except NotFound:
+        return
+    except QueenError as error:
+        say(f"queen: the group {group} of {stream} stays: {error.message}")
+
+
+async def _follow(consumer: StreamConsumer, shown: Shown, limit: int | None, ack: bool) -> None:
+    """Print what comes, and ack it then: what could not be printed comes again."""
+    wait_s, left = 0.0, limit
+    async with contextlib.AsyncExitStack() as held:
+        while left != 0:
+            leased = await consumer.poll_window(wait_s)
+            if not wait_s:
+                # The group exists from here on: whatever is pushed now is seen.
+                say(f"following {consumer.stream}; Ctrl-C ends it")
+                wait_s = _WAIT_S
+            if leased is None:
+                continue
+            async with contextlib.AsyncExitStack() as lease:
+                await lease.enter_async_context(leased.kept_alive())
+                lease.push_async_callback(_give_back, leased)
+                await shown.show(leased)
+                if ack:
+                    # Somebody has read so slowly that the lease is over: it comes again.
+                    with contextlib.suppress(LeaseLost):
+                        await leased.ack()
+                else:
+                    await held.enter_async_context(lease.pop_all())
+            left = None if left is None else left - 1
+
+
+async def _give_back(leased: Window) -> None:
+    if not leased.is_settled:
+        with contextlib.suppress(QueenError):
+            await leased.give_back()
+
+
+class Shown:
+    """How windows are printed: a line each, and under it its messages if they are wanted."""
+
+    def __init__(self, output: Output, *, with_messages: bool) -> None:
+        self._output = output
+        self._with_messages = with_messages
+
+    async def show(self, leased: Window) -> None:
+        if not self._output.is_table:
+            row = _row(leased)
+            if self._with_messages:
+                await leased.load()
+                row["messages"] = [_message(one) for one in leased.all_messages]
+            self._output.lines([row])
+            return
+        self._output.text(_line(leased))
+        if self._with_messages:
+            async for one in leased.stream():
+                at = one.created_at.astimezone().strftime("%H:%M:%S")
+                place = f"{one.queue}/{one.partition}:{one.offset}"
+                self._output.text(f"  {at} {place} {encoded(one.raw).decode()}")
+
+
+def _row(leased: Window) -> dict[str, Any]:
+    names = ("id", "key", "start", "end", "count", "bytes", "lost", "attempt")
+    return {
+        "stream": leased.stream_name,
+        "consumerGroup": leased.consumer_group,
+        **{name: getattr(leased, name) for name in names},
+    }
+
+
+def _message(one: WindowMessage) -> dict[str, Any]:
+    return {
+        "queue": one.queue,
+        "partition": one.partition,
+        "offset": one.offset,
+        "transactionId": one.transaction_id,
+        "traceId": one.trace_id,
+        "createdAt": one.created_at,
+        "data": one.raw,
+    }
+
+
+def _line(leased: Window) -> str:
+    start, end = (at.astimezone().strftime("%H:%M:%S") for at in (leased.start, leased.end))
+    notes = [f"{leased.count:,} messages", f"{leased.bytes:,} bytes"]
+    notes += [f"{leased.lost:,} lost"] if leased.lost else []
+    notes += [f"attempt {leased.attempt}"] if leased.attempt > 1 else []
+    return f"{start} to {end} {leased.key}  {', '.join(notes)}"
