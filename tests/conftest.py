@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import uuid
@@ -20,18 +19,27 @@ from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import migrate
 from queen.storage.tuning import settings_for
 from tests.api import Api
+from tests.ports import free_port
 
 _READY = "queen ready on "
 _MEMORY_BYTES = 2 * 1024**3
 # Of the servers of the tests, and of nobody else.
 ENCRYPTION_KEY = "0123456789abcdef" * 4
+# With several workers, each of these folders is the work of one of them: it starts something
+# that is not worth starting twice, a JVM or the processes of the original clients.
+_FOLDERS_OF_ONE_WORKER = {"originals", "spark"}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def pytest_itemcollected(item: pytest.Item) -> None:
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    if folder in _FOLDERS_OF_ONE_WORKER:
+        item.add_marker(pytest.mark.xdist_group(folder))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the workers begin with what takes long, so that none is left with it at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 class ServerProcess:

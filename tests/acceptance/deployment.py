@@ -14,7 +14,8 @@ import asyncpg
 import psutil  # type: ignore[import-untyped]
 
 from queen.storage.embedded import EmbeddedPostgres
-from tests.conftest import ServerProcess, free_port
+from tests.conftest import ServerProcess
+from tests.ports import free_port
 
 _UNREAD = """
 select count(*)

@@ -11,7 +11,8 @@ import pytest
 
 from queen.cli.exits import MEANINGS
 from tests.cli.conftest import QUEEN, Run, environment
-from tests.conftest import ServerProcess, free_port
+from tests.conftest import ServerProcess
+from tests.ports import free_port
 
 
 def test_help_names_the_exit_codes(run: Run) -> None:

@@ -16,7 +16,8 @@ import pytest
 from queen.cli.database import url_from_environment
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.tuning import settings_for
-from tests.conftest import ServerProcess, free_port
+from tests.conftest import ServerProcess
+from tests.ports import free_port
 
 Start = Callable[..., ServerProcess]
 

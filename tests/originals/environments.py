@@ -7,10 +7,13 @@ the Python that it was made with.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -25,12 +28,24 @@ def python_of(version: str) -> Path:
     wanted = f"{sys.executable} {sys.version}\n{pins.read_text()}"
     made_from = home / "made-from.txt"
     python = home / "bin" / "python"
-    if not made_from.exists() or made_from.read_text() != wanted:
-        shutil.rmtree(home, ignore_errors=True)
-        _run(sys.executable, "-m", "venv", str(home))
-        _run(str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(pins))
-        made_from.write_text(wanted)
+    with _alone():
+        if not made_from.exists() or made_from.read_text() != wanted:
+            shutil.rmtree(home, ignore_errors=True)
+            _run(sys.executable, "-m", "venv", str(home))
+            install = ("-m", "pip", "install", "--quiet", "--require-hashes")
+            _run(str(python), *install, "-r", str(pins))
+            made_from.write_text(wanted)
     return python
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hold off everybody else who would make an environment, in this run or in another."""
+    folder = ROOT / ".originals"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def bare_environment() -> dict[str, str]:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ServerProcess, free_port
+from tests.conftest import ServerProcess
 from tests.originals.conftest import Play
 from tests.originals.environments import VERSIONS
+from tests.ports import free_port
 
 _ONE_SERVER = (
     "producing",

@@ -11,8 +11,9 @@ import psutil  # type: ignore[import-untyped,unused-ignore]
 import pytest
 
 from tests.api import Api
-from tests.conftest import ENCRYPTION_KEY, ServerProcess, free_port
+from tests.conftest import ENCRYPTION_KEY, ServerProcess
 from tests.integration.test_serve import Start, run
+from tests.ports import free_port
 from tests.security.client import TOKEN, Client, Guarded
 from tests.security.issuer import AUDIENCE, ISSUER, SECRET
 

@@ -192,17 +192,16 @@ async def test_s12_keys_that_a_token_brings_along_are_not_looked_at(where: str) 
 @pytest.mark.parametrize(
     "times",
     [
-        {"exp": None},
-        {"exp": int(time.time()) - 3600},
-        {"exp": "soon"},
-        {"exp": True},
-        {"exp": 10**400},
-        {"nbf": int(time.time()) + 3600},
-        {"iat": int(time.time()) + 3600},
-        {"nbf": "now"},
-        {"iat": "now"},
+        pytest.param({"exp": None}, id="no end"),
+        pytest.param({"exp": int(time.time()) - 3600}, id="ended"),
+        pytest.param({"exp": "soon"}, id="end in words"),
+        pytest.param({"exp": True}, id="end is true"),
+        pytest.param({"exp": 10**400}, id="end out of range"),
+        pytest.param({"nbf": int(time.time()) + 3600}, id="not yet"),
+        pytest.param({"iat": int(time.time()) + 3600}, id="not issued yet"),
+        pytest.param({"nbf": "now"}, id="beginning in words"),
+        pytest.param({"iat": "now"}, id="issue in words"),
     ],
-    ids=str,
 )
 async def test_s13_a_token_has_its_time(times: dict[str, Any]) -> None:
     await refused(signed(**times))
