@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
+from queen.core.frame import CONTENT_TYPE, encode_frame
 from tests.api import Answer, Api
 from tests.conftest import ServerProcess
 from tests.documented import Documented
@@ -68,9 +69,14 @@ def _send(api: Api, method: str, path: str, operation: dict[str, Any]) -> Answer
             path = path.replace(f"{{{param['name']}}}", quote(real, safe=""))
         elif value is not None:
             query.append(f"{param['name']}={quote(_with(ids, str(value)))}")
-    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    path = "?".join([path, "&".join(query)]).rstrip("?")
+    kinds = operation.get("requestBody", {}).get("content", {})
+    if list(kinds) == [CONTENT_TYPE]:
+        frame = encode_frame("orders", "Default", [str(uuid.uuid4())], [b"1"])
+        return api.call(method, path, frame, {"Content-Type": CONTENT_TYPE})
+    content = kinds.get("application/json", {})
     body = _with(ids, json.dumps(content["example"])) if "example" in content else None
-    return api.call(method, "?".join([path, "&".join(query)]).rstrip("?"), body)
+    return api.call(method, path, body)
 
 
 @pytest.mark.timeout(300)

@@ -18,6 +18,7 @@ from queen.service.broker import Broker, Limits
 from queen.storage.database import Database
 from tests.api import Answer, ack_of, push_of
 from tests.contract.rawhttp import RawConnection, request
+from tests.contract.sinkcalls import Sink, frame
 from tests.security.client import Client, Guarded
 from tests.security.conftest import As
 from tests.security.issuer import signed
@@ -466,3 +467,34 @@ def test_s23_no_header_changes_what_is_asked(as_: As, name: str) -> None:
     for value in ("DELETE", "/health"):
         answer = as_("read-only").call("POST", "/api/v1/push", b"{}", {name: value})
         assert answer.status == 403
+
+
+def test_s19_a_sink_is_its_tenants_own(as_: As, tenants: Tenants) -> None:
+    """Neither its name nor its stages are of use to somebody else."""
+    mine = Sink(tenants.mine)
+    assert mine.open().status == 200
+    refused = mine.stage(frame(tenants.queue, range(2)))
+    assert (refused.status, refused.json["code"]) == (404, "not_found")
+    assert mine.stage(frame(f"{tenants.mine_name}.results", range(2))).status == 200
+    everybody = Sink(as_("admin"))
+    everybody.open()
+    for sink in (mine, everybody):
+        theirs = Sink(tenants.theirs, sink.query, sink.run)
+        for answer in (theirs.open(), theirs.commit((0, 2)), theirs.abort((0, 2))):
+            assert answer.status == 404
+    # Staged by one who sees everything, under a query of ours.
+    Sink(as_("admin"), mine.query, mine.run).stage(frame(tenants.queue, range(2)), task=1)
+    assert mine.commit((0, 2), (1, 2)).status == 404
+    assert mine.commit((0, 2)).json["status"] == "committed"
+    assert len(tenants.mine.messages(f"{tenants.mine_name}.results", batch=10)) == 2
+
+
+def test_s19_who_staged_it_is_recorded(as_: As, tenants: Tenants) -> None:
+    sink = Sink(tenants.mine)
+    sink.open()
+    queue = f"{tenants.mine_name}.stamped"
+    sink.stage(frame(queue, range(2)))
+    sink.commit((0, 2))
+    tenants.mine.push({"queue": queue, "payload": {}})
+    subjects = {one["producerSub"] for one in tenants.mine.messages(queue, batch=10, partitions=5)}
+    assert len(subjects) == 1 and None not in subjects

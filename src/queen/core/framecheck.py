@@ -51,8 +51,8 @@ def check_payloads(segment: Segment) -> None:
     data = segment.data
     try:
         values = _lines.decode_lines(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidFrame(f"a payload is not valid JSON: {error}") from None
+    except (msgspec.DecodeError, RecursionError):
+        raise _first_bad(segment) from None
     if (
         len(values) != segment.count
         or data.count(b"\n") != segment.count
@@ -69,6 +69,16 @@ def check_payloads(segment: Segment) -> None:
     if not (small and is_plain(data)):
         _check_one_by_one(segment)
     _check_extras(segment)
+
+
+def _first_bad(segment: Segment) -> InvalidFrame:
+    """Find out which payload does not parse."""
+    for index, payload in enumerate(segment.payloads()):
+        try:
+            _lines.decode(payload)
+        except (msgspec.DecodeError, RecursionError) as error:
+            return InvalidFrame(f"message {index}: payload is not valid JSON: {error}")
+    return InvalidFrame("payload offsets do not match the payloads")
 
 
 def _check_one_by_one(segment: Segment) -> None:

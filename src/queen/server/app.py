@@ -28,6 +28,7 @@ from queen.server.routes.queues import QueueRoutes
 from queen.server.routes.resources import ResourceRoutes
 from queen.server.routes.scheduled import ScheduledRoutes
 from queen.server.routes.seek import SeekRoutes
+from queen.server.routes.sinks import SinkRoutes
 from queen.server.routes.status import StatusRoutes
 from queen.server.routes.streamlists import StreamListRoutes
 from queen.server.routes.streams import StreamRoutes
@@ -43,6 +44,7 @@ _RESOURCES = (
     AckRoutes,
     TransactionRoutes,
     ScheduledRoutes,
+    SinkRoutes,
     QueueRoutes,
     DeadLetterRoutes,
     MessageRoutes,

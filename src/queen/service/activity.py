@@ -188,6 +188,13 @@ class Activity:
         for built in lane.segments:
             counters.push_bytes += len(built.body)
 
+    def published(self, queue: Queue, messages: int, stored_bytes: int, duplicates: int) -> None:
+        """Messages that were staged by a sink were committed."""
+        counters = self.of(queue)
+        counters.push_messages += messages
+        counters.push_bytes += stored_bytes
+        counters.push_duplicates += duplicates
+
     def flushed(self, messages: int, seconds: float) -> None:
         """Appends were written in one transaction."""
         self.flush_seconds.observe(seconds)

@@ -35,6 +35,7 @@ from queen.service.leases import LeaseBook
 from queen.service.lookup import Lookup
 from queen.service.maintenance import Maintenance
 from queen.service.pop import Popper
+from queen.service.publish import Publisher
 from queen.service.push import Pusher
 from queen.service.relay import Relay
 from queen.service.reseal import INTERVAL_S as RESEAL_INTERVAL_S
@@ -42,6 +43,9 @@ from queen.service.reseal import Resealer
 from queen.service.retention import CLEANUP_INTERVAL_S, Retention
 from queen.service.segments import SegmentCache
 from queen.service.signals import Signals
+from queen.service.sinks import JOB as SINKS_JOB
+from queen.service.sinks import JOB_INTERVAL_S as SINKS_INTERVAL_S
+from queen.service.sinks import Sinks
 from queen.service.staging import Staging
 from queen.service.statistics import Statistics
 from queen.service.streams.content import Content
@@ -152,6 +156,20 @@ class Broker:
         self.staging = Staging(self.database, self.catalog, self.vault, self.maintenance)
         self.relay = Relay(self.database, self.catalog, self.pusher, self.vault, self.maintenance)
         self.signals.also_listen("queen_staged", self.relay.wake)
+        self._collect()
+
+    def _collect(self) -> None:
+        """The verbs of those who compute in many places and publish in one."""
+        self.sinks = Sinks(self.database, self.catalog, self.vault, self.maintenance)
+        self.publisher = Publisher(
+            self.database,
+            self.catalog,
+            self.dedup,
+            self.vault,
+            self.activity,
+            self.maintenance,
+            self._committed,
+        )
 
     def _cut_windows(self) -> None:
         """Streams: what is written, in windows."""
@@ -200,6 +218,7 @@ class Broker:
         self.jobs.add("reseal", RESEAL_INTERVAL_S, Resealer(self.vault).seal_some)
         self.jobs.add("idle_partitions", CLEANUP_INTERVAL_S, retention.drop_idle)
         self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
+        self.jobs.add(SINKS_JOB, SINKS_INTERVAL_S, self.sinks.remove_old)
 
     @classmethod
     async def start(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +51,14 @@ class Dedup:
             elif lane.dedup == "window":
                 windowed.append(lane)
         if windowed:
-            await self._load_cold(windowed)
+            await self.warm(lane.partition for lane in windowed)
             await self._mark_suspects(windowed)
             for lane in windowed:
                 lane.known = lane.partition.known
 
-    async def _load_cold(self, lanes: list[Lane]) -> None:
-        cold = {lane.partition.id: lane.partition for lane in lanes if lane.partition.known is None}
+    async def warm(self, partitions: Iterable[Partition]) -> None:
+        """Load the recent hashes of partitions that this server has not written to yet."""
+        cold = {partition.id: partition for partition in partitions if partition.known is None}
         if not cold:
             return
         windows = [partition.queue.options.dedup_window_seconds for partition in cold.values()]

@@ -141,24 +141,30 @@ class PushRoutes:
         return Response(201, b"[" + ",".join(_in_order(placed)).encode() + b"]")
 
     async def _push_frames(self, caller: Caller, body: bytes) -> Response:
-        frames = list(unpack_frames(body))
-        if not frames:
-            raise InvalidFrame("the body holds no frame")
-        # Added up before anything is inflated: many small frames can hold as much as one.
-        if sum(frame.raw_bytes for frame in frames) > MAX_BODY_BYTES:
-            raise PayloadTooLarge(f"the frames inflate to more than {MAX_BODY_BYTES} bytes")
-        appends = [_append_of_frame(frame, index) for index, frame in enumerate(frames)]
-        for name in await hidden_queues(self._broker, caller, {one.queue for one in appends}):
-            raise NotFound(f"Queue {name!r} not found; nothing was stored")
-        if caller.subject is not None:
-            for one in appends:
-                _stamp(one, caller.subject)
+        appends = await appends_of_frames(self._broker, caller, body)
         await self._broker.pusher.push(appends)
         results = [_segment_result(one) for one in appends]
         for one in appends:
             if one.error is not None:
                 return failure(one.error, results=results)
         return Response(201, msgspec.json.encode(results))
+
+
+async def appends_of_frames(broker: Broker, caller: Caller, body: bytes) -> list[Append]:
+    """Return the frames of a request, each checked as if a stranger had made it."""
+    frames = list(unpack_frames(body))
+    if not frames:
+        raise InvalidFrame("the body holds no frame")
+    # Added up before anything is inflated: many small frames can hold as much as one.
+    if sum(frame.raw_bytes for frame in frames) > MAX_BODY_BYTES:
+        raise PayloadTooLarge(f"the frames inflate to more than {MAX_BODY_BYTES} bytes")
+    appends = [_append_of_frame(frame, index) for index, frame in enumerate(frames)]
+    for name in await hidden_queues(broker, caller, {one.queue for one in appends}):
+        raise NotFound(f"Queue {name!r} not found; nothing was stored")
+    if caller.subject is not None:
+        for one in appends:
+            _stamp(one, caller.subject)
+    return appends
 
 
 def decode_items(body: bytes) -> tuple[list[PushItem], Sequence[int], list[InvalidItem]]:

@@ -1,0 +1,133 @@
+-- Puts staged parts into the log, in the caller's transaction. The parts are locked already.
+--
+-- p_parts    in the order in which their messages follow each other
+-- p_queues   the queues touched, sorted: their seals are taken shared before any time is read
+-- p_ids      the partitions touched, sorted and distinct: locked in this order
+-- p_known    offset up to which transaction ids have been compared; null: they need not be
+-- p_forever  whether the whole index of the partition must be compared
+-- p_off      whether the queue keeps no hashes
+--
+-- Answers as `queen.append` does, one row per partition in the order of p_ids. Unless all
+-- outcomes are 0, nothing was done.
+create or replace function queen.publish(
+    p_parts bigint[],
+    p_queues integer[],
+    p_ids bigint[],
+    p_known bigint[],
+    p_forever boolean[],
+    p_off boolean[]
+) returns table (outcome smallint, head bigint, created_at timestamptz, unseen bytea)
+language plpgsql
+set search_path = queen, pg_temp
+-- Each staged row is found by its key, whatever the planner believes of tables it has not
+-- counted yet.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_queue integer[];
+    v_head bigint[];
+    v_at timestamptz[];
+    v_now timestamptz;
+    v_outcome smallint[] := array_fill(0::smallint, array[cardinality(p_ids)]);
+    v_unseen bytea[] := array_fill(null::bytea, array[cardinality(p_ids)]);
+    v_new bytea;
+    v_others bytea;
+    v_suspect boolean;
+    v_suspects boolean := false;
+    i integer;
+begin
+    -- In a statement of its own; see `queen.append`.
+    perform pg_advisory_xact_lock_shared(7001, q) from unnest(p_queues) q;
+
+    select array_agg(l.queue_id), array_agg(l.head), array_agg(l.floor)
+      into v_queue, v_head, v_at
+      from (
+        select p.queue_id, p.head, greatest(p.head_at, q.sealed_until) as floor
+          from partitions p join queues q on q.id = p.queue_id
+         where p.id = any (p_ids)
+         order by p.id
+           for no key update of p
+      ) l;
+
+    if coalesce(cardinality(v_head), 0) <> cardinality(p_ids) then
+        return query
+            select case when exists (select 1 from partitions p where p.id = w.id)
+                        then 1 else 2 end::smallint, 0::bigint, null::timestamptz, null::bytea
+              from unnest(p_ids) with ordinality w (id, n) order by w.n;
+        return;
+    end if;
+
+    for i in select s.i from generate_subscripts(p_ids, 1) s (i)
+              where p_known[s.i] is not null and (v_head[s.i] > p_known[s.i] or p_forever[s.i])
+    loop
+        select string_agg(s.hashes, '') into v_new
+          from sink_pieces c
+          join segments s on s.partition_id = -c.part_id and s.base_offset = c.position
+         where c.part_id = any (p_parts) and c.partition_id = p_ids[i];
+        if p_forever[i] then
+            v_suspect := queen.is_indexed(p_ids[i], v_new, p_known[i]);
+        else
+            select string_agg(s.hashes, '' order by s.base_offset) into v_others
+              from segments s
+             where s.partition_id = p_ids[i] and s.base_offset >= p_known[i];
+            v_unseen[i] := v_others;
+            v_suspect := queen.share_a_hash(v_others, v_new);
+        end if;
+        if v_suspect then
+            v_outcome[i] := 1;
+            v_suspects := true;
+        end if;
+    end loop;
+    if v_suspects then
+        return query select * from unnest(v_outcome, v_head, v_at, v_unseen);
+        return;
+    end if;
+
+    v_now := clock_timestamp();
+    for i in 1 .. cardinality(p_ids) loop
+        v_at[i] := greatest(v_at[i], v_now);
+    end loop;
+
+    -- A value that lies outside its row stays where it is as long as nobody changes it.
+    update segments s
+       set partition_id = w.id, base_offset = w.base, end_offset = w.base + w.messages,
+           created_at = w.at, queue_id = w.queue_id,
+           hashes = case when w.off then null else s.hashes end
+      from (
+        select c.part_id, c.position, c.messages, l.id, l.at, l.queue_id, l.off,
+               l.head - c.messages + sum(c.messages) over (
+                   partition by l.id order by o.n, c.position) as base
+          from unnest(p_parts) with ordinality o (part_id, n)
+          join sink_pieces c on c.part_id = o.part_id
+          join unnest(p_ids, v_head, v_at, v_queue, p_off) l (id, head, at, queue_id, off)
+            on l.id = c.partition_id
+      ) w
+     where s.partition_id = -w.part_id and s.base_offset = w.position;
+
+    update partitions p
+       set head = p.head + w.n, head_at = w.at
+      from (
+        select l.id, l.at, sum(c.messages) as n
+          from sink_pieces c
+          join unnest(p_ids, v_at) l (id, at) on l.id = c.partition_id
+         where c.part_id = any (p_parts) group by l.id, l.at
+      ) w
+     where p.id = w.id;
+
+    if true = any (p_forever) then
+        insert into dedup_index (partition_id, hash, message_offset)
+        select s.partition_id, substring(s.hashes from g * 8 + 1 for 8), s.base_offset + g
+          from unnest(p_ids, v_head, p_forever) l (id, head, forever)
+          join segments s on s.partition_id = l.id and s.base_offset >= l.head
+         cross join lateral generate_series(0, length(s.hashes) / 8 - 1) g
+         where l.forever;
+    end if;
+
+    delete from sink_pieces where part_id = any (p_parts);
+    delete from sink_parts where id = any (p_parts);
+    return query select * from unnest(v_outcome, v_head, v_at, v_unseen);
+end
+$$;
