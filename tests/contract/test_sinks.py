@@ -312,7 +312,8 @@ def test_a_run_needs_a_name(api: Api, body: dict[str, Any], named: str) -> None:
 @pytest.mark.parametrize("field", ["batch", "task", "attempt", "part", "epoch"])
 def test_a_number_that_is_none_is_named(sink: Sink, queue: str, field: str) -> None:
     for value in ("x", "-1", str(2**80)):
-        answer = sink.stage(frame(queue, range(1)), **{field: value})
+        wrong: dict[str, Any] = {field: value}
+        answer = sink.stage(frame(queue, range(1)), **wrong)
         assert answer.status == 400 and field in answer.json["error"]
 
 
