@@ -156,6 +156,8 @@ class StreamDiffers(Conflict):
             f"{'; '.join(differs)}. Say recut to cut all of them again, or use another name"
         )
         self.differs = differs
+
+
 class HistoryGone(QueenError):
     """Retention has removed what was asked for; start at a later time."""
 
