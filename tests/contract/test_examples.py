@@ -23,6 +23,7 @@ _LEASE_ID = "6f1c1f0e-6a0b-4e5c-9a39-1c5b0f4f2a11"
 _TRANSACTION_ID = "order-1042"
 _DEAD_LETTER = "40201"
 _ACCESS_ID = "tok_example"
+_WINDOW_LEASE = "00000007-0000-0000-002a-5f0c1d9e7a3b"
 # What can be asked only of a message that a group has given up.
 _ABOUT_DEAD = {"/api/v1/messages/{partition}/{message}/retry"}
 
@@ -53,6 +54,23 @@ def _real_ids(api: Api, *, about_dead: bool) -> dict[str, str]:
     }
 
 
+def _leased_window(api: Api) -> dict[str, str]:
+    """Make the stream that the examples speak of, and lease a window of it."""
+    api.call("DELETE", "/api/v1/resources/streams/user-behaviour")
+    stream = {
+        "name": "user-behaviour",
+        "namespace": "analytics",
+        "source_queue_names": ["user-clicks"],
+        "window_duration_ms": 100,
+        "window_grace_period_ms": 0,
+    }
+    assert api.call("POST", "/api/v1/stream/define", stream).status == 201
+    assert api.push({"queue": "user-clicks", "payload": 1}).status == 201
+    wanted = {"streamName": "user-behaviour", "consumerGroup": "billing"}
+    polled = api.call("POST", "/api/v1/stream/poll", wanted)
+    return {_WINDOW_LEASE: polled.json["window"]["leaseId"]}
+
+
 def _with(ids: dict[str, str], text: str) -> str:
     for example, real in ids.items():
         text = text.replace(example, real)
@@ -61,6 +79,10 @@ def _with(ids: dict[str, str], text: str) -> str:
 
 def _send(api: Api, method: str, path: str, operation: dict[str, Any]) -> Answer:
     ids = _real_ids(api, about_dead=path in _ABOUT_DEAD)
+    if "/stream" in path:
+        ids |= _leased_window(api)
+        if path.endswith("/define"):
+            api.call("DELETE", "/api/v1/resources/streams/user-behaviour")
     query = []
     for param in operation.get("parameters", []):
         value = param.get("example")

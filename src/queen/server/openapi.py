@@ -54,6 +54,7 @@ _PARTS = {
         Param("queue", Name, "The name of a queue.", example="orders"),
         Param("partition", Name, "The name of a partition.", example="Default"),
         Param("group", Name, "The name of a consumer group.", example="billing"),
+        Param("stream", Name, "The name of a stream.", example="user-behaviour"),
         Param(
             "lease",
             LeaseId,

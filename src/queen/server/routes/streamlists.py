@@ -89,7 +89,7 @@ _RETRY = Doc(
     "One of them, or all of a group; each gets a full set of tries.",
     body=wire.RetryRequest,
     answers={200: wire.RetryAnswer},
-    example={"consumerGroup": "reports"},
+    example={"consumerGroup": "billing"},
 )
 
 

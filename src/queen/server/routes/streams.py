@@ -72,7 +72,7 @@ exist yet is made, and begins with the first message unless `subscriptionMode` i
 `maxInlineBytes`: fetch them page by page with the lease.""",
     body=wire.PollRequest,
     answers={200: wire.PollAnswer, 204: None},
-    example={"streamName": "user-behaviour", "consumerGroup": "reports", "timeout": 0},
+    example={"streamName": "user-behaviour", "consumerGroup": "billing", "timeout": 0},
 )
 _ACK = Doc(
     _TAG,
@@ -104,7 +104,7 @@ acks are refused. `beginning` and `now` are times too.""",
     answers={200: wire.SeekAnswer},
     example={
         "streamName": "user-behaviour",
-        "consumerGroup": "reports",
+        "consumerGroup": "billing",
         "timestamp": "2026-01-01T00:00:00Z",
     },
 )
