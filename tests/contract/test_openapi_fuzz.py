@@ -28,6 +28,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.result import Ok
 
+from queen.core.frame import CONTENT_TYPE, encode_frame
 from tests.api import Answer, Api
 from tests.conftest import ServerProcess
 from tests.documented import Documented
@@ -42,6 +43,15 @@ _REFILL_EVERY = 20
 _ENOUGH = 2000
 
 load_all_checks()
+
+
+@schemathesis.serializer(CONTENT_TYPE)
+def _frames(_context: object, value: object) -> bytes:
+    """A frame is generated as bytes that are none, or as one that is good."""
+    made = value if isinstance(value, bytes) else str(value).encode()
+    return made if len(made) % 2 else encode_frame("orders", "Default", [made.hex()], [b"1"])
+
+
 _CHECKS: Any = CHECKS.get_by_names(
     ["status_code_conformance", "content_type_conformance", "response_schema_conformance"]
 )
@@ -55,6 +65,8 @@ class Familiar:
             "queue": deque(("orders", "invoices", "a/b %ü")),
             "partition": deque(("Default", "p1")),
             "group": deque(("billing", "audit")),
+            "stream": deque(("clicks",)),
+            "query": deque(("report",)),
             "namespace": deque(("shop", "")),
             "task": deque(("pay", "")),
             "transactionId": deque(("t1", "t2"), maxlen=30),
@@ -62,7 +74,8 @@ class Familiar:
             "leaseId": deque(maxlen=10),
             "id": deque(maxlen=10),
         }
-        for alias, name in (("consumerGroup", "group"), ("lease", "leaseId")):
+        aliases = (("consumerGroup", "group"), ("lease", "leaseId"), ("streamName", "stream"))
+        for alias, name in aliases:
             self._pools[alias] = self._pools[name]
 
         # Messages under lease, with all that an ack of them has to name.
@@ -139,11 +152,13 @@ def _refill(api: Api, familiar: Familiar) -> None:
         for message in api.messages(queue, "p1", consumerGroup="audit"):
             api.ack(message, "dlq")
     familiar.learn(api.call("GET", "/api/v1/dlq?limit=8").json)
+    stream = {"name": "clicks", "source_queue_names": ["orders"], "window_duration_ms": 50}
+    api.call("POST", "/api/v1/stream/define", {**stream, "window_grace_period_ms": 0})
 
 
-def _shorten_wait(query: dict[str, Any] | None) -> None:
+def _shorten_wait(query: Any) -> None:
     """Let a long poll end soon; a timeout that is wrong stays wrong."""
-    if query is None or not query.get("wait"):
+    if not isinstance(query, dict) or not (query.get("wait") or "streamName" in query):
         return
     timeout = str(query.get("timeout", ""))
     if not timeout or (timeout.isdigit() and int(timeout) > _LONGEST_WAIT_MS):
@@ -179,7 +194,8 @@ def test_every_answer_is_one_the_document_describes(own_server: ServerProcess) -
         # Most of what exists is spared: else there is soon nothing to ask for.
         if case.method != "DELETE" or draw(10) == 0:
             _put_into_path(case, familiar, draw)
-        _shorten_wait(case.query)
+        for part in (case.query, case.body):
+            _shorten_wait(part)
         if seen.total() % _REFILL_EVERY == 0:
             _refill(api, familiar)
         response = case.call(base_url=own_server.url, session=session, timeout=20)
