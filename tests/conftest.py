@@ -91,7 +91,11 @@ class ServerProcess:
         """Ask it to stop and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=40)
+        try:
+            code = self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
         self._close_apis()
         if self.process.stdout is not None:
             self.process.stdout.close()
@@ -160,8 +164,9 @@ def second_server(dsn: str) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def start_server() -> Iterator[Callable[..., ServerProcess]]:
-    """Start servers that end with the test."""
+def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Start servers that end with the test, and before the folder of the test is removed."""
+    assert tmp_path.exists()
     started: list[ServerProcess] = []
 
     def start(

@@ -79,7 +79,7 @@ def park() -> Iterator[Park]:
             path: str | None = None,
             **query: object,
         ) -> Poll:
-            query = {"wait": "true", "timeout": 5000, **query}
+            query = {"wait": "true", "timeout": 20_000, **query}
             poll = Poll(api, path or pop_path(queue, partition, **query))
             opened.callback(poll.hang_up)
             settle(api)

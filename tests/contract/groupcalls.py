@@ -57,7 +57,7 @@ def delete(api: Api, group: str, *queue: str, **query: Any) -> Answer:
     return api.call("DELETE", f"{path}?{urlencode(query)}")
 
 
-def eventually(holds: Callable[[], bool], within_s: float = 5) -> bool:
+def eventually(holds: Callable[[], bool], within_s: float = 20) -> bool:
     """Whether something that another server must hear of comes true."""
     deadline = time.monotonic() + within_s
     while not holds():

@@ -11,6 +11,7 @@ import pytest
 
 from tests.api import Api
 from tests.contract.conftest import Park
+from tests.stopwatch import tries
 
 
 async def let_lapse(connection: asyncpg.Connection, message: dict[str, Any]) -> None:
@@ -24,7 +25,7 @@ async def let_lapse(connection: asyncpg.Connection, message: dict[str, Any]) -> 
 
 def comes_again(api: Api, queue: str, **query: Any) -> list[Any]:
     """Wait for a lapsed lease to be noticed; return what is delivered then."""
-    return api.messages(queue, wait="true", timeout=5000, **query)
+    return api.messages(queue, wait="true", timeout=20_000, **query)
 
 
 def results(answer: Any) -> list[tuple[bool, str]]:
@@ -145,7 +146,7 @@ async def test_out_of_order_acks_survive_several_leases(
 
 
 def test_a_lease_lapses_by_itself(api: Api, queue: str) -> None:
-    api.configure(queue, leaseTime=1)
+    api.configure(queue, leaseTime=2)
     api.push(*[{"queue": queue, "payload": n} for n in range(3)])
     started = time.monotonic()
     messages = api.messages(queue, batch=3)
@@ -154,7 +155,7 @@ def test_a_lease_lapses_by_itself(api: Api, queue: str) -> None:
     assert [one["data"] for one in again] == [0, 2]
     assert [one["retryCount"] for one in again] == [1, 1]
     assert again[0]["leaseId"] != messages[0]["leaseId"]
-    assert 0.9 < time.monotonic() - started < 1.6
+    assert 1.9 < time.monotonic() - started < 10
 
 
 # ---- whose ack it is ----
@@ -536,13 +537,15 @@ async def test_a_message_that_kills_its_consumer_takes_no_neighbour_along(
 def test_an_ack_wakes_who_waits_for_the_partition(
     api: Api, queue: str, park: Park, status: str
 ) -> None:
-    api.configure(queue, retryDelay=0)
-    api.push(*[{"queue": queue, "payload": n} for n in range(2)])
-    (message,) = api.messages(queue)
-    polls = [park(api, queue), park(api, queue, "Default")]
-    assert api.ack(message, status).status == 200
-    started = time.monotonic()
-    while not any(poll.is_answered(0.01) for poll in polls):
-        assert time.monotonic() - started < 1
-    (answered,) = [poll for poll in polls if poll.is_answered()]
-    assert answered.data() == [1 if status in ("completed", "dlq") else 0]
+    for stopwatch in tries(looks_every_s=1):
+        name = f"{queue}.{stopwatch.number}"
+        api.configure(name, retryDelay=0)
+        api.push(*[{"queue": name, "payload": n} for n in range(2)])
+        (message,) = api.messages(name)
+        polls = [park(api, name), park(api, name, "Default")]
+        with stopwatch:
+            assert api.ack(message, status).status == 200
+            while not any(poll.is_answered(0.005) for poll in polls):
+                pass
+        (answered,) = [poll for poll in polls if poll.is_answered()]
+        assert answered.data() == [1 if status in ("completed", "dlq") else 0]

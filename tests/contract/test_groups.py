@@ -135,7 +135,7 @@ def test_who_waits_for_new_messages_before_the_queue_exists_gets_the_first(
     api: Api, other_api: Api, queue: str, park: Park
 ) -> None:
     polls = [
-        park(one, queue, consumerGroup=f"g{number}", subscriptionMode="new", timeout=1000)
+        park(one, queue, consumerGroup=f"g{number}", subscriptionMode="new", timeout=20_000)
         for number, one in enumerate((api, other_api))
     ]
     api.push({"queue": queue, "payload": "first"})

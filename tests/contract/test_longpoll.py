@@ -10,9 +10,12 @@ import pytest
 
 from tests.api import Api, Poll, pop_path
 from tests.contract.conftest import Park, settle
+from tests.stopwatch import tries
 
-# A loaded machine may take its time; a lost wake-up takes seconds.
-SOON_S = 0.5
+# How often a server looks by itself.
+LOOKS_EVERY_S = 1
+# Far less than a poll that is not ended in time would wait, far more than a busy machine takes.
+LATE_S = 10
 
 
 def since(started: float) -> float:
@@ -23,44 +26,47 @@ def since(started: float) -> float:
 def test_a_push_wakes_a_parked_poll_at_once(
     api: Api, queue: str, park: Park, partition: str | None
 ) -> None:
-    api.configure(queue)
-    poll = park(api, queue, partition)
-    assert not poll.is_answered()
-    started = time.monotonic()
-    api.push({"queue": queue, "payload": 1})
-    assert poll.data() == [1]
-    assert since(started) < SOON_S
+    for stopwatch in tries(LOOKS_EVERY_S):
+        name = f"{queue}.{stopwatch.number}"
+        api.configure(name)
+        poll = park(api, name, partition)
+        assert not poll.is_answered()
+        with stopwatch:
+            api.push({"queue": name, "payload": 1})
+            assert poll.data() == [1]
 
 
 @pytest.mark.parametrize("partition", [None, "p"])
 def test_a_poll_may_come_before_its_queue(
     api: Api, queue: str, park: Park, partition: str | None
 ) -> None:
-    poll = park(api, queue, partition)
+    poll = park(api, queue, partition, timeout=20_000)
     started = time.monotonic()
     api.push({"queue": queue, "partition": "p", "payload": 1})
     assert poll.data() == [1]
-    assert since(started) < SOON_S
+    assert since(started) < LATE_S
 
 
 def test_a_poll_may_come_before_its_partition(api: Api, queue: str, park: Park) -> None:
     api.push({"queue": queue, "partition": "other", "payload": 0})
-    poll = park(api, queue, "p")
-    api.push({"queue": queue, "partition": "another", "payload": 1})
-    assert not poll.is_answered(0.05)
-    started = time.monotonic()
-    api.push({"queue": queue, "partition": "p", "payload": 2})
-    assert poll.data() == [2]
-    assert since(started) < SOON_S
+    for stopwatch in tries(LOOKS_EVERY_S):
+        name = f"p{stopwatch.number}"
+        poll = park(api, queue, name)
+        api.push({"queue": queue, "partition": "another", "payload": 1})
+        assert not poll.is_answered(0.05)
+        with stopwatch:
+            api.push({"queue": queue, "partition": name, "payload": 2})
+            assert poll.data() == [2]
 
 
 def test_a_poll_by_namespace_may_come_before_its_queue(api: Api, queue: str, park: Park) -> None:
-    query = urlencode({"namespace": queue, "wait": "true", "timeout": 5000})
-    poll = park(api, queue, path=f"/api/v1/pop?{query}")
-    started = time.monotonic()
-    api.push({"queue": f"{queue}.task", "payload": 1})
-    assert poll.data() == [1]
-    assert since(started) < SOON_S
+    for stopwatch in tries(LOOKS_EVERY_S):
+        namespace = f"{queue}-{stopwatch.number}"
+        query = urlencode({"namespace": namespace, "wait": "true", "timeout": 5000})
+        poll = park(api, queue, path=f"/api/v1/pop?{query}")
+        with stopwatch:
+            api.push({"queue": f"{namespace}.task", "payload": 1})
+            assert poll.data() == [1]
 
 
 def test_a_poll_by_namespace_is_woken_by_any_of_its_queues(
@@ -71,18 +77,18 @@ def test_a_poll_by_namespace_is_woken_by_any_of_its_queues(
         assert api.call("POST", "/api/v1/configure", body).status == 201
     query = urlencode({"namespace": queue, "wait": "true", "timeout": 5000})
     for name in ("b", "c", "a"):
-        poll = park(api, queue, path=f"/api/v1/pop?{query}")
-        started = time.monotonic()
-        api.push({"queue": f"{queue}.{name}", "payload": name})
-        assert poll.data() == [name]
-        assert since(started) < SOON_S
+        for stopwatch in tries(LOOKS_EVERY_S):
+            poll = park(api, queue, path=f"/api/v1/pop?{query}&autoAck=true")
+            with stopwatch:
+                api.push({"queue": f"{queue}.{name}", "payload": name})
+                assert poll.data() == [name]
 
 
 def test_a_poll_that_finds_something_does_not_wait(api: Api, queue: str) -> None:
     api.push_many(queue, 2)
     started = time.monotonic()
     assert len(api.messages(queue, wait="true", timeout=30_000, batch=100)) == 2
-    assert since(started) < SOON_S
+    assert since(started) < LATE_S
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -95,14 +101,14 @@ def test_a_poll_without_a_message_ends_on_time(
     started = time.monotonic()
     answer = api.pop(queue, partition, wait="true", timeout=400)
     assert (answer.status, answer.raw) == (204, b"")
-    assert 0.39 < since(started) < 0.4 + SOON_S
+    assert 0.39 < since(started) < LATE_S
 
 
 def test_a_poll_by_namespace_ends_on_time(api: Api, queue: str) -> None:
     started = time.monotonic()
     query = urlencode({"namespace": queue, "wait": "true", "timeout": 400})
     assert api.call("GET", f"/api/v1/pop?{query}").status == 204
-    assert 0.39 < since(started) < 0.4 + SOON_S
+    assert 0.39 < since(started) < LATE_S
 
 
 def test_a_timeout_of_zero_is_one_look(api: Api, queue: str) -> None:
@@ -110,18 +116,19 @@ def test_a_timeout_of_zero_is_one_look(api: Api, queue: str) -> None:
     assert api.pop(queue, wait="true", timeout=0).status == 204
     api.push_many(queue, 1)
     assert len(api.messages(queue, wait="true", timeout=0)) == 1
-    assert since(started) < SOON_S
+    assert since(started) < LATE_S
 
 
 def test_the_timeout_counts_from_the_request_even_when_the_queue_comes_later(
     api: Api, queue: str, park: Park
 ) -> None:
     started = time.monotonic()
-    poll = park(api, queue, timeout=900)
-    assert not poll.is_answered(0.6)
+    poll = park(api, queue, timeout=3000)
+    assert not poll.is_answered(1.5)
     api.configure(queue)
     assert poll.answer().status == 204
-    assert 0.89 < since(started) < 0.9 + SOON_S
+    # Counted from the queue on, it would be four and a half seconds.
+    assert 2.99 < since(started) < 4.4
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -142,12 +149,13 @@ def test_a_client_that_hangs_up_does_not_swallow_the_next_message(
 def test_the_next_in_line_gets_what_a_gone_client_waited_for(
     api: Api, queue: str, park: Park
 ) -> None:
-    first, second = park(api, queue), park(api, queue)
-    first.hang_up()
-    started = time.monotonic()
-    api.push({"queue": queue, "payload": 1})
-    assert second.data() == [1]
-    assert since(started) < SOON_S
+    for stopwatch in tries(LOOKS_EVERY_S):
+        name = f"{queue}.{stopwatch.number}"
+        first, second = park(api, name), park(api, name)
+        first.hang_up()
+        with stopwatch:
+            api.push({"queue": name, "payload": 1})
+            assert second.data() == [1]
 
 
 def test_a_client_that_hangs_up_while_it_is_served_loses_nothing(api: Api, queue: str) -> None:
@@ -173,7 +181,7 @@ def data_of_all(polls: list[Poll]) -> list[list[int]]:
 def test_each_of_several_parked_consumers_gets_one_partition(
     api: Api, queue: str, park: Park, auto_ack: str
 ) -> None:
-    polls = [park(api, queue, batch=10, autoAck=auto_ack, timeout=2000) for _ in range(5)]
+    polls = [park(api, queue, batch=10, autoAck=auto_ack, timeout=20_000) for _ in range(5)]
     api.push(*[{"queue": queue, "partition": f"p{n}", "payload": n} for n in range(5)])
     assert sorted(data_of_all(polls)) == [[n] for n in range(5)]
 
@@ -182,24 +190,26 @@ def test_each_of_several_parked_consumers_gets_one_partition(
 def test_several_parked_consumers_share_the_messages_of_a_partition(
     api: Api, queue: str, park: Park, partition: str | None
 ) -> None:
-    polls = [park(api, queue, partition, autoAck="true", timeout=1500) for _ in range(5)]
-    started = time.monotonic()
-    api.push(*[{"queue": queue, "payload": n} for n in range(5)])
-    assert sorted(data_of_all(polls)) == [[n] for n in range(5)]
-    assert since(started) < SOON_S
+    for stopwatch in tries(LOOKS_EVERY_S):
+        name = f"{queue}.{stopwatch.number}"
+        polls = [park(api, name, partition, autoAck="true") for _ in range(5)]
+        with stopwatch:
+            api.push(*[{"queue": name, "payload": n} for n in range(5)])
+            assert sorted(data_of_all(polls)) == [[n] for n in range(5)]
 
 
 def test_consumers_of_a_queue_and_of_its_partition_share_its_messages(
     api: Api, queue: str, park: Park
 ) -> None:
-    polls = [
-        park(api, queue, partition, autoAck="true", timeout=2000)
-        for partition in ("Default", None, "Default", None)
-    ]
-    started = time.monotonic()
-    api.push(*[{"queue": queue, "payload": n} for n in range(4)])
-    assert sorted(data_of_all(polls)) == [[n] for n in range(4)]
-    assert since(started) < SOON_S
+    for stopwatch in tries(LOOKS_EVERY_S):
+        name = f"{queue}.{stopwatch.number}"
+        polls = [
+            park(api, name, partition, autoAck="true")
+            for partition in ("Default", None, "Default", None)
+        ]
+        with stopwatch:
+            api.push(*[{"queue": name, "payload": n} for n in range(4)])
+            assert sorted(data_of_all(polls)) == [[n] for n in range(4)]
 
 
 def test_one_message_wakes_one_consumer_of_a_group(api: Api, queue: str, park: Park) -> None:
@@ -244,7 +254,7 @@ def test_a_push_that_races_with_the_start_of_a_poll_still_wakes_it(
 ) -> None:
     api.configure(queue)
     poller = other_api if elsewhere else twin
-    path = pop_path(queue, partition, wait="true", timeout=3000, autoAck="true")
+    path = pop_path(queue, partition, wait="true", timeout=20_000, autoAck="true")
     worst = 0.0
     for n in range(100):
         body = {"items": [{"queue": queue, "payload": n}]}
@@ -257,7 +267,7 @@ def test_a_push_that_races_with_the_start_of_a_poll_still_wakes_it(
         assert api.receive().status == 201
         assert [one["data"] for one in poller.receive().messages] == [n]
         worst = max(worst, since(started))
-    assert worst < 1 + SOON_S
+    assert worst < LATE_S
 
 
 def test_an_ack_that_races_with_the_start_of_a_poll_still_wakes_it(
@@ -265,6 +275,7 @@ def test_an_ack_that_races_with_the_start_of_a_poll_still_wakes_it(
 ) -> None:
     api.push(*[{"queue": queue, "payload": n} for n in range(100)])
     (message,) = api.messages(queue)
+    took = []
     for partition in [None, "Default"] * 40:
         body = {
             "transactionId": message["transactionId"],
@@ -272,8 +283,11 @@ def test_an_ack_that_races_with_the_start_of_a_poll_still_wakes_it(
             "leaseId": message["leaseId"],
         }
         started = time.monotonic()
-        twin.send("GET", pop_path(queue, partition, wait="true", timeout=3000))
+        twin.send("GET", pop_path(queue, partition, wait="true", timeout=20_000))
         api.send("POST", "/api/v1/ack", body)
         assert api.receive().status == 200
         (message,) = twin.receive().messages
-        assert since(started) < 1
+        took.append(since(started))
+    # The machine may pause a few times.
+    assert sorted(took)[-5] < LOOKS_EVERY_S / 10
+    assert max(took) < LATE_S

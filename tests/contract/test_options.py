@@ -14,6 +14,7 @@ from queen.storage.database import Database
 from tests.api import Api
 from tests.conftest import ENCRYPTION_KEY, ServerProcess
 from tests.contract.conftest import Connect, Park, age
+from tests.contract.groupcalls import eventually
 
 # ---- retryDelay ----
 
@@ -26,8 +27,8 @@ def test_what_failed_waits_before_it_comes_again(api: Api, queue: str, park: Par
     assert api.ack_batch(messages, "failed").json["results"][0]["status"] == "failed_retry"
     # Nothing overtakes it.
     assert api.messages(queue, "Default", batch=3) == []
-    again = park(api, queue, batch=3).data()
-    assert 0.4 <= time.monotonic() - started < 3
+    again = park(api, queue, batch=3, timeout=20_000).data()
+    assert 0.4 <= time.monotonic() - started < 10
     assert [one["n"] for one in again] == [0, 1, 2]
 
 
@@ -70,19 +71,20 @@ def test_a_poll_waits_until_a_message_is_due(api: Api, queue: str, park: Park) -
     api.configure(queue, delayedProcessing=1)
     started = time.monotonic()
     api.push_many(queue, 1)
-    assert len(park(api, queue).data()) == 1
-    assert 1.0 <= time.monotonic() - started < 3
+    assert len(park(api, queue, timeout=20_000).data()) == 1
+    assert 1.0 <= time.monotonic() - started < 10
 
 
 def test_a_window_buffer_waits_until_a_partition_is_quiet(api: Api, queue: str, park: Park) -> None:
-    api.configure(queue, windowBuffer=1)
-    poll = park(api, queue, batch=100)
+    api.configure(queue, windowBuffer=2)
+    poll = park(api, queue, batch=100, timeout=20_000)
     for n in range(3):
+        started = time.monotonic()
         api.push({"queue": queue, "payload": n})
-        assert not poll.is_answered(within_s=0.4)
-    started = time.monotonic()
+        # All pauses together are longer than the window, each is far shorter.
+        assert not poll.is_answered(within_s=0.7)
     assert poll.data() == [0, 1, 2]
-    assert 0.5 <= time.monotonic() - started < 3
+    assert 2.0 <= time.monotonic() - started < 10
 
 
 # ---- maxSize ----
@@ -110,7 +112,8 @@ def test_what_is_consumed_makes_room(api: Api, queue: str) -> None:
     api.push(*items(queue, 2))
     assert api.push(*items(queue, 1)).status == 429
     api.messages(queue, autoAck="true")
-    assert api.push(*items(queue, 1)).status == 201
+    # On a slow machine a count is used again, for a second.
+    assert eventually(lambda: api.push(*items(queue, 1)).status == 201)
 
 
 def test_the_slowest_group_decides(api: Api, queue: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
+import itertools
 import time
 from collections.abc import Callable
 
@@ -12,54 +12,56 @@ import pytest
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.contract.conftest import Connect, Park, age, settle
+from tests.stopwatch import tries
+
+# Far less than a poll would wait that nobody wakes, far more than a busy machine takes.
+LATE_S = 10
 
 
 def test_a_poll_parked_on_another_server_is_woken_within_100_ms(
     api: Api, other_api: Api, queue: str, park: Park
 ) -> None:
     api.configure(queue)
-    took = []
-    for n in range(15):
-        poll = park(other_api, queue, autoAck="true")
-        started = time.monotonic()
-        api.push({"queue": queue, "partition": f"p{n % 3}", "payload": n})
-        assert poll.data() == [n]
-        took.append(time.monotonic() - started)
-    assert statistics.median(took) < 0.1
-    assert max(took) < 1.5
+    for stopwatch in tries(looks_every_s=1):
+        n = stopwatch.number
+        poll = park(other_api, queue, autoAck="true", timeout=20_000)
+        with stopwatch:
+            api.push({"queue": queue, "partition": f"p{n % 3}", "payload": n})
+            assert poll.data() == [n]
 
 
 @pytest.mark.parametrize("partition", [None, "p"])
 def test_a_poll_on_another_server_may_come_before_its_queue(
     api: Api, other_api: Api, queue: str, park: Park, partition: str | None
 ) -> None:
-    poll = park(other_api, queue, partition)
+    poll = park(other_api, queue, partition, timeout=20_000)
     started = time.monotonic()
     api.push({"queue": queue, "partition": "p", "payload": 1})
     assert poll.data() == [1]
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < LATE_S
 
 
 def test_a_poll_on_another_server_may_come_before_its_partition(
     api: Api, other_api: Api, queue: str, park: Park
 ) -> None:
     api.configure(queue)
-    poll = park(other_api, queue, "p")
-    started = time.monotonic()
-    api.push({"queue": queue, "partition": "p", "payload": 1})
-    assert poll.data() == [1]
-    assert time.monotonic() - started < 1
+    for stopwatch in tries(looks_every_s=1):
+        name = f"p{stopwatch.number}"
+        poll = park(other_api, queue, name)
+        with stopwatch:
+            api.push({"queue": queue, "partition": name, "payload": 1})
+            assert poll.data() == [1]
 
 
 def test_a_poll_by_namespace_on_another_server_finds_a_new_queue(
     api: Api, other_api: Api, queue: str, park: Park
 ) -> None:
-    path = f"/api/v1/pop?namespace={queue}&wait=true&timeout=5000"
+    path = f"/api/v1/pop?namespace={queue}&wait=true&timeout=20000"
     poll = park(other_api, queue, path=path)
     started = time.monotonic()
     api.push({"queue": f"{queue}.x", "payload": 1})
     assert poll.data() == [1]
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < LATE_S
 
 
 def test_what_one_server_takes_the_other_sees_at_once(api: Api, other_api: Api, queue: str) -> None:
@@ -98,7 +100,7 @@ def test_a_parked_group_over_two_servers_shares_without_doubles(
     api: Api, other_api: Api, queue: str, park: Park
 ) -> None:
     polls = [
-        park(one, queue, autoAck="true", timeout=3000) for one in (api, other_api, api, other_api)
+        park(one, queue, autoAck="true", timeout=20_000) for one in (api, other_api, api, other_api)
     ]
     api.push(*[{"queue": queue, "partition": f"p{n}", "payload": n} for n in range(4)])
     assert sorted(poll.data() for poll in polls) == [[0], [1], [2], [3]]
@@ -108,7 +110,7 @@ def test_one_message_is_delivered_once_to_a_group_on_two_servers(
     api: Api, other_api: Api, queue: str, park: Park
 ) -> None:
     for n in range(3):
-        polls = [park(one, queue, timeout=400, autoAck="true") for one in (api, other_api)]
+        polls = [park(one, queue, timeout=1200, autoAck="true") for one in (api, other_api)]
         api.push({"queue": queue, "payload": n})
         assert sorted(poll.answer().status for poll in polls) == [200, 204]
 
@@ -124,13 +126,13 @@ async def test_an_ack_on_one_server_wakes_who_waits_on_the_other(
 ) -> None:
     api.push(*[{"queue": queue, "payload": n} for n in range(2)])
     (message,) = api.messages(queue)
-    poll = park(other_api, queue, timeout=3000)
+    poll = park(other_api, queue, timeout=20_000)
     # Not found by looking at what was written lately: it is a backlog.
     await age(connection, queue, 60)
     started = time.monotonic()
     assert api.ack(message, status).status == 200
     assert poll.data() == [1 if status == "completed" else 0]
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < LATE_S
 
 
 async def test_what_was_given_back_on_one_server_is_there_for_the_next_pop_on_the_other(
@@ -230,16 +232,18 @@ def test_a_changed_configuration_reaches_the_other_server(
 ) -> None:
     api.configure(queue, leaseTime=100)
     api.push_many(queue, 1)
-    assert other_api.pop(queue, consumerGroup="before").json["claims"][0]["leaseMs"] == 100_000
-    api.configure(queue, leaseTime=7)
-    deadline = time.monotonic() + 2
-    number = 0
-    while True:
-        number += 1
-        claim = other_api.pop(queue, consumerGroup=f"g{number}").json["claims"][0]
-        if claim["leaseMs"] == 7000:
-            break
-        assert time.monotonic() < deadline
+    groups = (f"g{number}" for number in itertools.count())
+
+    def lease_ms() -> object:
+        return other_api.pop(queue, consumerGroup=next(groups)).json["claims"][0]["leaseMs"]
+
+    assert lease_ms() == 100_000
+    for stopwatch in tries(looks_every_s=5):
+        wanted_s = 7 + stopwatch.number
+        with stopwatch:
+            api.configure(queue, leaseTime=wanted_s)
+            while lease_ms() != wanted_s * 1000:
+                pass
 
 
 def test_a_deleted_queue_can_be_used_again_through_the_other_server(
@@ -256,7 +260,7 @@ def test_a_deleted_queue_can_be_used_again_through_the_other_server(
     assert api.delete_queue(queue).status == 200
     api.push({"queue": queue, "partition": "a", "payload": 2, "transactionId": "t"})
     settle(api)
-    assert other_api.data(queue, wait="true", timeout=3000) == [2]
+    assert other_api.data(queue, wait="true", timeout=20_000) == [2]
 
 
 def test_a_poll_that_is_parked_elsewhere_survives_the_deletion_of_its_queue(
