@@ -162,12 +162,12 @@ def test_a_client_that_hangs_up_while_it_is_served_loses_nothing(api: Api, queue
     # Push and hang-up race; whoever wins, the message is delivered to somebody in the end.
     api.configure(queue, leaseTime=1)
     for n in range(6):
-        poll = Poll(api, pop_path(queue, wait="true", timeout=5000))
+        poll = Poll(api, pop_path(queue, wait="true", timeout=20_000))
         settle(api)
         api.send("POST", "/api/v1/push", {"items": [{"queue": queue, "payload": n}]})
         poll.hang_up()
         assert api.receive().status == 201
-        assert api.data(queue, wait="true", timeout=5000, autoAck="true") == [n]
+        assert api.data(queue, wait="true", timeout=20_000, autoAck="true") == [n]
 
 
 # ---- several that wait ----

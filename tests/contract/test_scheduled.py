@@ -87,7 +87,7 @@ def test_messages_come_in_the_order_of_their_times(api: Api, queue: str, park: P
     api.push(*(item(queue, n, delayMs=ms) for n, ms in ((3, 900), (1, 300), (2, 600))))
     seen = poll.data()
     while len(seen) < 3:
-        seen += api.data(queue, "p", wait="true", timeout=5000, autoAck="true")
+        seen += api.data(queue, "p", wait="true", timeout=20_000, autoAck="true")
     assert seen == [1, 2, 3]
 
 
@@ -183,13 +183,13 @@ def test_what_is_cancelled_never_comes(api: Api, queue: str) -> None:
     api.push(item(queue, 1, transactionId="a/b ü", delayMs=400), item(queue, 2, delayMs=600))
     assert cancel(api, queue, "a/b ü") == 200
     assert cancel(api, queue, "a/b ü") == 404
-    assert api.data(queue, wait="true", timeout=5000, batch=10, autoAck="true") == [2]
+    assert api.data(queue, wait="true", timeout=20_000, batch=10, autoAck="true") == [2]
     assert api.data(queue) == []
 
 
 def test_what_was_delivered_cannot_be_cancelled(api: Api, queue: str) -> None:
     api.push(item(queue, 1, transactionId="t", delayMs=50))
-    assert api.data(queue, wait="true", timeout=5000, autoAck="true") == [1]
+    assert api.data(queue, wait="true", timeout=20_000, autoAck="true") == [1]
     assert cancel(api, queue, "t") == 404
 
 
@@ -217,7 +217,7 @@ def test_a_deleted_queue_takes_its_scheduled_messages_with_it(api: Api, queue: s
     api.push(item(f"{queue}-b", 2, delayMs=500))
     api.delete_queue(queue)
     assert listed(api, queue) == []
-    assert api.data(f"{queue}-b", wait="true", timeout=5000) == [2]
+    assert api.data(f"{queue}-b", wait="true", timeout=20_000) == [2]
     assert api.data(queue) == []
 
 
@@ -230,7 +230,7 @@ async def test_an_encrypted_queue_keeps_no_plain_text_while_it_waits(
     rows = await connection.fetch("select payload from queen.staged where queue = $1", queue)
     assert len(rows) == 2 and not any(b"plain" in row["payload"] for row in rows)
     await make_due(connection, queue)
-    found = api.data(queue, "p", wait="true", timeout=5000, batch=10, autoAck="true")
+    found = api.data(queue, "p", wait="true", timeout=20_000, batch=10, autoAck="true")
     assert found == ["plain words"] * 2
     bodies = await connection.fetch(
         "select s.body from queen.segments s join queen.queues q on q.id = s.queue_id"
@@ -257,7 +257,7 @@ def test_a_transaction_schedules_with_everything_else(api: Api, queue: str) -> N
     assert {one["status"] for one in pushed["items"]} == {"scheduled", "queued"}
     assert single["status"] == "scheduled" and single["messageId"] is None
     assert api.data(f"{queue}-b", autoAck="true") == [2]
-    assert api.data(f"{queue}-b", wait="true", timeout=5000, autoAck="true") == [3]
+    assert api.data(f"{queue}-b", wait="true", timeout=20_000, autoAck="true") == [3]
     assert [row["transactionId"] for row in listed(api, f"{queue}-b")] == ["t"]
 
 

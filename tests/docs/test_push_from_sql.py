@@ -38,7 +38,7 @@ def run(example: str, dsn: str) -> None:
 @pytest.mark.parametrize("name", sorted(_ORDERS))
 def test_an_example_pushes(name: str, api: Api, dsn: str, queue: str) -> None:
     run(_EXAMPLES[name].replace('"orders"', f'"{queue}"'), dsn)
-    (message,) = api.messages(queue, "customer-7", wait="true", timeout=5000)
+    (message,) = api.messages(queue, "customer-7", wait="true", timeout=20_000)
     assert message["data"] == {"order": _ORDERS[name], "paid": True}
 
 
@@ -55,4 +55,4 @@ async def test_the_grants_are_enough(api: Api, dsn: str, queue: str) -> None:
     await connection.execute("select queen.push($1, 'p', '1')", queue)
     await connection.execute(f"reset role; drop owned by {role}; drop role {role}")
     await connection.close()
-    assert api.data(queue, wait="true", timeout=5000) == [1]
+    assert api.data(queue, wait="true", timeout=20_000) == [1]

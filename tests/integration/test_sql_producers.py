@@ -226,12 +226,12 @@ async def test_a_message_waits_for_a_server_that_has_the_key(
     await connection.execute(make_due, queue)
     await push(connection, f"{queue}-b", 2)
     api = stranger.api()
-    assert api.data(f"{queue}-b", wait="true", timeout=5000) == [2]
+    assert api.data(f"{queue}-b", wait="true", timeout=20_000) == [2]
     await until(lambda: _is_postponed(connection, queue), 5)
     again = start_server(*data)
     stranger.stop()
     await connection.execute(make_due, queue)
-    assert again.api().data(queue, "p", wait="true", timeout=5000) == [1]
+    assert again.api().data(queue, "p", wait="true", timeout=20_000) == [1]
     await connection.close()
 
 
@@ -258,7 +258,7 @@ async def test_an_open_transaction_holds_up_nobody(
             api.push({"queue": queue, "partition": "p", "payload": number})
         else:
             await push(other, queue, number)
-        assert api.data(queue, "p", wait="true", timeout=5000, autoAck="true") == [number]
+        assert api.data(queue, "p", wait="true", timeout=20_000, autoAck="true") == [number]
     api.configure(queue, leaseTime=10)
     # What seals a queue takes this lock.
     async with asyncio.timeout(10), other.transaction():
@@ -266,7 +266,7 @@ async def test_an_open_transaction_holds_up_nobody(
         await other.execute(sql, queue)
     assert time.monotonic() - started < 20
     await open_transaction.commit()
-    assert api.data(queue, "p", wait="true", timeout=5000, autoAck="true") == [99]
+    assert api.data(queue, "p", wait="true", timeout=20_000, autoAck="true") == [99]
     await other.close()
 
 

@@ -118,7 +118,7 @@ async def test_what_is_there_is_delivered_again(
     push(api, queue, *range(10))
     assert len(read(api, queue)) == 10
     await go_back(connection, queue, head=6, committed=4)
-    again = read(api, queue, PARTITION, wait="true", timeout=5000)
+    again = read(api, queue, PARTITION, wait="true", timeout=20_000)
     assert again == [(4, 4), (5, 5)]
 
 
