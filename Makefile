@@ -40,7 +40,7 @@ format: $(STAMP) ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 
 test: lint types contracts ## All checks and all tests
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2
 
 demo: $(STAMP) ## Serve, push 10,000 messages, consume them with two groups, show the result
 	$(BIN)/queen demo

@@ -13,27 +13,27 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from queen.storage.database import Database, session_settings
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import migrate
 from queen.storage.tuning import settings_for
 from tests.api import Api
+from tests.distribution import Distribution
 from tests.ports import free_port
 
 _READY = "queen ready on "
 _MEMORY_BYTES = 2 * 1024**3
 # Of the servers of the tests, and of nobody else.
 ENCRYPTION_KEY = "0123456789abcdef" * 4
-# With several workers, each of these folders is the work of one of them: it starts something
-# that is not worth starting twice, a JVM or the processes of the original clients.
-_FOLDERS_OF_ONE_WORKER = {"originals", "spark"}
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    if folder in _FOLDERS_OF_ONE_WORKER:
-        item.add_marker(pytest.mark.xdist_group(folder))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Several workers (`pytest -n 2`) share the tests as `tests/distribution.py` says."""
+    return Distribution(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

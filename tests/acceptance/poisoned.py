@@ -18,7 +18,7 @@ from tests.api import Api
 BATCH = 10
 # Long before the lease ends, so that a slow machine loses none.
 _RENEW_S = 0.5
-_RENEW_FOR_S = 2
+_RENEW_FOR_S = 3
 
 
 class Consumer:

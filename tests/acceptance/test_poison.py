@@ -27,7 +27,7 @@ MESSAGES = int(os.environ.get("QUEEN_TEST_POISON_MESSAGES", "5000"))
 # In partitions that differ, so that the waits for their leases pass together.
 POISON = {1000 * k + k * 331 % 1000 for k in range(MESSAGES // 1000)}
 CONSUMERS, PARTITIONS = 8, 8
-LEASE_S, RETRY_LIMIT = 1, 2
+LEASE_S, RETRY_LIMIT = 3, 2
 ROOT = Path(__file__).parents[2]
 
 _UNREAD = """

@@ -25,7 +25,7 @@ class RawAnswer:
 
 
 class RawConnection:
-    def __init__(self, url: str, timeout_s: float = 10) -> None:
+    def __init__(self, url: str, timeout_s: float = 30) -> None:
         parts = urlsplit(url)
         self._socket = socket.create_connection((parts.hostname, parts.port), timeout=timeout_s)
         self._file = self._socket.makefile("rb")

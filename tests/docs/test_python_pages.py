@@ -34,6 +34,7 @@ PAGES = [
     "docs/howto/transactions.md",
 ]
 _BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SERVER = re.compile(r"http://queen-\d")
 _RUNNER = """
 import ast, asyncio, inspect, sys
 code = compile(sys.stdin.read(), "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -56,14 +57,15 @@ def blocks(page: str) -> tuple[str, list[str]]:
 
 @pytest.fixture
 async def servers(
-    postgres: EmbeddedPostgres, start_server: Callable[..., ServerProcess]
+    postgres: EmbeddedPostgres, start_server: Callable[..., ServerProcess], page: str
 ) -> AsyncIterator[list[ServerProcess]]:
-    """Two servers of a new database."""
+    """As many servers as the page speaks of, of a new database."""
+    count = len(set(_SERVER.findall(blocks(page)[0]))) or 1
     name = f"page_{uuid.uuid4().hex[:8]}"
     admin = await asyncpg.connect(postgres.dsn)
     await admin.execute(f"create database {name}")
     own = urlunsplit(urlsplit(postgres.dsn)._replace(path=f"/{name}"))
-    running = [start_server("--database-url", own) for _ in range(2)]
+    running = [start_server("--database-url", own) for _ in range(count)]
     yield running
     for one in running:
         one.stop()

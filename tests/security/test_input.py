@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import time
+from contextlib import ExitStack
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
 import pytest
@@ -80,23 +81,24 @@ def test_s31_numbers_have_limits(api: Api, queue: str, query: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "start",
-    [
+def test_s46_a_request_that_does_not_come_is_given_up(server: ServerProcess) -> None:
+    starts = [
         b"GET /health HTTP/1.1\r\nHost: queen\r\nA:",
         b"GE",
         b"POST /api/v1/push HTTP/1.1\r\nHost: queen\r\nContent-Length: 100000\r\n\r\n{",
-    ],
-    ids=["headers", "method", "body"],
-)
-def test_s46_a_request_that_does_not_come_is_given_up(server: ServerProcess, start: bytes) -> None:
-    with RawConnection(server.url, timeout_s=60) as raw:
-        raw.send(start)
+    ]
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(RawConnection(server.url, timeout_s=60)) for _ in range(len(starts))
+        ]
         began = time.monotonic()
-        answer = raw.answer()
-        assert (answer.status, answer.json["code"]) == (408, "request_timeout")
-        assert 9 < time.monotonic() - began < 30
-        assert raw.is_closed()
+        for raw, start in zip(clients, starts, strict=True):
+            raw.send(start)
+        for raw in clients:
+            answer = raw.answer()
+            assert (answer.status, answer.json["code"]) == (408, "request_timeout")
+            assert 9 < time.monotonic() - began < 30
+            assert raw.is_closed()
 
 
 def test_s46_connections_have_a_limit(start_server: Start, dsn: str) -> None:
