@@ -21,6 +21,7 @@ _PARTITIONS = 4
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_fifty_stops_at_random_moments(
     server: ServerProcess, queue: str, tmp_path: Path
 ) -> None:
