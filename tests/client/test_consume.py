@@ -133,16 +133,16 @@ async def test_a_lease_is_renewed_while_a_handler_works(queen: Queen, queue: str
 
 
 async def test_without_renewal_it_is_delivered_again(queen: Queen, queue: str) -> None:
-    await queen.queue(queue).config(lease_time=1).create()
+    await queen.queue(queue).config(lease_time=2).create()
     await queen.queue(queue).push("slow")
     attempts: list[int] = []
 
     async def handler(message: Received) -> None:
         attempts.append(message.attempt)
-        await asyncio.sleep(2 if message.attempt == 1 else 0)
+        await asyncio.sleep(3 if message.attempt == 1 else 0)
 
     base = queen.queue(queue).renew_lease(False)
-    await base.idle(2).concurrency(2).consume(handler)
+    await base.idle(3).concurrency(2).consume(handler)
     assert attempts == [1, 2]
 
 

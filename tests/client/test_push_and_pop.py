@@ -253,10 +253,10 @@ async def test_names_that_need_quoting(queen: Queen, queue: str) -> None:
 
 
 async def test_ack_twice_and_too_late(queen: Queen, queue: str) -> None:
-    await queen.queue(queue).config(lease_time=1).create()
+    await queen.queue(queue).config(lease_time=2).create()
     await queen.queue(queue).push("x")
     (old,) = await queen.queue(queue).pop()
-    (new,) = await queen.queue(queue).pop(wait_s=10)
+    (new,) = await queen.queue(queue).pop(wait_s=20)
     assert new.attempt == 2
     with pytest.raises(LeaseLost):
         await old.ack()
