@@ -24,6 +24,7 @@ from queen.server.routes.messages import MessageRoutes
 from queen.server.routes.metrics import MetricsRoutes
 from queen.server.routes.pop import PopRoutes
 from queen.server.routes.push import PushRoutes
+from queen.server.routes.queries import QueryRoutes
 from queen.server.routes.queues import QueueRoutes
 from queen.server.routes.resources import ResourceRoutes
 from queen.server.routes.scheduled import ScheduledRoutes
@@ -43,6 +44,7 @@ _RESOURCES = (
     PopRoutes,
     AckRoutes,
     TransactionRoutes,
+    QueryRoutes,
     ScheduledRoutes,
     SinkRoutes,
     QueueRoutes,

@@ -24,6 +24,7 @@ from queen.service.browse import Browser
 from queen.service.catalog import Catalog, Partition
 from queen.service.clock import Clock
 from queen.service.cuts import Cuts
+from queen.service.cycles import Cycles
 from queen.service.deadletters import DeadLetters
 from queen.service.dedup import Dedup
 from queen.service.erase import Eraser
@@ -37,6 +38,7 @@ from queen.service.maintenance import Maintenance
 from queen.service.pop import Popper
 from queen.service.publish import Publisher
 from queen.service.push import Pusher
+from queen.service.queries import Queries
 from queen.service.relay import Relay
 from queen.service.reseal import INTERVAL_S as RESEAL_INTERVAL_S
 from queen.service.reseal import Resealer
@@ -150,6 +152,10 @@ class Broker:
         self.popper.acker = self.acker
         self.transactor = Transactor(
             self.database, self.pusher, self.acker, self.activity, self.maintenance
+        )
+        self.queries = Queries(self.database, self.catalog, self.vault)
+        self.cycles = Cycles(
+            self.database, self.catalog, self.queries, self.leases, self.acker, self.transactor
         )
         self.fetcher = Fetcher(self.database, self.catalog, self.vault)
         self.cuts = Cuts(self.database)

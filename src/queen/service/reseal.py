@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Coroutine
 from typing import Any
 
@@ -36,6 +37,7 @@ class Resealer:
     def _begin(self) -> None:
         """Start a walk at the front."""
         self._place, self._letter = (0, -1), 0
+        self._state = (uuid.UUID(int=0), 0, "")
         self._sealed = self._locked = 0
 
     async def seal_some(self, transaction: Transaction) -> bool:
@@ -53,7 +55,11 @@ class Resealer:
         for row in letters:
             self._letter = row["id"]
             await self._unless_locked(self._seal_letter(transaction, row))
-        if segments or letters:
+        states = await transaction.fetch("states_to_seal", *self._state, name, _LETTERS)
+        for row in states:
+            self._state = (row["query_id"], row["partition_id"], row["key"])
+            await self._unless_locked(self._seal_state(transaction, row))
+        if segments or letters or states:
             return True
         if self._sealed and not self._locked:
             _log.info("everything is sealed with the current key now; older keys can go")
@@ -79,3 +85,8 @@ class Resealer:
         payload = self._vault.open_letter(row["partition_id"], row["codec"], row["payload"])
         _, sealed = self._vault.close_letter(row["partition_id"], payload)
         await transaction.execute("rewrite_letter", row["id"], CODEC_SEALED, sealed)
+
+    async def _seal_state(self, transaction: Transaction, row: Record) -> None:
+        value = self._vault.open_state(row["partition_id"], row["codec"], row["value"])
+        sealed = self._vault.close_state(row["partition_id"], value)
+        await transaction.execute("rewrite_query_state", *self._state, *sealed)

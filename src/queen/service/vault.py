@@ -13,6 +13,7 @@ from queen.storage.database import Record
 _SEGMENT = b"segment"
 _LETTER = b"dead letter"
 _STAGED = b"staged"
+_STATE = b"state"
 
 
 class Vault:
@@ -41,6 +42,15 @@ class Vault:
         if codec == CODEC_SEALED:
             return self.keys.open(_place(_LETTER, partition_id), payload)[1]
         return payload
+
+    def close_state(self, partition_id: int, value: bytes) -> tuple[int, bytes]:
+        """Return codec and bytes of what a query keeps of an encrypted queue."""
+        return CODEC_SEALED, self.keys.seal(_place(_STATE, partition_id), CODEC_RAW, value)
+
+    def open_state(self, partition_id: int, codec: int, value: bytes) -> bytes:
+        if codec == CODEC_SEALED:
+            return self.keys.open(_place(_STATE, partition_id), value)[1]
+        return value
 
     def close_staged(self, queue: str, partition: str, payload: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of a message that waits for an encrypted queue."""

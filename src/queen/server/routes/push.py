@@ -133,12 +133,12 @@ class PushRoutes:
         # A failed push may be repeated without harm, a stage not: it comes last.
         await self._broker.pusher.push([one.append for one in planned])
         await self._broker.staging.stage([one.message for one in parted.later])
-        placed = _placed(planned) + [(one.place, _scheduled_text(one)) for one in parted.later]
+        placed = _placed(planned, parted.later)
         refused += parted.refused + bad + hidden
         failed = [one for one in planned if one.append.error is not None]
         if refused or failed:
             return _partly_refused(refused, failed, placed)
-        return Response(201, b"[" + ",".join(_in_order(placed)).encode() + b"]")
+        return Response(201, push_body(planned, parted.later))
 
     async def _push_frames(self, caller: Caller, body: bytes) -> Response:
         appends = await appends_of_frames(self._broker, caller, body)
@@ -448,20 +448,21 @@ async def only_visible(
     return [one for one in planned if one.append.queue not in hidden], refused
 
 
-def push_body(planned: list[Planned]) -> bytes:
-    if len(planned) == 1 and _is_plain_success(planned[0].append):
+def push_body(planned: list[Planned], later: Sequence[Later] = ()) -> bytes:
+    if len(planned) == 1 and not later and _is_plain_success(planned[0].append):
         return answers.queued_body(_stored(planned[0]))
-    return b"[" + ",".join(_in_order(_placed(planned))).encode() + b"]"
+    return b"[" + ",".join(_in_order(_placed(planned, later))).encode() + b"]"
 
 
-def _placed(planned: list[Planned]) -> list[tuple[int, str]]:
+def _placed(planned: list[Planned], later: Sequence[Later] = ()) -> list[tuple[int, str]]:
     """Return the results of what was stored, with their places in the request."""
-    return [
+    stored = [
         pair
         for one in planned
         if one.append.error is None
         for pair in zip(one.indexes, _results(one), strict=True)
     ]
+    return stored + [(one.place, _scheduled_text(one)) for one in later]
 
 
 def _in_order(placed: list[tuple[int, str]]) -> list[str]:
