@@ -28,8 +28,11 @@ _ONE_SERVER = (
     "buffering",
     "tracing",
     "administration",
+    "streaming",
     "newer",
 )
+# Played with more than one server, or with one that does not stay.
+_ELSEWHERE = {"streaming.queries_outlast_a_server_that_is_killed"}
 
 
 def _scenarios() -> list[tuple[str, str]]:
@@ -39,7 +42,7 @@ def _scenarios() -> list[tuple[str, str]]:
         loaded = importlib.import_module(f"tests.originals.scenarios.{module}")
         for name, value in vars(loaded).items():
             own = inspect.iscoroutinefunction(value) and value.__module__ == loaded.__name__
-            if own and not name.startswith("_"):
+            if own and not name.startswith("_") and f"{module}.{name}" not in _ELSEWHERE:
                 versions = getattr(value, "versions", VERSIONS)
                 found += [(version, f"{module}.{name}") for version in versions]
     return found
@@ -67,6 +70,20 @@ def test_a_consumer_moves_on_when_its_server_stops(
     leaving = start_server("--database-url", dsn)
     scenario = "several_servers.a_server_that_stops_is_left_for_the_other"
     play(scenario, server.url, leaving.url, meanwhile=leaving.stop)
+
+
+@pytest.mark.parametrize("original", ["0.15.0"], indirect=True)
+def test_streaming_queries_outlast_a_server_that_is_killed(
+    play: Play, start_server: Callable[..., ServerProcess], dsn: str
+) -> None:
+    port = free_port()
+    running = start_server("--database-url", dsn, port=port)
+
+    def crash() -> None:
+        running.kill()
+        start_server("--database-url", dsn, port=port)
+
+    play("streaming.queries_outlast_a_server_that_is_killed", running.url, meanwhile=crash)
 
 
 def test_a_token_is_ignored_without_authentication(play: Play, server: ServerProcess) -> None:

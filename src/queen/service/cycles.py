@@ -5,9 +5,9 @@ nothing is written. A cycle that comes again because its answer was lost finds i
 and is not done again.
 
 A cycle without an ack is the SDK's timer closing windows. No lease fences it, so it is done
-only when it can do no harm: while nobody holds the partition, and when everything it removes
-is still as it was when it was last offered. Otherwise somebody else has closed these windows,
-or is about to: it is left undone, which is no error.
+only when it can do no harm: when its group has done everything in the partition, and when all
+that it removes is still as it was when it was last offered. Otherwise somebody else has closed
+these windows, or is about to: it is left undone, which is no error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from queen.storage.database import Database, Transaction
 
 STALE = "Invalid or expired lease"
 _FAILED = "Streaming cycle reported failure"
-_HELD = "a consumer holds the partition"
+_UNREAD = "the group has not done everything in the partition"
 _CLOSED = "the state was changed or removed since it was read"
 _ANY_EPOCH = 2**63 - 1
 
@@ -160,23 +160,28 @@ class Cycles:
                 cycle.is_repeated = True
                 raise Conflict
         elif cycle.state:
-            await self._check_unleased(transaction, cycle)
+            await self._check_settled(transaction, cycle)
         rows = await transaction.fetch("lock_query_lane", query.id, query.partition.id, cycle.group)
         if not rows:
             raise Unavailable("a query or a partition was deleted at the same moment")
         await self._remove(transaction, cycle, rows[0]["offered"])
         await self._put(transaction, cycle, rows[0]["epoch"])
 
-    async def _check_unleased(self, transaction: Transaction, cycle: Cycle) -> None:
-        """Leave a cycle undone that has no lease while somebody else has one."""
+    async def _check_settled(self, transaction: Transaction, cycle: Cycle) -> None:
+        """Leave a cycle without a lease undone while its group has something left to read.
+
+        What is unread may belong to the windows, and whoever reads it closes them too.
+        """
         partition = cycle.query.partition
         group_id = await self._catalog.find_group(partition.queue, cycle.group)
-        if group_id is None:
-            return
-        cursors = await lock(transaction, [(partition.id, group_id)])
-        if any(cursor.live for cursor in cursors.values()):
-            cycle.skipped = _HELD
-            raise Conflict
+        if group_id is not None:
+            cursors = await lock(transaction, [(partition.id, group_id)])
+            heads = await transaction.fetch("head_of_partition", partition.id)
+            cursor = cursors.get((partition.id, group_id))
+            if cursor and heads and not cursor.live and cursor.committed >= heads[0]["head"]:
+                return
+        cycle.skipped = _UNREAD
+        raise Conflict
 
     async def _remove(self, transaction: Transaction, cycle: Cycle, offered: int) -> None:
         query = cycle.query

@@ -67,9 +67,9 @@ _CYCLE = Doc(
     """\
 Changes state, pushes results and acknowledges what they were made from, in one transaction of
 the database. Nothing is done when the lease of the ack is no longer held. A cycle that is sent
-again because its answer was lost is not done again. A cycle without an ack is left undone
-while a consumer holds the partition, or when state that it removes has changed since it was
-read: `skipped` then says why.""",
+again because its answer was lost is not done again. A cycle without an ack that changes state
+is left undone while its group has not done everything in the partition, or when state that it
+removes has changed since it was read: `skipped` then says why.""",
     body=wire.CycleRequest,
     answers={200: wire.CycleAnswer},
     example={

@@ -59,6 +59,9 @@ select exists (
     select 1 from queen.cursors c
     where c.partition_id = $1 and c.group_id = $2 and c.lease_until > clock_timestamp())
 
+-- name: head_of_partition :many
+select p.head from queen.partitions p where p.id = $1
+
 -- name: forgive_attempts :exec
 -- What a group holds now is not counted as a try.
 update queen.cursors c set attempts = 0
