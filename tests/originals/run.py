@@ -16,7 +16,7 @@ import traceback
 
 from tests.originals.scene import DONE, FAILED, Scene
 
-_LIMIT_S = 25
+_LIMIT_S = 45
 
 
 async def _play(version: str, scenario: str, queue: str, urls: list[str]) -> None:
