@@ -9,10 +9,14 @@ from typing import Any
 import asyncpg
 import pytest
 
+from queen.core.cipher import KeyRing, key_name
+from queen.storage.database import Database
 from tests.api import Api
+from tests.conftest import ENCRYPTION_KEY
 from tests.contract.conftest import stored
 from tests.contract.querycalls import QueryCalls, ack, delete, upsert, window
 from tests.contract.test_ack import dead_letters, let_lapse
+from tests.contract.test_options import reseal
 
 _KEY = "tumb:1\x1f1970-01-01T00:00:00.000Z\x1fk"
 _STALE = "Invalid or expired lease"
@@ -335,6 +339,22 @@ async def test_results_for_an_encrypted_queue_and_state_of_one_are_encrypted(
     assert len(values) == len(bodies) == 1
     assert all(b"plain-text" not in row[0] for row in (*values, *bodies))
     assert query.results() == [{"secret": "plain-text"}]
+
+
+async def test_state_follows_the_keys_of_its_queue(
+    query: QueryCalls, database: Database, connection: asyncpg.Connection
+) -> None:
+    partition_id = _kept(query)
+    query.api.configure(query.queue, leaseTime=60, encryptionEnabled=True)
+    current = bytes.fromhex(ENCRYPTION_KEY)
+    for keys in ([current], [b"n" * 32, current]):
+        await reseal(database, KeyRing(keys))
+        value = await connection.fetchval(
+            "select value from queen.query_state where query_id = $1", uuid.UUID(query.id)
+        )
+        assert key_name(value) == KeyRing(keys).current
+    await reseal(database, KeyRing([current, b"n" * 32]))
+    assert query.values(partition_id) == {_KEY: window(5)}
 
 
 # ---- state ----

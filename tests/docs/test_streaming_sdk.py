@@ -6,7 +6,6 @@ import re
 import subprocess
 
 from tests.conftest import ServerProcess
-from tests.docs.test_python_pages import servers as servers
 from tests.originals.environments import ROOT, bare_environment, python_of
 
 _PAGE = (ROOT / "docs" / "howto" / "streaming-sdk.md").read_text()
@@ -17,10 +16,12 @@ def _block(kind: str) -> str:
     return str(found)
 
 
-def test_the_example_prints_what_the_page_says(servers: list[ServerProcess]) -> None:
+def test_the_example_prints_what_the_page_says(server: ServerProcess, queue: str) -> None:
+    # Names of its own.
+    program = _block("py").replace("payments", queue).replace('"totals"', f'"{queue}.totals"')
     ended = subprocess.run(
-        [str(python_of("0.15.0")), "-c", _block("py")],
-        env={**bare_environment(), "QUEEN_URL": servers[0].url},
+        [str(python_of("0.15.0")), "-c", program],
+        env={**bare_environment(), "QUEEN_URL": server.url},
         capture_output=True,
         text=True,
         timeout=60,

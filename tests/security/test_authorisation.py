@@ -75,6 +75,7 @@ async def test_s18_only_what_must_be_is_open(guarded: Guarded) -> None:
         ("POST", "/api/v1/ack"),
         ("POST", "/api/v1/ack/batch"),
         ("POST", "/api/v1/transaction"),
+        ("POST", "/streams/v1/cycle"),
         ("POST", "/api/v1/configure"),
         ("DELETE", "/api/v1/resources/queues/q"),
     ],
@@ -225,6 +226,46 @@ def test_s20_a_transaction_touches_nothing_of_others(tenants: Tenants) -> None:
     assert tenants.mine.transaction(own, leases=[tenants.message["leaseId"]]).status == 404
     assert tenants.mine.pop(f"{tenants.mine_name}.t").status == 204
     assert tenants.mine.transaction(own).status == 200
+
+
+def test_s20_a_streaming_query_touches_nothing_of_others(tenants: Tenants) -> None:
+    mine, theirs, message = tenants.mine, tenants.theirs, tenants.message
+    own = f"{tenants.mine_name}.source"
+    query = {"name": "q", "source_queue": own, "config_hash": "h"}
+    for more in ({"source_queue": tenants.queue}, {"sink_queue": tenants.queue}):
+        assert mine.call("POST", "/streams/v1/queries", {**query, **more}).status == 404
+    known = {**query, "source_queue": tenants.queue}
+    their_id = theirs.call("POST", "/streams/v1/queries", known).json["query_id"]
+    my_id = mine.call("POST", "/streams/v1/queries", query).json["query_id"]
+    assert my_id != their_id
+    ack = {"transactionId": message["transactionId"], "leaseId": message["leaseId"]}
+    stolen: dict[str, Any] = {
+        "partition_id": message["partitionId"],
+        "consumer_group": "g",
+        "state_ops": [{"type": "upsert", "key": "k", "value": 1}],
+        "ack": ack,
+    }
+    for query_id in (my_id, their_id):
+        for path in ("cycle", "state/get"):
+            body = {**stolen, "query_id": query_id}
+            answer = mine.call("POST", f"/streams/v1/{path}", body).json
+            assert (answer["success"], answer["error"]) == (False, "Partition not found")
+    mine.push_many(own, 1)
+    (held,) = mine.messages(own, consumerGroup="streams.q")
+    lost = mine.call(
+        "POST",
+        "/streams/v1/cycle",
+        {
+            "query_id": my_id,
+            "partition_id": held["partitionId"],
+            "push_items": [{"queue": tenants.queue, "payload": 1}],
+            "ack": {"transactionId": held["transactionId"], "leaseId": held["leaseId"]},
+        },
+    ).json
+    assert lost["success"] is False
+    assert "not found" in lost["error"]
+    done = theirs.call("POST", "/streams/v1/cycle", {**stolen, "query_id": their_id})
+    assert done.json["success"] is True
 
 
 def test_s19_fetch_configure_and_delete_know_no_queue_of_others(tenants: Tenants) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from queen.core.cursor import Verdict, Wish
 from queen.core.cycle import count_up_to, is_of_a_window
-from queen.errors import Conflict, LeaseLost, NotFound, Unavailable
+from queen.errors import LeaseLost, NotFound, Unavailable
 from queen.service.ack import Acker, Settlement
 from queen.service.append import Append
 from queen.service.catalog import Catalog
@@ -28,13 +28,17 @@ from queen.service.leases import LeaseBook, Span
 from queen.service.queries import Queries, Query
 from queen.service.staging import Scheduled
 from queen.service.transact import Transactor
-from queen.storage.database import Database, Transaction
+from queen.storage.database import Abandoned, Database, Transaction
 
 STALE = "Invalid or expired lease"
 _FAILED = "Streaming cycle reported failure"
 _UNREAD = "the group has not done everything in the partition"
 _CLOSED = "the state was changed or removed since it was read"
 _ANY_EPOCH = 2**63 - 1
+
+
+class _Undone(Abandoned):
+    """Leaves a cycle undone; the cycle says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +105,18 @@ class Cycles:
         """Do all of a cycle, or none of it and say why: in the cycle, or by raising."""
         await self._prepare(cycle)
 
-        async def also(transaction: Transaction) -> None:
+        async def write(transaction: Transaction) -> None:
             await self._write(transaction, cycle)
 
         try:
-            await self._transactor.run(cycle.appends, cycle.scheduled, cycle.settlements, [], also)
+            await self._transactor.run(cycle.appends, cycle.scheduled, cycle.settlements, [], write)
         except LeaseLost:
             # What is behind the message was given back at the first time, and cannot be again.
             if cycle.verdict is not Verdict.ALREADY:
                 raise LeaseLost(STALE) from None
             cycle.is_repeated = True
-        except Conflict:
-            if not cycle.is_repeated and cycle.skipped is None:
-                raise
+        except _Undone:
+            pass
 
     async def _prepare(self, cycle: Cycle) -> None:
         query = cycle.query
@@ -158,7 +161,7 @@ class Cycles:
         if cycle.ack is not None:
             if cycle.verdict is Verdict.ALREADY:
                 cycle.is_repeated = True
-                raise Conflict
+                raise _Undone
         elif cycle.state:
             await self._check_settled(transaction, cycle)
         rows = await transaction.fetch("lock_query_lane", query.id, query.partition.id, cycle.group)
@@ -181,7 +184,7 @@ class Cycles:
             if cursor and heads and not cursor.live and cursor.committed >= heads[0]["head"]:
                 return
         cycle.skipped = _UNREAD
-        raise Conflict
+        raise _Undone
 
     async def _remove(self, transaction: Transaction, cycle: Cycle, offered: int) -> None:
         query = cycle.query
@@ -193,7 +196,7 @@ class Cycles:
         removed = await transaction.fetch("delete_query_state", *place, keys, epoch)
         if cycle.ack is None and len(removed) < len(keys):
             cycle.skipped = _CLOSED
-            raise Conflict
+            raise _Undone
 
     async def _put(self, transaction: Transaction, cycle: Cycle, epoch: int) -> None:
         partition = cycle.query.partition
