@@ -1,0 +1,207 @@
+"""From Arrow columns to JSON text, column by column.
+
+Each function turns a whole column into a column of JSON texts; a struct is its fields' texts
+joined, a list its elements'. No row is touched by itself but where nothing else is exact: a
+text with something to escape, binary, and VARIANT.
+
+    null                    null, also inside a struct: fields are never left out
+    boolean, integers       as they are
+    float, double           the shortest text that reads back the same; NaN and the infinities
+                            have no form in JSON and are null
+    decimal                 a number with all its digits
+    string                  a string
+    binary                  a string, base64
+    timestamp               a string, "2026-11-15T12:00:00.000000Z"
+    timestamp_ntz           the same without the Z
+    date, time              a string, "2026-11-15", "12:00:00.000000"
+    struct, map, array      an object, an object, an array; the keys of a map become texts
+    variant                 its own JSON
+    interval                refused: cast it to what you mean by it
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+    VariantType,
+    VariantVal,
+)
+
+# Arrow's own classes say nothing to a type checker.
+Column: TypeAlias = Any
+
+_NULL = pa.scalar("null", pa.string())
+# What a JSON string cannot hold as it is.
+_TO_ESCAPE = '["\\\\\\x00-\\x1f]'
+_KEYS = (StringType, IntegralType, BooleanType, DateType, TimestampType, TimestampNTZType)
+
+
+def check_type(kind: DataType, where: str) -> None:
+    """Raise `ValueError` when values of a type have no form in JSON."""
+    match kind:
+        case StructType():
+            for field in kind.fields:
+                check_type(field.dataType, f"{where}.{field.name}")
+        case ArrayType():
+            check_type(kind.elementType, f"{where}[]")
+        case MapType():
+            if not isinstance(kind.keyType, _KEYS):
+                raise ValueError(
+                    f"column {where}: the keys of a map must be text, numbers or times, "
+                    f"not {kind.keyType.simpleString()}"
+                )
+            check_type(kind.valueType, f"{where}[]")
+        case _ if _form_of(kind) is None:
+            raise ValueError(
+                f"column {where}: {kind.simpleString()} has no form in JSON; "
+                "cast it to a string or a number"
+            )
+
+
+def json_texts(column: Column, kind: DataType) -> Column:
+    """Return each value of a column as JSON text. The column has no nulls any more."""
+    return pc.fill_null(_texts(column, kind), _NULL)
+
+
+def _texts(column: Column, kind: DataType) -> Column:
+    """The same, with nulls where there are nulls or no JSON."""
+    match kind:
+        case StructType():
+            return _objects(column, kind)
+        case ArrayType():
+            inner = json_texts(column.flatten(), kind.elementType)
+            return _enclosed("[", _joined(column, inner), "]")
+        case MapType():
+            return _maps(column, kind)
+    form = _form_of(kind)
+    assert form is not None
+    return form(column)
+
+
+def _form_of(kind: DataType) -> Callable[[Column], Column] | None:
+    """Return what turns a column of a simple type into texts; None if nothing does."""
+    return next((_FORMS[one] for one in type(kind).__mro__ if one in _FORMS), None)
+
+
+def _as_text(column: Column) -> Column:
+    return pc.cast(column, pa.string())
+
+
+def _numbers(column: Column) -> Column:
+    finite = pc.if_else(pc.is_finite(column), column, pa.scalar(None, column.type))
+    return _as_text(finite)
+
+
+def _nothing(column: Column) -> Column:
+    return pa.nulls(len(column), pa.string())
+
+
+def _quoted_plain(column: Column) -> Column:
+    return _enclosed('"', _as_text(column), '"')
+
+
+def _instants(column: Column) -> Column:
+    return pc.strftime(column, format='"%Y-%m-%dT%H:%M:%SZ"', locale="C")
+
+
+def _local_times(column: Column) -> Column:
+    return pc.strftime(column, format='"%Y-%m-%dT%H:%M:%S"', locale="C")
+
+
+def quoted(column: Column) -> Column:
+    """Return texts as JSON strings."""
+    texts = pc.cast(column, pa.string())
+    escaped = pc.fill_null(pc.match_substring_regex(texts, _TO_ESCAPE), pa.scalar(False))
+    plain = _enclosed('"', texts, '"')
+    if not pc.any(escaped).as_py():
+        return plain
+    rest = [msgspec.json.encode(one).decode() for one in texts.filter(escaped).to_pylist()]
+    return pc.replace_with_mask(plain, escaped, pa.array(rest, pa.string()))
+
+
+def _enclosed(left: str, texts: Column, right: str) -> Column:
+    return pc.binary_join_element_wise(pa.scalar(left), texts, pa.scalar(right), "")
+
+
+def _joined(column: Column, inner: Column) -> Column:
+    """Return, for each list of a column, its elements' texts with commas between them."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0)
+    offsets = np.zeros(len(column) + 1, dtype=np.int32)
+    np.cumsum(np.asarray(lengths), out=offsets[1:])
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), inner), ",")
+    return pc.if_else(pc.is_valid(column), joined, pa.scalar(None, pa.string()))
+
+
+def _objects(column: Column, kind: StructType) -> Column:
+    if not kind.fields:
+        return pc.if_else(pc.is_valid(column), pa.scalar("{}"), pa.scalar(None, pa.string()))
+    pieces: list[Any] = []
+    for number, (field, child) in enumerate(zip(kind.fields, column.flatten(), strict=True)):
+        name = msgspec.json.encode(field.name).decode()
+        pieces += [pa.scalar(f"{',' if number else '{'}{name}:"), json_texts(child, field.dataType)]
+    objects = pc.binary_join_element_wise(*pieces, pa.scalar("}"), "")
+    return pc.if_else(pc.is_valid(column), objects, pa.scalar(None, pa.string()))
+
+
+def _maps(column: Column, kind: MapType) -> Column:
+    entries = column.type.key_field, column.type.item_field
+    column = pc.cast(column, pa.list_(pa.struct(entries)))
+    keys, values = column.flatten().flatten()
+    names = json_texts(keys, kind.keyType)
+    if not isinstance(kind.keyType, StringType | DateType | TimestampType | TimestampNTZType):
+        names = _enclosed('"', names, '"')
+    pairs = pc.binary_join_element_wise(names, json_texts(values, kind.valueType), ":")
+    return _enclosed("{", _joined(column, pairs), "}")
+
+
+def _one_by_one(column: Column, text_of: Callable[[Any], str]) -> Column:
+    texts = [None if one is None else text_of(one) for one in column.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+def _binaries(column: Column) -> Column:
+    return _one_by_one(column, lambda one: f'"{base64.b64encode(one).decode()}"')
+
+
+def _variants(column: Column) -> Column:
+    return _one_by_one(column, lambda one: VariantVal(one["value"], one["metadata"]).toJson())
+
+
+_FORMS: dict[type, Callable[[Column], Column]] = {
+    NullType: _nothing,
+    BooleanType: _as_text,
+    IntegralType: _as_text,
+    DecimalType: _as_text,
+    FloatType: _numbers,
+    DoubleType: _numbers,
+    StringType: quoted,
+    BinaryType: _binaries,
+    DateType: _quoted_plain,
+    TimeType: _quoted_plain,
+    TimestampType: _instants,
+    TimestampNTZType: _local_times,
+    VariantType: _variants,
+}
