@@ -86,12 +86,9 @@ class _Door(NamedTuple):
 
 def _door_of(options: dict[str, str]) -> _Door:
     given = options.get("retryseconds", str(_RETRY_S))
-    try:
-        return _Door(place_of(options), float(given))
-    except ValueError:
-        if given.replace(".", "", 1).isdecimal():
-            raise
-        raise ValueError(f"option retrySeconds is {given!r}, not a number") from None
+    if not given.replace(".", "", 1).isdecimal():
+        raise ValueError(f"option retrySeconds is {given!r}, not a number")
+    return _Door(place_of(options), float(given))
 
 
 def _transaction_name(options: dict[str, str]) -> str | None:

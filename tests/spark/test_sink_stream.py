@@ -1,0 +1,284 @@
+"""Micro-batches into queues: each row once, whatever is repeated, killed or fenced."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from queen.service.broker import Broker
+from queen.service.sinks import JOB
+from tests.api import Api
+from tests.conftest import ServerProcess
+from tests.contract.sinkcalls import Sink
+from tests.spark.copying import Copy
+
+_KILLS = int(os.environ.get("QUEEN_TEST_SPARK_KILLS", "0"))
+
+
+@pytest.fixture
+def copy(server: ServerProcess, queue: str, tmp_path: Path, checkpoint: str) -> Copy:
+    return Copy(server.url, queue, str(tmp_path / "files"), checkpoint)
+
+
+def stored(api: Api, queue: str, lanes: int = 3) -> dict[str, list[int]]:
+    """Return the numbers of each partition in order, and see that offsets are dense."""
+    found: dict[str, list[int]] = {}
+    for lane in (f"p{n}" for n in range(lanes)):
+        numbers = found.setdefault(lane, [])
+        for one in api.frames(queue, lane):
+            assert one.base_offset == len(numbers)
+            numbers += [json.loads(payload)["n"] for payload in one.segment().payloads()]
+    return found
+
+
+def once(rows: int, lanes: int = 3) -> dict[str, list[int]]:
+    """What a queue holds when each row is there once, and in order."""
+    return {f"p{lane}": list(range(lane, rows, lanes)) for lane in range(lanes)}
+
+
+def test_each_row_of_each_batch_is_there_once_and_in_order(
+    spark: SparkSession, api: Api, copy: Copy
+) -> None:
+    for number in range(3):
+        copy.add(number, range(number * 300, number * 300 + 300))
+    copy.run(spark)
+    assert stored(api, copy.queue) == once(900)
+    copy.run(spark)
+    copy.add(3, range(900, 1000))
+    copy.run(spark)
+    assert stored(api, copy.queue) == once(1000)
+
+
+def test_f56_c_a_batch_that_was_committed_and_not_recorded_by_spark_is_there_once(
+    spark: SparkSession, api: Api, copy: Copy
+) -> None:
+    for number in range(2):
+        copy.add(number, range(number * 30, number * 30 + 30))
+    copy.run(spark)
+    copy.log("commits", 1).unlink()
+    copy.log("commits", 1).with_name(".1.crc").unlink(missing_ok=True)
+    copy.add(2, range(60, 90))
+    copy.run(spark)
+    assert copy.log("commits", 1).exists()
+    assert stored(api, copy.queue) == once(90)
+
+
+def test_f58_a_new_checkpoint_is_a_new_query_unless_it_has_a_name(
+    spark: SparkSession, api: Api, copy: Copy
+) -> None:
+    for number in range(2):
+        copy.add(number, range(number * 30, number * 30 + 30))
+    named = copy._replace(queue=f"{copy.queue}-n", name=f"name-{copy.queue}")
+    for _ in range(2):
+        for one in (copy, named):
+            one.run(spark)
+            shutil.rmtree(one.checkpoint)
+    assert {lane: sorted(numbers) for lane, numbers in stored(api, copy.queue).items()} == {
+        lane: sorted(numbers * 2) for lane, numbers in once(60).items()
+    }
+    assert stored(api, named.queue) == once(60)
+
+
+def test_an_empty_batch_does_nothing(spark: SparkSession, api: Api, copy: Copy) -> None:
+    copy.add(0, range(0))
+    copy.add(1, range(30))
+    copy.add(2, range(0))
+    copy.run(spark)
+    assert stored(api, copy.queue) == once(30)
+
+
+def test_f58_a_driver_is_fenced_when_another_one_has_started(
+    spark: SparkSession, api: Api, copy: Copy
+) -> None:
+    copy.add(0, range(30))
+    query = copy.start(spark, available_now=False)
+    try:
+        query.processAllAvailable()
+        other = Sink(api, copy.query_id)
+        assert other.open().json["lastBatch"] == 0
+        copy.add(1, range(30, 60))
+        with pytest.raises(StreamingQueryException) as caught:
+            query.processAllAvailable()
+        assert "another run of query" in str(caught.value)
+        assert stored(api, copy.queue) == once(30)
+    finally:
+        query.stop()
+    # Whoever starts last may write, and repeats what the fenced one could not.
+    copy.run(spark)
+    assert stored(api, copy.queue) == once(60)
+    assert other.commit(batch=1).status == 409
+
+
+def test_a_full_queue_holds_the_query_up_and_loses_nothing(
+    spark: SparkSession, api: Api, copy: Copy
+) -> None:
+    api.configure(copy.queue, maxSize=40)
+    copy.add(0, range(30))
+    copy.add(1, range(30, 60))
+    with pytest.raises(StreamingQueryException) as caught:
+        copy._replace(retry_s=0).run(spark)
+    assert "would exceed max capacity (40)" in str(caught.value)
+    assert stored(api, copy.queue) == once(30)
+    api.configure(copy.queue, maxSize=0)
+    copy.run(spark)
+    assert stored(api, copy.queue) == once(60)
+
+
+# ---- drivers that are killed ----
+
+
+class Driver:
+    """A driver in a process of its own."""
+
+    def __init__(self, copy: Copy, log: Path, master: str = "local[2]") -> None:
+        arguments = json.dumps({**copy._asdict(), "master": master})
+        self._log = log
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.copying", arguments],
+                stdout=errors,
+                stderr=errors,
+                cwd=Path(__file__).parents[2],
+                start_new_session=True,
+            )
+
+    def until(self, happened: Callable[[], bool], timeout_s: float = 120) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not happened():
+            assert self._process.poll() is None, self._log.read_text()[-3000:]
+            assert time.monotonic() < deadline, self._log.read_text()[-3000:]
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """Kill Python and its JVM at once: they are a group of their own."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(timeout=20)
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    with ExitStack() as stack:
+
+        def start(copy: Copy, **more: Any) -> Driver:
+            driver = Driver(copy, tmp_path / "driver.log", **more)
+            stack.callback(driver.kill)
+            return driver
+
+        yield start
+
+
+async def parts_of(connection: asyncpg.Connection, query: str) -> int:
+    count: int = await connection.fetchval(
+        "select count(*) from queen.sink_parts where query = $1", query
+    )
+    return count
+
+
+async def test_f56_b_a_driver_killed_between_staging_and_commit_publishes_nothing_of_it(
+    spark: SparkSession,
+    api: Api,
+    copy: Copy,
+    tmp_path: Path,
+    dsn: str,
+    connection: asyncpg.Connection,
+    drive: Callable[..., Driver],
+) -> None:
+    """The queue is too small: batch 1 is staged, with an orphan of a task that failed and was
+    repeated, and cannot be committed. There the driver is killed."""
+    fails = tmp_path / "fails"
+    copy = copy._replace(fails=str(fails), padding=40_000)
+    api.configure(copy.queue, maxSize=1000)
+    copy.add(0, range(30))
+    driver = drive(copy, master="local[2,3]")
+    driver.until(lambda: copy.log("commits", 0).exists())
+    fails.touch()
+    copy.add(1, range(30, 1230))
+    parts = 0
+    while parts < 12:
+        driver.until(lambda: copy.log("offsets", 1).exists())
+        parts = await parts_of(connection, copy.query_id)
+    driver.until(lambda: not fails.exists())
+    driver.kill()
+    assert stored(api, copy.queue) == once(30)
+    assert not copy.log("commits", 1).exists()
+    api.configure(copy.queue, maxSize=0)
+    copy.run(spark)
+    assert stored(api, copy.queue) == once(1230)
+    broker = await Broker.start(dsn)
+    try:
+        while await parts_of(connection, copy.query_id):
+            await broker.jobs.run_once(JOB)
+    finally:
+        await broker.stop()
+
+
+@pytest.mark.skipif(not _KILLS, reason="QUEEN_TEST_SPARK_KILLS says how often")
+@pytest.mark.timeout(120 + 90 * _KILLS)
+def test_f56_a_driver_killed_anywhere_leaves_each_row_once(
+    spark: SparkSession, api: Api, copy: Copy, tmp_path: Path, drive: Callable[..., Driver]
+) -> None:
+    copy = copy._replace(waits=str(tmp_path / "waits"))
+    for kill in range(_KILLS):
+        point = "abcd"[kill % 4] if kill < 8 else random.choice("abcd")
+        _kill_at(point, api, copy, 2 * kill, drive)
+    copy.run(spark)
+    assert stored(api, copy.queue) == once(60 * _KILLS)
+
+
+def _kill_at(point: str, api: Api, copy: Copy, batch: int, drive: Callable[..., Driver]) -> None:
+    """Give a driver two more batches, and kill it: (a) and (d) behind the first or the second,
+    (b) inside the first, (c) as soon as the second is published."""
+    assert copy.waits is not None
+    waits = Path(copy.waits)
+    if point == "b":
+        waits.touch()
+    driver = drive(copy)
+    for number in (batch, batch + 1):
+        copy.add(number, range(number * 30, number * 30 + 30))
+    published = once(batch * 30 + 60)
+    reached = {
+        "a": lambda: copy.log("commits", batch).exists(),
+        "b": lambda: copy.log("offsets", batch).exists(),
+        "c": lambda: stored(api, copy.queue) == published,
+        "d": lambda: copy.log("commits", batch + 1).exists(),
+    }
+    driver.until(reached[point])
+    driver.kill()
+    waits.unlink(missing_ok=True)
+
+
+@pytest.mark.skipif(not _KILLS, reason="QUEEN_TEST_SPARK_KILLS says how often")
+@pytest.mark.timeout(400)
+def test_f58_two_drivers_on_one_checkpoint_leave_each_row_once(
+    spark: SparkSession, api: Api, copy: Copy, tmp_path: Path
+) -> None:
+    copy.add(0, range(30))
+    drivers = [Driver(copy, tmp_path / f"driver-{n}.log") for n in range(2)]
+    try:
+        for number in range(1, 40):
+            copy.add(number, range(number * 30, number * 30 + 30))
+            time.sleep(0.5)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and all(one._process.poll() is None for one in drivers):
+            time.sleep(0.2)
+    finally:
+        for driver in drivers:
+            driver.kill()
+    copy.run(spark)
+    assert stored(api, copy.queue) == once(1200)
