@@ -107,6 +107,21 @@ def _start_of_a_window(seconds: float) -> None:
     time.sleep(seconds - time.time() % seconds + 0.05)
 
 
+def test_a_window_is_given_back_without_fault(streams: Streams) -> None:
+    streams.define(retry_limit=0, retry_delay_ms=60_000)
+    streams.push("q", 1)
+    for _ in range(3):
+        window = streams.poll()
+        assert window["attempt"] == 1
+        assert streams.ack(window, release=True).status == 400
+        given_back = streams.ack(window, success=False, release=True)
+        assert (given_back.status, given_back.json["acked"]) == (200, False)
+        assert streams.ack(window, success=False, release=True).status == 409
+        assert streams.ack(window).status == 409
+    assert streams.ack(streams.poll()).status == 200
+    assert streams.poll(timeout=0) is None
+
+
 def test_a_repeated_ack_is_answered_and_a_stale_one_refused(streams: Streams) -> None:
     streams.define(window_lease_timeout_ms=300)
     streams.push("q", 1)

@@ -117,6 +117,8 @@ class AckRequest(msgspec.Struct):
     windowId: str | None = None
     success: bool = True
     error: Annotated[str, Meta(max_length=10_000)] | None = None
+    # With success false: nobody is at fault, it comes again at once and nothing is counted.
+    release: bool = False
     # Items as for a push; stored together with the ack or not at all.
     push: list[PushItem] = []
 

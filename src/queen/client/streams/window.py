@@ -40,6 +40,15 @@ _DEFAULT_PARTITION = "Default"
 _MOST_ERROR = 10_000
 
 
+def _pushed(one: dict[str, Any]) -> Pushed:
+    return Pushed(
+        status=one["status"],
+        transaction_id=one["transactionId"],
+        message_id=one.get("messageId"),
+        partition_id=one.get("partitionId"),
+    )
+
+
 class LeasedWindow(EitherSpelling):
     """What a window is, however its consumer speaks to the broker."""
 
@@ -205,7 +214,9 @@ class LeasedWindow(EitherSpelling):
         return await self._settle({"success": success, **told, **pushes})
 
     async def _give_back(self) -> None:
-        await self._settle({"success": False, "release": True})
+        # Sent twice it is refused the second time, and it is free or another's all the same.
+        with contextlib.suppress(LeaseLost):
+            await self._settle({"success": False, "release": True})
 
     async def _settle(self, verdict: dict[str, Any]) -> list[Pushed]:
         body = {"windowId": self.id, "leaseId": self.lease_id, **verdict}
@@ -215,7 +226,7 @@ class LeasedWindow(EitherSpelling):
             self._is_lost = True
             raise
         self._is_settled = True
-        return msgspec.convert(answer.get("pushed") or [], list[Pushed])
+        return [_pushed(one) for one in answer.get("pushed") or []]
 
     async def _renew(self, ms: int | None) -> datetime:
         extend_ms = round(self.lease_s * 1000) if ms is None else ms

@@ -78,9 +78,10 @@ _ACK = Doc(
     _TAG,
     "Acknowledge a window, or give it back",
     """\
-With `success` false it is tried again after a pause, and set aside after the last retry. What
-is in `push` is stored in the same transaction as the ack: both or neither. A lease that has
-ended is a 409 and nothing is done; the same ack twice is answered like the first.""",
+With `success` false it is tried again after a pause, and set aside after the last retry; with
+`release` too it comes again at once and nothing is counted, for nobody is at fault. What is in
+`push` is stored in the same transaction as the ack: both or neither. A lease that has ended is
+a 409 and nothing is done; the same ack twice is answered like the first.""",
     body=wire.AckRequest,
     answers={200: wire.AckAnswer},
     example={"leaseId": _LEASE, "success": True},
@@ -251,6 +252,8 @@ class StreamRoutes:
         items = wanted.push
         if items and not wanted.success:
             raise BadRequest("push goes with success only; nothing was done")
+        if wanted.release:
+            return await self._release(owner, lease, wanted)
         planned, later = await plan_pushes(self._broker, request.caller, items)
         first = await self._broker.work.settle(
             owner,
@@ -263,6 +266,12 @@ class StreamRoutes:
         pushed = pushed_items(planned, later, [(0, item) for item in items]) if first else {}
         answer = wire.AckAnswer(True, wanted.success, pushed.get(0, []))
         return Response(200, msgspec.json.encode(answer))
+
+    async def _release(self, owner: Owner, lease: Lease, wanted: wire.AckRequest) -> Response:
+        if wanted.success:
+            raise BadRequest("release goes with success false only; nothing was done")
+        await self._broker.work.release(owner, lease)
+        return Response(200, msgspec.json.encode(wire.AckAnswer(True, False, [])))
 
     async def renew(self, request: Request) -> Response:
         wanted = decoded(_renew, request.body)

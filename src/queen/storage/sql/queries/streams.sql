@@ -186,6 +186,13 @@ update queen.stream_work
 set lease_id = null, available_at = '-infinity', attempts = attempts - 1
 where group_id = $1 and window_id = $2 and lease_id = $3
 
+-- name: release_window :one
+-- Give a leased window back without fault: it comes again at once and does not count.
+update queen.stream_work
+set lease_id = null, available_at = '-infinity', attempts = attempts - 1
+where group_id = $1 and window_id = $2 and lease_id = $3 and available_at > clock_timestamp()
+returning true
+
 -- name: renew_window :one
 update queen.stream_work k
 set available_at = clock_timestamp() + $4::bigint * interval '1 millisecond'
