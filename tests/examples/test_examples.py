@@ -1,10 +1,14 @@
-"""Every program in `examples/` runs against a real server and prints what happened."""
+"""Every program in `examples/` runs against a real server and prints what happened.
+
+Those of streams wait for windows to close and do nothing meanwhile, so they wait together.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -101,10 +105,104 @@ SHOWN = {
     ],
 }
 
+SHOWN_OF_STREAMS = {
+    "16_first_stream": ["5 logins and 10 views, none missing, none twice", "failed: 0"],
+    "17_global_and_partitioned": [
+        "global:\n__GLOBAL__: 4 texts, 1 reactions\npartitioned:\n",
+        "chat-1: 2 texts, 1 reactions",
+        "chat-2: 2 texts, 0 reactions",
+    ],
+    "18_stream_groups": [
+        "groups: {'analytics': 40, 'archive': 40}",
+        "workers: 4 and 4 windows",
+        "each customer once: True",
+    ],
+    "19_kinds_of_windows": [
+        "tumbling: [[0, 1, 2, 3, 4, 5]], the last over 1 s",
+        "sliding: [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]], the last over 2 s",
+        "session: [[0, 1, 2, 3, 4, 5]], the last over 0.5 s",
+        "count: [[0, 1, 2], [3, 4, 5]]",
+    ],
+    "20_metrics_per_window": [
+        "100 requests, 50.5 ms on average",
+        "95 % within 95 ms, all within 100 ms",
+        "error rate 5%, whole window again: 100",
+        "6 views by 4 users",
+        "top pages [('/', 3), ('/cart', 2)], 2.5 s on average",
+    ],
+    "21_stream_join": [
+        "anna: 4 clicks, 2 purchases, 34.50\n  conversion 50%\n  not bought: ['cup', 'tray']",
+        "bruno: 2 clicks, 0 purchases, 0.00\n  conversion 0%\n  not bought: ['tea', 'cup']",
+    ],
+    "22_order_lifecycle": [
+        "order-1 is complete",
+        "order-2 waits for its shipment",
+        "order-3 is not paid",
+        "reminded: ['order-3']",
+    ],
+    "23_sessions": ["anna saw / /orders\nanna saw / /tea /cart\nbruno saw /\n"],
+    "24_windows_into_a_queue": [
+        "attempt 1: computed\nattempt 2: computed\n1 failed, 1 handled",
+        "results: [{'avg': 21.0, 'max': 24, 'count': 3}]",
+    ],
+    "25_stages": ["clicks by country: {'FR': 10, 'IT': 20}"],
+    "26_late_data": [
+        "measured, each in its own second: [20, 21]",
+        "too late, and kept: [22]",
+    ],
+    "27_fraud_detection": ["looked at 3 users\nbruno: amount\ncarla: places and count\n"],
+    "28_etl": [
+        "first consumer: loaded True",
+        "second consumer, attempt 2: loaded False",
+        "rows in the warehouse: 100",
+    ],
+    "29_chat_rooms": [
+        "room-42: 2 messages, 1 reactions, 1 edits\n  by user: {'anna': 2, 'bruno': 2}",
+        "room-43: 1 messages, 0 reactions, 0 edits",
+    ],
+    "30_chat_translation": [
+        "chat-1: 4 originals, 4 translations\nchat-2: 4 originals, 4 translations\n"
+        "chat-3: 4 originals, 4 translations",
+    ],
+    "31_devices": [
+        "device-001: temperature 72 to 75, 73.5 on average of 4; pressure 14.5 to 15.0,"
+        " 14.75 on average of 2",
+        "critical: {'device': 'device-002', 'temperature': 94}",
+    ],
+    "32_ack_by_hand": [
+        "after a nack: attempt 2 of the same 3 messages",
+        "too late to ack: it is attempt 3 of somebody else",
+        "renewed, so in time: settled True",
+        "kept alive for longer than its lease: lost False",
+    ],
+    "33_seek_a_stream": [
+        "first run: [10, 20, 30]",
+        "from the beginning: [10, 20, 30]\nthe same windows: True",
+        "from a time: [20, 30]",
+        "from now on: None",
+    ],
+    "34_failing_windows": [
+        "booked 10 for anna",
+        "booked 30 for carla",
+        "set aside: not a number in ['??']",
+        "dead: bruno after 2 attempts, ConnectionError: the bank is closed",
+        "sent back: 1\nbooked 20 for bruno\nstill dead: []",
+    ],
+    "35_watching_streams": [
+        "before anything was pushed: nothing was written to the sources yet",
+        "window of b failed: once",
+        "3 windows, 30 messages, 1 errors",
+        "key d is leased, held by slow-worker",
+        "workers: 4 windows consumed\nwaiting 0, dead 0, paused False",
+        "done: [('a', 10), ('b', 10), ('c', 10), ('d', 1)]",
+    ],
+}
+# How many of them run at once.
+_TOGETHER = 10
 
-@pytest.mark.parametrize("name", sorted(SHOWN))
-def test_an_example_shows_what_it_says(name: str, server: ServerProcess) -> None:
-    ended = subprocess.run(
+
+def run(name: str, server: ServerProcess) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-W", "error", str(FOLDER / f"{name}.py")],
         env={**os.environ, "QUEEN_URL": server.url},
         capture_output=True,
@@ -112,14 +210,41 @@ def test_an_example_shows_what_it_says(name: str, server: ServerProcess) -> None
         timeout=60,
         check=False,
     )
+
+
+def check(ended: subprocess.CompletedProcess[str], shown: list[str]) -> None:
     assert ended.returncode == 0, ended.stderr
-    for line in SHOWN[name]:
+    for line in shown:
         assert line in ended.stdout, ended.stdout
     assert "secret" not in ended.stdout + ended.stderr
 
 
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_an_example_shows_what_it_says(name: str, server: ServerProcess) -> None:
+    check(run(name, server), SHOWN[name])
+
+
+@pytest.fixture(scope="module")
+def ended_of_streams(
+    server: ServerProcess, request: pytest.FixtureRequest
+) -> dict[str, subprocess.CompletedProcess[str]]:
+    """What became of the examples of streams whose tests are to run."""
+    tests = " ".join(item.name for item in request.session.items)
+    wanted = [name for name in SHOWN_OF_STREAMS if f"[{name}]" in tests]
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        return dict(zip(wanted, pool.map(lambda name: run(name, server), wanted), strict=True))
+
+
+@pytest.mark.xdist_group("examples of streams")
+@pytest.mark.parametrize("name", sorted(SHOWN_OF_STREAMS))
+def test_an_example_of_streams_shows_what_it_says(
+    name: str, ended_of_streams: dict[str, subprocess.CompletedProcess[str]]
+) -> None:
+    check(ended_of_streams[name], SHOWN_OF_STREAMS[name])
+
+
 def test_every_example_is_run_and_listed() -> None:
     names = {path.stem for path in FOLDER.glob("*.py")}
-    assert names == set(SHOWN)
+    assert names == SHOWN.keys() | SHOWN_OF_STREAMS.keys()
     listed = (FOLDER / "README.md").read_text()
     assert all(f"| [{name}.py]({name}.py) |" in listed for name in names)
