@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -152,3 +153,7 @@ def test_the_demo_agrees_with_itself() -> None:
     shown = run("demo")
     assert shown.returncode == 0, shown.stderr
     assert "Every group got each of the 10,000 messages once" in shown.stdout
+    assert re.search(
+        r"Each of the (\d+) messages of two queues is in exactly one of \d+ windows", shown.stdout
+    )
+    assert re.search(r"anna .* reports-[12] ", shown.stdout)

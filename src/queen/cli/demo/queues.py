@@ -1,31 +1,23 @@
-"""`queen demo`: a broker from nothing, messages through it, and a count that must agree.
+"""The first act: messages through queues, two groups with four consumers each.
 
-Everything goes over HTTP, as any program would do it: a server of its own in a temporary
-folder, producers, and two consumer groups with four consumers each.
+Everything goes over plain HTTP, as a program in any language would do it.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 _QUEUE = "demo.orders"
@@ -79,56 +71,24 @@ class _Group:
         return len(self.seen) >= _MESSAGES
 
 
-def demo() -> None:
-    """Serve, push 10,000 messages over 100 partitions, consume them with two groups."""
-    from rich.console import Console
-
-    console = Console()
-    console.print("Starting a broker with its own PostgreSQL in a temporary folder ...")
-    with _server() as port:
-        console.print(f"queen ready on http://127.0.0.1:{port}")
-        sent, push_seconds = _produce(port)
-        console.print(f"Pushed {len(sent):,} messages over {_PARTITIONS} partitions.")
-        groups = [_Group(name) for name in _GROUPS]
-        with ThreadPoolExecutor(len(groups) * _CONSUMERS) as pool:
-            for group in groups:
-                for number in range(_CONSUMERS):
-                    pool.submit(_consume, port, group, f"{group.name}-{number + 1}")
+def show_queues(port: int, console: Console) -> bool:
+    """Push, consume with two groups, and show the counts; false when they do not agree."""
+    sent, push_seconds = _produce(port)
+    console.print(f"Pushed {len(sent):,} messages over {_PARTITIONS} partitions.")
+    groups = [_Group(name) for name in _GROUPS]
+    with ThreadPoolExecutor(len(groups) * _CONSUMERS) as pool:
+        for group in groups:
+            for number in range(_CONSUMERS):
+                pool.submit(_consume, port, group, f"{group.name}-{number + 1}")
     console.print(_table(len(sent), push_seconds, groups))
     wrong = [group.name for group in groups if not _agrees(sent, group)]
     if wrong:
         console.print(f"[red]The counts do not agree for {', '.join(wrong)}.")
-        raise typer.Exit(code=1)
+        return False
     console.print(
         f"Every group got each of the {len(sent):,} messages once, in order within its partition."
     )
-
-
-@contextmanager
-def _server() -> Iterator[int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="queen-demo-") as folder:
-        code = "from queen.cli.main import app; app()"
-        command = [sys.executable, "-c", code, "serve", "--port", str(port), "--data-dir", folder]
-        environment = {key: value for key, value in os.environ.items() if not _misleads(key)}
-        process = subprocess.Popen(  # noqa: S603 (our own program)
-            command, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        try:
-            assert process.stdout is not None
-            if not any(line.startswith("queen ready") for line in process.stdout):
-                raise typer.Exit(code=1)
-            yield port
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)
-
-
-def _misleads(variable: str) -> bool:
-    """Whether a variable would send the demo to a server or database that is not its own."""
-    return variable in ("HOST", "PORT") or variable.startswith(("QUEEN_", "PG_", "JWT_"))
+    return True
 
 
 def _produce(port: int) -> tuple[list[str], float]:
