@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 
 import msgspec
 
 from queen.core.ids import message_prefix, partition_uuid
 from queen.service.catalog import Partition
 from queen.service.streams.content import Piece, Span
+from queen.service.streams.definitions import Stream
 from queen.service.streams.work import Granted
 from queen.wire.answers import iso
 from queen.wire.streams import Range
@@ -16,14 +18,18 @@ from queen.wire.streams import Range
 _encode = msgspec.json.encode
 
 
-def window_id(stream: str, key: str, start: str, end: str) -> str:
-    """Return the name of a window: the same for every group and every delivery."""
-    return f"{stream}:{key}:{start}:{end}"
+def window_id(stream: Stream, key: str, start: datetime, end: datetime, number: int) -> str:
+    """Return the name of a window: the same for every group and every delivery.
+
+    Several windows of a count may lie in one instant, so theirs ends with a number.
+    """
+    name = f"{stream.uuid}:{key}:{iso(start)}:{iso(end)}"
+    return name if stream.definition.window_type != "count" else f"{name}:{number}"
 
 
 def id_of(granted: Granted) -> str:
-    start, end = iso(granted.starts_at), iso(granted.ends_at)
-    return window_id(str(granted.stream.uuid), granted.key, start, end)
+    times = granted.starts_at, granted.ends_at
+    return window_id(granted.stream, granted.key, *times, granted.lease.window_id)
 
 
 def ranges_of(spans: list[Span], partitions: dict[int, Partition]) -> list[Range]:

@@ -259,7 +259,7 @@ class StreamListRoutes:
         wanted = decoded(_retry, request.body)
         check_name("consumer group", wanted.consumerGroup)
         group_id = await self._broker.work.find_group(stream, wanted.consumerGroup)
-        window = _parsed(stream, wanted.windowId) if wanted.windowId else (None, None, None)
+        window = _parsed(stream, wanted.windowId) if wanted.windowId else (None,) * 4
         retried = await self._broker.work.retry_dead(stream, group_id, *window)
         if wanted.windowId and not retried:
             raise NotFound("Dead window not found")
@@ -269,20 +269,25 @@ class StreamListRoutes:
 
 
 def _id(stream: Stream, row: Record) -> str:
-    return window_id(str(stream.uuid), row["key"], iso(row["starts_at"]), iso(row["ends_at"]))
+    return window_id(stream, row["key"], row["starts_at"], row["ends_at"], row["id"])
 
 
-def _parsed(stream: Stream, text: str) -> tuple[str, datetime, datetime]:
-    """Return key, start and end that the id of a window is made of."""
+def _parsed(stream: Stream, text: str) -> tuple[str, datetime, datetime, int | None]:
+    """Return key, start, end and number that the id of a window is made of."""
     prefix = f"{stream.uuid}:"
+    rest, number = text.removeprefix(prefix), ""
+    is_counted = stream.definition.window_type == "count"
+    if is_counted:
+        rest, _, number = rest.rpartition(":")
     # Times hold colons themselves: they are as long as every ISO time with a Z.
     length = len(iso(stream.created_at))
-    rest = text.removeprefix(prefix)
     start, end = rest[-2 * length - 1 : -length - 1], rest[-length:]
-    if not text.startswith(prefix) or len(rest) < 2 * length + 2:
+    is_numbered = number.isdecimal() and len(number) < 19
+    if not text.startswith(prefix) or len(rest) < 2 * length + 2 or is_counted != is_numbered:
         raise BadRequest(f"windowId is not that of a window of {stream.name}")
     key = rest[: -2 * length - 2]
-    return key, parse_time("windowId", start), parse_time("windowId", end)
+    times = parse_time("windowId", start), parse_time("windowId", end)
+    return key, *times, int(number) if is_counted else None
 
 
 def _row(row: Record) -> wire.StreamRow:

@@ -104,8 +104,11 @@ async def _replace(
         raise StreamDiffers(differs)
     encoded = msgspec.json.encode(definition).decode()
     await transaction.execute("update_stream", row["id"], namespace, encoded)
-    if differs:
+    if differs or old.max_in_flight != definition.max_in_flight:
         await transaction.execute("lock_stream_groups", row["id"])
+        await transaction.execute("lock_stream_group_rows", row["id"])
+        await transaction.execute("balance_stream", row["id"], definition.max_in_flight)
+    if differs:
         await transaction.execute("set_stream_sources", row["id"], sources)
         await transaction.execute("recut_stream", row["id"])
     return bool(differs) or old != definition or row["namespace"] != namespace

@@ -7,7 +7,8 @@ later. Then the stream's row is taken, and what is complete becomes windows; a s
 finds the row taken leaves the stream to the one that has it.
 
 Seals wait for appends under way, and appends that come later wait behind a seal that waits.
-So the planner asks politely for a while before it insists.
+So the planner asks politely for a while before it insists, and insists only for a moment at a
+time. Streams are planned side by side: a queue that cannot be sealed holds up nobody else's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -29,7 +31,8 @@ from queen.core.gathering import (
     gather_sessions,
 )
 from queen.core.streams import GLOBAL_KEY, StreamDefinition
-from queen.errors import QueenError, Unavailable
+from queen.errors import QueenError
+from queen.service.activity import Histogram
 from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)
@@ -43,6 +46,12 @@ _LOOK_S = 0.5
 _POLITE_TRIES = 40
 _POLITE_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 1.0
+_SHORTEST_PAUSE_S = 0.002
+# What a stream waits whose queue could not be sealed.
+_REST_S = 0.2
+_TAKEN_S = 0.02
+# Streams that are planned at once; each takes a connection.
+_AT_ONCE = 3
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # How often what nobody needs any more is removed, and how much of it at once.
 FORGET_INTERVAL_S = 60.0
@@ -60,40 +69,70 @@ class Planner:
         # Told which stream has new windows.
         self._planned = planned
         self._wake = asyncio.Event()
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+        # Streams that are being planned here.
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        # For whoever watches: windows planned, and how long the rounds took.
+        self.windows = 0
+        self.seconds = Histogram(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
     def wake(self) -> None:
         """A stream is new or has changed: look now."""
         self._wake.set()
 
     async def run(self) -> None:
-        while True:
-            self._wake.clear()
-            pause_s = _LONGEST_PAUSE_S
-            try:
-                await self.plan_due()
-                pause_s = await self._pause_s()
-            except QueenError as error:
-                _log.warning("planning streams: %s", error)
-            except Exception:
-                _log.exception("planning streams failed")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._wake.wait()
+        try:
+            while True:
+                self._wake.clear()
+                pause_s = _LONGEST_PAUSE_S
+                try:
+                    await self._start_due()
+                    pause_s = await self._pause_s()
+                except QueenError as error:
+                    _log.warning("planning streams: %s", error)
+                except Exception:
+                    _log.exception("planning streams failed")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._wake.wait()
+        finally:
+            for task in self._under_way.values():
+                task.cancel()
 
     async def _pause_s(self) -> float:
-        due_s: float | None = await self._database.fetchval("next_plan")
+        due_s: float | None = await self._database.fetchval("next_plan", list(self._under_way))
         if due_s is None:
             return _LONGEST_PAUSE_S
-        return min(max(due_s, 0.002), _LONGEST_PAUSE_S)
+        return min(max(due_s, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
 
     async def plan_due(self) -> None:
-        """Plan every stream whose time has come."""
+        """Plan every stream whose time has come; return when that is done."""
+        if under_way := await self._start_due():
+            await asyncio.wait(under_way)
+
+    async def _start_due(self) -> list[asyncio.Task[None]]:
+        """Begin with every stream whose time has come; return what is under way."""
         for row in await self._database.fetch("streams_to_plan"):
-            try:
+            if row["id"] not in self._under_way:
+                self._under_way[row["id"]] = asyncio.create_task(self._plan_one(row))
+        return list(self._under_way.values())
+
+    async def _plan_one(self, row: Record) -> None:
+        try:
+            async with self._turn:
+                began = time.monotonic()
                 await self._plan(row)
-            except Unavailable as error:
-                # One stream whose queue cannot be sealed now does not hold up the others.
-                _log.warning("planning stream %s: %s", row["name"], error)
+                self.seconds.observe(time.monotonic() - began)
+        except QueenError as error:
+            _log.warning("planning stream %s: %s", row["name"], error)
+            # Whatever it is, it will not be over at once.
+            await asyncio.sleep(_REST_S)
+        except Exception:
+            _log.exception("planning stream %s failed", row["name"])
+            await asyncio.sleep(_LONGEST_PAUSE_S)
+        finally:
+            del self._under_way[row["id"]]
+            self._wake.set()
 
     async def _plan(self, row: Record) -> None:
         definition = _definition.decode(row["definition"])
@@ -101,12 +140,16 @@ class Planner:
         for queue_id in row["queue_ids"]:
             await self._seal(queue_id, target)
         async with self._database.transaction() as transaction:
-            taken = await transaction.fetch("take_stream", row["id"])
-            if not taken or taken[0]["definition"] != row["definition"]:
-                return
-            round_ = _Round(transaction, row["id"], definition, target, taken[0]["now"])
-            count = await round_.plan(taken[0]["planned_until"])
-        if count:
+            taken = await _take(transaction, row)
+            count = 0
+            if taken is not None:
+                round_ = _Round(transaction, row["id"], definition, target, taken["now"])
+                count = await round_.plan(taken["planned_until"])
+        if taken is None:
+            # Another server is at it, and has it done in a moment.
+            await asyncio.sleep(_TAKEN_S)
+        elif count:
+            self.windows += count
             self._planned(row["id"])
 
     async def _seal(self, queue_id: int, at: datetime) -> None:
@@ -115,6 +158,18 @@ class Planner:
                 return
             await asyncio.sleep(_POLITE_PAUSE_S)
         await self._database.fetchval("seal_until", queue_id, at, True)
+
+
+async def _take(transaction: Transaction, row: Record) -> Record | None:
+    """Take a stream to plan it; None when somebody else has it, or it is not what it was."""
+    taken = await transaction.fetch("take_stream", row["id"])
+    if not taken or taken[0]["definition"] != row["definition"]:
+        return None
+    # Asked after the row is ours: a source that was added since is not sealed.
+    sources = await transaction.fetch("sources_of_stream", row["id"])
+    if [source["queue_id"] for source in sources] != row["queue_ids"]:
+        return None
+    return taken[0]
 
 
 def _target(definition: StreamDefinition, now: datetime) -> datetime:

@@ -161,7 +161,6 @@ class Work:
                 consumer,
                 definition.window_lease_timeout_ms,
                 definition.retry_limit,
-                definition.max_in_flight,
             )
             if row["outcome"] == _NO_GROUP:
                 raise NotFound("The stream or its group was deleted")
@@ -263,11 +262,15 @@ class Work:
         key: str | None,
         starts_at: datetime | None,
         ends_at: datetime | None,
+        number: int | None,
     ) -> int:
         """Put dead windows of a group back to work: one, or without a key all; return how many."""
         async with self._database.transaction() as transaction:
             await transaction.execute("lock_stream_group", group_id)
-            rows = await transaction.fetch("retry_dead_windows", group_id, key, starts_at, ends_at)
+            rows = await transaction.fetch(
+                "retry_dead_windows", group_id, key, starts_at, ends_at, number
+            )
+            await transaction.execute("balance_group", group_id, key)
         self._look_everywhere(stream.id)
         return int(rows[0][0])
 

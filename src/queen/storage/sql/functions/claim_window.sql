@@ -10,8 +10,7 @@
 --   3 paused
 --   4 no such group
 create or replace function queen.claim_window(
-    p_group integer, p_nonce text, p_consumer text, p_lease_ms bigint,
-    p_retry_limit integer, p_in_flight integer
+    p_group integer, p_nonce text, p_consumer text, p_lease_ms bigint, p_retry_limit integer
 ) returns table (
     outcome smallint, window_id bigint, lease_id uuid, lease_until timestamptz,
     attempt integer, wait_ms bigint, key text, starts_at timestamptz, ends_at timestamptz,
@@ -29,14 +28,18 @@ declare
 begin
     -- A lost grant is a redelivery and its holder is refused.
     perform set_config('synchronous_commit', 'off', true);
-    select s.paused, s.used_at, s.stream_id into g from stream_groups s where s.id = p_group;
-    if g is null or g.paused then
-        outcome := case when g is null then 4 else 3 end;
+    select s.paused, s.used_at, s.stream_id into g
+      from stream_groups s where s.id = p_group;
+    if g.stream_id is null then
+        outcome := 4;
         return next;
         return;
     end if;
-    if g.used_at < clock_timestamp() - interval '1 minute' then
-        update stream_groups s set used_at = clock_timestamp() where s.id = p_group;
+    if g.paused then
+        perform queen.use_stream_group(p_group, g.used_at);
+        outcome := 3;
+        return next;
+        return;
     end if;
 
     for round in 1 .. 20 loop
@@ -65,12 +68,18 @@ begin
                    n.messages, n.bytes
               into key, starts_at, ends_at, partitions, from_offsets, to_offsets, messages, bytes
               from stream_windows n where n.stream_id = g.stream_id and n.id = w.window_id;
+            perform queen.use_stream_group(p_group, g.used_at);
             return next;
             return;
         end if;
-        exit when queen.fill_work(p_group, p_in_flight, 1000) = 0;
+        -- Acks wait for who takes windows over: not when there are none.
+        exit when not exists (
+            select 1 from stream_groups s join stream_windows n on n.stream_id = s.stream_id
+             where s.id = p_group and n.id > s.frontier);
+        exit when queen.fill_work(p_group, 1000) = 0;
     end loop;
 
+    perform queen.use_stream_group(p_group, g.used_at);
     outcome := 1;
     select min(k.available_at) into v_next from stream_work k
      where k.group_id = p_group and k.state = 1;

@@ -11,26 +11,30 @@ language plpgsql
 set search_path = queen, pg_temp
 as $$
 declare
-    v_copies integer := (extract(epoch from p_size) / extract(epoch from p_slide))::integer;
     v_planned bigint;
 begin
-    with cut as (
-        select s.partition_id,
-               date_bin(p_slide, s.created_at, timestamptz 'epoch') + k.n * p_slide as ends_at,
+    with slides as (
+        -- What one partition got between two boundaries; windows are made of these.
+        select s.partition_id, date_bin(p_slide, s.created_at, timestamptz 'epoch') as at,
                min(s.base_offset) as low, max(s.end_offset) as high,
                sum(s.end_offset - s.base_offset) as messages,
                sum(octet_length(s.body)) as bytes
           from stream_sources r
           join segments s on s.queue_id = r.queue_id
-         cross join generate_series(1, v_copies) k (n)
          where r.stream_id = p_stream
            and s.created_at >= p_from - p_size + p_slide
            and s.created_at < p_to
          group by 1, 2
+    ), cut as (
+        select s.partition_id, e.ends_at, min(s.low) as low, max(s.high) as high,
+               sum(s.messages) as messages, sum(s.bytes) as bytes
+          from slides s
+         cross join generate_series(greatest(s.at, p_from) + p_slide,
+                                    least(s.at + p_size, p_to), p_slide) e (ends_at)
+         group by 1, 2
     ), keyed as (
         select case when p_partitioned then p.name else '__GLOBAL__' end as key, c.*
           from cut c join partitions p on p.id = c.partition_id
-         where c.ends_at > p_from and c.ends_at <= p_to
     ), filled as (
         select k.key, k.ends_at, array_agg(k.partition_id order by k.partition_id) as partitions,
                array_agg(k.low order by k.partition_id) as lows,

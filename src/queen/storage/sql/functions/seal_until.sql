@@ -12,6 +12,8 @@ begin
         return true;
     end if;
     if p_wait then
+        -- Appends wait behind this: one that hangs must not stop the others for long.
+        perform set_config('lock_timeout', '500ms', true);
         perform pg_advisory_xact_lock(7001, p_queue);
     elsif not pg_try_advisory_xact_lock(7001, p_queue) then
         return false;

@@ -6,24 +6,23 @@ set search_path = queen, pg_temp
 as $$
 declare
     v_stream integer;
+    v_frontier bigint;
 begin
     perform pg_advisory_xact_lock(7003, p_group);
     select stream_id into v_stream from stream_groups where id = p_group for no key update;
     if v_stream is null then
         return false;
     end if;
+    v_frontier := queen.stream_history(v_stream, p_at, 0);
     with gone as (
         delete from stream_work k where k.group_id = p_group returning k.state
+    ), again as (
+        -- What is given up and lies ahead comes again by itself.
+        delete from stream_dead d where d.group_id = p_group and d.window_id > v_frontier
     )
     update stream_groups g
-       set starts_at = p_at, used_at = clock_timestamp(),
-           done = g.done + (select count(*) from gone where state = 2),
-           -- Ids follow the ends of windows.
-           frontier = coalesce((
-                select max(w.id) from stream_windows w
-                 where w.stream_id = v_stream and w.ends_at = (
-                    select max(e.ends_at) from stream_windows e
-                     where e.stream_id = v_stream and e.ends_at <= p_at)), 0)
+       set starts_at = p_at, used_at = clock_timestamp(), frontier = v_frontier,
+           done = g.done + (select count(*) from gone where state = 2)
      where g.id = p_group;
     return true;
 end

@@ -36,16 +36,27 @@ on conflict do nothing
 select pg_advisory_xact_lock(7003, g.id)
 from (select id from queen.stream_groups where stream_id = $1 order by id) g
 
+-- name: lock_stream_group_rows :exec
+-- The rows of the groups, after their locks: who forgets finished work takes them too.
+select 1 from queen.stream_groups where stream_id = $1 order by id for no key update
+
+-- name: balance_stream :exec
+-- As many windows of a key may be in flight as the definition says now, in every group.
+select queen.balance_work(g.id, null, $2::integer, true)
+from (select id from queen.stream_groups where stream_id = $1 order by id) g
+
 -- name: recut_stream :exec
 -- Forget all windows: they are cut anew from where the slowest group stands.
 with floors as (
-    select g.id, coalesce(
+    select g.id, least(
         (select min(w.starts_at) from queen.stream_work k
            join queen.stream_windows w on w.stream_id = $1 and w.id = k.window_id
           where k.group_id = g.id and k.state < 2),
         (select min(w.starts_at) from queen.stream_windows w
           where w.stream_id = $1 and w.id > g.frontier and w.ends_at > g.starts_at),
-        greatest(g.starts_at, s.planned_until)) as at
+        -- What sessions and counts have gathered lies before this.
+        greatest(g.starts_at, least(s.planned_until, (
+            select min(o.begins_at) from queen.stream_open o where o.stream_id = $1)))) as at
     from queen.stream_groups g join queen.streams s on s.id = g.stream_id
     where g.stream_id = $1
 ), moved as (
@@ -74,13 +85,18 @@ select s.id, s.name, s.definition, s.planned_until, clock_timestamp() as now,
 from queen.streams s where s.plan_at <= clock_timestamp() order by s.plan_at limit 100
 
 -- name: next_plan :one
-select extract(epoch from min(plan_at) - clock_timestamp())::double precision
-from queen.streams where plan_at > '-infinity'
+-- In how many seconds a stream is due that nobody here is at.
+select extract(epoch from w.plan_at - clock_timestamp())::double precision
+from queen.streams w where w.plan_at > '-infinity' and w.id <> all ($1::integer[])
+order by w.plan_at limit 1
 
 -- name: take_stream :one
 -- Take a stream to plan it; none when another server is at it.
 select planned_until, definition, clock_timestamp() as now from queen.streams where id = $1
 for no key update skip locked
+
+-- name: sources_of_stream :many
+select queue_id from queen.stream_sources where stream_id = $1 order by queue_id
 
 -- name: seal_until :one
 select queen.seal_until($1, $2, $3)
@@ -160,7 +176,7 @@ select queen.open_stream_group($1, $2, $3)
 select id from queen.stream_groups where stream_id = $1 and name = $2
 
 -- name: claim_window :one
-select * from queen.claim_window($1, $2, $3, $4, $5, $6)
+select * from queen.claim_window($1, $2, $3, $4, $5)
 
 -- name: leased_window :one
 -- The window that a live lease holds, and whose it is.
@@ -228,13 +244,18 @@ order by s.base_offset limit $4
 select id, tail from queen.partitions where id = any ($1::bigint[])
 
 -- name: forget_done_windows :one
--- Rows of finished work are kept for a while, so that a repeated ack is told so.
-with old as (
+-- Rows of finished work are kept for a while, so that a repeated ack is told so. Groups come
+-- before their work in the order of locks; one that somebody has just now is left for later.
+with old as materialized (
     select group_id, window_id from queen.stream_work
-     where state = 2 and done_at < clock_timestamp() - interval '10 minutes' limit $1
+     where state = 2 and done_at < clock_timestamp() - interval '10 minutes'
+     order by done_at limit $1
+), held as materialized (
+    select g.id from queen.stream_groups g where g.id in (select group_id from old)
+     order by g.id for no key update skip locked
 ), gone as (
-    delete from queen.stream_work k using old
-     where k.group_id = old.group_id and k.window_id = old.window_id
+    delete from queen.stream_work k using old, held
+     where k.group_id = old.group_id and k.window_id = old.window_id and old.group_id = held.id
     returning k.group_id, k.window_id, k.done_at
 ), counted as (
     update queen.stream_groups g set done = g.done + w.n,
@@ -408,7 +429,7 @@ select key, begins_at, closes_at from queen.stream_open
 where stream_id = $1 and ($2::text is null or key = $2) order by closes_at limit $3
 
 -- name: dead_windows :many
-select d.id, g.name as group_name, w.id as window_id, w.key, w.starts_at, w.ends_at, w.messages,
+select g.name as group_name, w.id, w.key, w.starts_at, w.ends_at, w.messages,
        w.partitions, w.from_offsets, w.to_offsets, d.attempts, d.error, d.failed_at
 from queen.stream_groups g
 join queen.stream_dead d on d.group_id = g.id
@@ -424,21 +445,25 @@ where g.stream_id = $1 and ($2 = '' or g.name = $2)
 select pg_advisory_xact_lock(7003, $1)
 
 -- name: retry_dead_windows :one
--- Give windows that were given up another full set of tries.
+-- Give windows that were given up another full set of tries, each when its key has room.
 with again as (
     delete from queen.stream_dead d using queen.stream_groups g
      where g.id = d.group_id and d.group_id = $1 and ($2::text is null or exists (
         select 1 from queen.stream_windows w
          where w.stream_id = g.stream_id and w.id = d.window_id and w.key = $2
-           and w.starts_at = $3 and w.ends_at = $4))
+           and w.starts_at = $3 and w.ends_at = $4 and w.id = coalesce($5, w.id)))
     returning d.window_id, g.stream_id
 ), work as (
     insert into queen.stream_work (group_id, window_id, key, state)
-    select $1, a.window_id, w.key, 1
+    select $1, a.window_id, w.key, 0
     from again a join queen.stream_windows w on w.stream_id = a.stream_id and w.id = a.window_id
     on conflict (group_id, window_id) do nothing
 )
 select count(*) from again
+
+-- name: balance_group :exec
+select queen.balance_work($1, $2, (s.definition ->> 'maxInFlight')::integer, false)
+from queen.stream_groups g join queen.streams s on s.id = g.stream_id where g.id = $1
 
 -- name: delete_stream_group :one
 delete from queen.stream_groups where stream_id = $1 and name = $2 returning id
