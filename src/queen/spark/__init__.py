@@ -13,11 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from queen.spark.environment import session
+from queen.spark.windowed import Windowed, timed, windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "session"]
+__all__ = ["Windowed", "register", "session", "timed", "windowed"]
 
 
 def register(spark: SparkSession) -> None:

@@ -1,0 +1,192 @@
+"""Windows that close on sealed time, and lateness that is a property of the row.
+
+Spark's own watermark follows the largest time it has seen. So an idle queue never closes a
+window, one producer with a fast clock closes everybody's, and which late row is dropped
+depends on where micro-batches were cut. Here the watermark follows the sealed time instead:
+
+    sealed         the source says in each micro-batch, in one marker row, up to when its
+                   queues are complete; the watermark is that minus the grace
+    late           a row is late for a window when it was written at or after the window's
+                   end plus the grace. Nothing but the row decides this
+
+A row that is not late has `createdAt < end + grace`. Its micro-batch began at or before
+`createdAt`, so the watermark in that batch is still before the window's end, and Spark keeps
+it. Therefore results do not depend on how micro-batches were cut, an idle queue closes on
+time, a wrong clock harms nobody, and the same functions over a batch give the same rows.
+
+A DataFrame that is not a stream passes through the same functions; it has no markers.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SEALED = "sealed"
+CREATED_AT = "createdAt"
+WINDOW = "window"
+# Of Spark, and not public: a column that has this key is the event time of its DataFrame.
+_DELAY = "spark.watermarkDelayMs"
+_TIME = "_time"
+
+Duration = int | float | timedelta
+
+
+class Windowed(NamedTuple):
+    """Rows with the window that they belong to, and those that came too late for theirs."""
+
+    rows: DataFrame
+    late: DataFrame
+
+
+def windowed(
+    df: DataFrame,
+    size: Duration,
+    *,
+    slide: Duration | None = None,
+    grace: Duration = 0,
+    time: str | Column = CREATED_AT,
+) -> Windowed:
+    """Give each row its window, in a column `window`; durations are seconds.
+
+        events = spark.readStream.format("queen").option("markers", "true")...load()
+        rows, late = windowed(events, 60, time="data.ts", grace=30)
+        rows.groupBy("window", "partition").count()
+
+    A window is `[start, end)`. It closes when sealed time reaches its end plus `grace`. Rows
+    written later are in `late`, with their window, and nowhere else. With `slide` a row
+    belongs to several windows, and may be late for some of them. A row without a time belongs
+    to no window: it is in `late` with a null window.
+
+    `late` has no watermark: write it in a query of its own, or union it to the result.
+    """
+    from pyspark.sql import functions as f
+
+    grace_ms, size_ms = milliseconds(grace), milliseconds(size)
+    step_ms = size_ms if slide is None else milliseconds(slide)
+    if not 0 < step_ms <= size_ms:
+        raise ValueError("a slide is longer than 0 and not longer than the window")
+    ends_late = f.col(WINDOW)["end"] + _interval(grace_ms) <= f.col(CREATED_AT)
+    with_time = df.withColumn(_TIME, _column(time))
+    of_window = f.window(_TIME, _text(size_ms), _text(step_ms))
+    rows = on_sealed_time(with_time, _TIME, grace_ms).withColumn(WINDOW, of_window)
+    late = _in_windows_or_none(messages_of(with_time), size_ms, step_ms)
+    return Windowed(
+        rows.where(~ends_late).drop(_TIME),
+        late.where(ends_late | f.col(WINDOW).isNull()).drop(_TIME),
+    )
+
+
+def timed(
+    df: DataFrame, *, grace: Duration = 0, time: str | Column = CREATED_AT, name: str = "time"
+) -> Windowed:
+    """Give each row its time in a column `name`, for joins, sessions and dedup.
+
+    Without a window a row is late when it was written at or after its own time plus `grace`.
+    A session then never grows after it has closed, and a join never misses a partner: what
+    such an operator has let go of is older than every row that is not late.
+    """
+    from pyspark.sql import functions as f
+
+    grace_ms = milliseconds(grace)
+    is_late = f.col(name) + _interval(grace_ms) <= f.col(CREATED_AT)
+    with_time = df.withColumn(name, _column(time))
+    rows = on_sealed_time(with_time, name, grace_ms).where(~is_late)
+    late = messages_of(with_time).where(is_late | f.col(name).isNull())
+    return Windowed(rows, late)
+
+
+def on_sealed_time(df: DataFrame, time: str, grace_ms: int) -> DataFrame:
+    """Let the watermark follow the markers, and take them out.
+
+    The optimizer moves any filter that does not name the watermark column below the watermark,
+    where it removes the markers, and windows would silently never close. So every column is
+    made to depend on `sealed`: whatever is filtered later stays above.
+    """
+    from pyspark.sql import functions as f
+
+    if not df.isStreaming:
+        return messages_of(df)
+    _check_markers(df)
+    is_message = f.col(SEALED).isNull()
+    names = [name for name in df.columns if name != SEALED]
+    guarded = [f.when(is_message, _quoted(name)).alias(name) for name in names]
+    tagged = [
+        _quoted(name).alias(name, metadata={_DELAY: grace_ms}) if name == time else _quoted(name)
+        for name in names
+    ]
+    return (
+        df.withWatermark(SEALED, f"{grace_ms} milliseconds")
+        .select(*guarded, SEALED)
+        .where(is_message)
+        .select(*tagged)
+    )
+
+
+def messages_of(df: DataFrame) -> DataFrame:
+    """Return the rows that are messages: all but the markers."""
+    if SEALED not in df.columns:
+        return df
+    return df.where(_quoted(SEALED).isNull()).drop(SEALED)
+
+
+def milliseconds(duration: Duration) -> int:
+    """Return seconds, or a timedelta, as whole milliseconds: Spark's watermark knows no less.
+
+    >>> milliseconds(1.5), milliseconds(timedelta(minutes=1))
+    (1500, 60000)
+    """
+    if isinstance(duration, timedelta):
+        duration = duration.total_seconds()
+    if duration < 0:
+        raise ValueError("a duration is not negative")
+    return round(duration * 1000)
+
+
+def untagged(column: Column, name: str) -> Column:
+    """Return a column that Spark no longer takes for the event time."""
+    return column.alias(name, metadata={})
+
+
+def _in_windows_or_none(df: DataFrame, size_ms: int, step_ms: int) -> DataFrame:
+    """Cut rows into windows, and keep those without a time: once, with a null window."""
+    from pyspark.sql import functions as f
+
+    has_time = _quoted(_TIME).isNotNull()
+    stand_in = f.coalesce(_quoted(_TIME), _quoted(CREATED_AT))
+    cut = df.withColumn(WINDOW, f.window(stand_in, _text(size_ms), _text(step_ms)))
+    is_newest = f.col(WINDOW)["start"] + _interval(step_ms) > _quoted(CREATED_AT)
+    return cut.where(has_time | is_newest).withColumn(WINDOW, f.when(has_time, f.col(WINDOW)))
+
+
+def _check_markers(df: DataFrame) -> None:
+    if SEALED not in df.columns:
+        raise ValueError(
+            f"the stream has no column {SEALED!r}: read it with .option('markers', 'true'), "
+            "and keep the column until here"
+        )
+
+
+def _column(time: str | Column) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.expr(time) if isinstance(time, str) else time
+
+
+def _quoted(name: str) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.col("`" + name.replace("`", "``") + "`")
+
+
+def _interval(duration_ms: int) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.expr(f"interval {duration_ms} milliseconds")
+
+
+def _text(duration_ms: int) -> str:
+    return f"{duration_ms} milliseconds"
