@@ -45,6 +45,13 @@ def _real_ids(api: Api, *, about_dead: bool) -> dict[str, str]:
     assert api.push(later).status == 201
     named = {"name": "examples", "source_queue": "orders", "config_hash": "h"}
     query = api.call("POST", "/streams/v1/queries", named)
+    pipeline = {
+        "name": "orders-per-minute",
+        "reads": [{"name": "orders", "queues": ["orders"]}],
+        "output": {"queue": "totals"},
+    }
+    body = {"definition": pipeline, "replace": True}
+    assert api.call("POST", "/api/v1/pipelines", body).status < 300
     token = api.call("POST", "/api/v1/tokens", {"name": "billing", "role": "read-write"})
     if about_dead:
         message |= {"transactionId": dead["transactionId"], "partitionId": dead["partitionId"]}

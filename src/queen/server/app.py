@@ -22,6 +22,7 @@ from queen.server.routes.health import HealthRoutes
 from queen.server.routes.maintenance import MaintenanceRoutes
 from queen.server.routes.messages import MessageRoutes
 from queen.server.routes.metrics import MetricsRoutes
+from queen.server.routes.pipelines import PipelineRoutes
 from queen.server.routes.pop import PopRoutes
 from queen.server.routes.push import PushRoutes
 from queen.server.routes.queries import QueryRoutes
@@ -57,6 +58,7 @@ _RESOURCES = (
     StreamRoutes,
     StreamListRoutes,
     TraceRoutes,
+    PipelineRoutes,
     MaintenanceRoutes,
     ResourceRoutes,
     StatusRoutes,

@@ -55,6 +55,7 @@ _PARTS = {
         Param("partition", Name, "The name of a partition.", example="Default"),
         Param("group", Name, "The name of a consumer group.", example="billing"),
         Param("stream", Name, "The name of a stream.", example="user-behaviour"),
+        Param("pipeline", Name, "The name of a pipeline.", example="orders-per-minute"),
         Param(
             "lease",
             LeaseId,

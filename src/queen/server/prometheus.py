@@ -15,7 +15,7 @@ stays in `other`: no counter ever goes back.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -32,8 +32,10 @@ from queen.errors import QueenError
 from queen.server.counted import average, lag_of
 from queen.service.activity import FIELDS, Counters, Histogram
 from queen.service.broker import Broker
+from queen.service.pipelines import is_alive, progress_of
 from queen.service.statistics import Stamp
 from queen.storage.database import Record
+from queen.wire.pipelines import Progress
 
 OTHER = "other"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -73,6 +75,79 @@ _QUEUE_GAUGES = (
 )
 
 
+def _behind_s(progress: Progress) -> float:
+    """Return how far the watermark of a run is behind the clock."""
+    if progress.watermark is None:
+        return 0.0
+    return max(0.0, time.time() - progress.watermark.timestamp())
+
+
+_PIPELINE_METRICS: tuple[
+    tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, Callable[[Progress], float]], ...
+] = (
+    (
+        CounterMetricFamily,
+        "queen_pipeline_input_rows",
+        "Messages read since the run began",
+        lambda progress: progress.input_rows,
+    ),
+    (
+        CounterMetricFamily,
+        "queen_pipeline_output_rows",
+        "Rows written since the run began",
+        lambda progress: progress.output_rows,
+    ),
+    (
+        CounterMetricFamily,
+        "queen_pipeline_late_rows",
+        "Messages that came too late since the run began",
+        lambda progress: progress.late_rows,
+    ),
+    (
+        CounterMetricFamily,
+        "queen_pipeline_batches",
+        "Micro-batches since the run began",
+        lambda progress: progress.batches,
+    ),
+    (
+        GaugeMetricFamily,
+        "queen_pipeline_input_rows_per_second",
+        "Messages a second that arrived for the last micro-batch",
+        lambda progress: progress.input_rows_per_second,
+    ),
+    (
+        GaugeMetricFamily,
+        "queen_pipeline_processed_rows_per_second",
+        "Messages a second that the last micro-batch has processed",
+        lambda progress: progress.processed_rows_per_second,
+    ),
+    (
+        GaugeMetricFamily,
+        "queen_pipeline_batch_seconds",
+        "How long the last micro-batch took",
+        lambda progress: progress.batch_ms / 1000,
+    ),
+    (
+        GaugeMetricFamily,
+        "queen_pipeline_state_rows",
+        "Rows that the pipeline keeps for what has not closed",
+        lambda progress: progress.state_rows,
+    ),
+    (
+        GaugeMetricFamily,
+        "queen_pipeline_watermark_age_seconds",
+        "How far the watermark is behind the clock; 0 when there is none",
+        _behind_s,
+    ),
+    (
+        GaugeMetricFamily,
+        "queen_pipeline_failed",
+        "Whether the last run ended with an error",
+        lambda progress: int(progress.state == "failed"),
+    ),
+)
+
+
 class Snapshot(NamedTuple):
     """What a scrape has asked the database."""
 
@@ -81,6 +156,7 @@ class Snapshot(NamedTuple):
     # What all servers did with the busiest queues in the last full minute.
     minute: list[Record]
     totals: dict[str, int]
+    pipelines: list[Record]
     stamp: Stamp
     database_healthy: bool
 
@@ -139,6 +215,7 @@ class _Scrape(Collector):
             yield from self._cluster()
             yield from self._last_minute()
             yield from self._statistics()
+            yield from self._pipelines()
         yield from self._counters()
         yield from self._parked()
         yield from self._histograms()
@@ -210,6 +287,24 @@ class _Scrape(Collector):
         yield GaugeMetricFamily(
             "queen_statistics_age_seconds", "How old the counts are", seen.stamp.age_s
         )
+
+    def _pipelines(self) -> Iterator[Metric]:
+        reports = [
+            (row["name"], progress, is_alive(progress, row["silent_s"]))
+            for row in self._seen.pipelines
+            if (progress := progress_of(row)) is not None
+        ]
+        up = GaugeMetricFamily(
+            "queen_pipeline_up", "Whether a run of the pipeline reports", labels=("pipeline",)
+        )
+        for name, _, alive in reports:
+            up.add_metric((name,), int(alive))
+        yield up
+        for kind, metric, about, value in _PIPELINE_METRICS:
+            family = kind(metric, about, labels=("pipeline",))
+            for name, progress, _ in reports:
+                family.add_metric((name,), value(progress))
+            yield family
 
     def _parked(self) -> Iterator[Metric]:
         broker = self._broker
@@ -344,7 +439,9 @@ class Exporter:
             minute = await database.fetch(
                 "queue_series", 1, end - timedelta(minutes=1), end, "", "", "", None, max(most, 1)
             )
+            pipelines = await broker.pipelines.page(None, max(most, 1), 0)
         except QueenError:
             # A scrape must tell that the database is down, not fail because of it.
-            return Snapshot([], [], [], nothing, Stamp(None, 0.0, None), False)
-        return Snapshot(queues, groups, minute, {**nothing, **totals}, stamp, True)
+            return Snapshot([], [], [], nothing, [], Stamp(None, 0.0, None), False)
+        totals = {**nothing, **totals}
+        return Snapshot(queues, groups, minute, totals, pipelines, stamp, True)

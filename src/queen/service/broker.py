@@ -35,6 +35,7 @@ from queen.service.lag import Lag
 from queen.service.leases import LeaseBook
 from queen.service.lookup import Lookup
 from queen.service.maintenance import Maintenance
+from queen.service.pipelines import Pipelines
 from queen.service.pop import Popper
 from queen.service.publish import Publisher
 from queen.service.push import Pusher
@@ -201,6 +202,7 @@ class Broker:
         self.groups = Groups(self.database, self.popper, self.signals)
         self.traces = Traces(self.database, self.limits.trace_days)
         self.tokens = Tokens(self.database)
+        self.pipelines = Pipelines(self.database)
         self.clock = Clock(self.database, self.signals, self.groups, self.relay, self.jobs)
 
     def _observe(self) -> None:

@@ -49,6 +49,7 @@ def windowed(
     slide: Duration | None = None,
     grace: Duration = 0,
     time: str | Column = CREATED_AT,
+    observed: str | None = None,
 ) -> Windowed:
     """Give each row its window, in a column `window`; durations are seconds.
 
@@ -61,7 +62,9 @@ def windowed(
     belongs to several windows, and may be late for some of them. A row without a time belongs
     to no window: it is in `late` with a null window.
 
-    `late` has no watermark: write it in a query of its own, or union it to the result.
+    `late` has no watermark: write it in a query of its own, or union it to the result. Filter
+    after this, not before: a filter would take the markers away. With `observed` the progress
+    of the query counts the rows that are late, under this name.
     """
     from pyspark.sql import functions as f
 
@@ -74,6 +77,8 @@ def windowed(
     of_window = f.window(_TIME, _text(size_ms), _text(step_ms))
     rows = on_sealed_time(with_time, _TIME, grace_ms).withColumn(WINDOW, of_window)
     late = _in_windows_or_none(messages_of(with_time), size_ms, step_ms)
+    if observed is not None:
+        rows = _counted(rows, observed, ends_late)
     return Windowed(
         rows.where(~ends_late).drop(_TIME),
         late.where(ends_late | f.col(WINDOW).isNull()).drop(_TIME),
@@ -81,7 +86,12 @@ def windowed(
 
 
 def timed(
-    df: DataFrame, *, grace: Duration = 0, time: str | Column = CREATED_AT, name: str = "time"
+    df: DataFrame,
+    *,
+    grace: Duration = 0,
+    time: str | Column = CREATED_AT,
+    name: str = "time",
+    observed: str | None = None,
 ) -> Windowed:
     """Give each row its time in a column `name`, for joins, sessions and dedup.
 
@@ -94,9 +104,11 @@ def timed(
     grace_ms = milliseconds(grace)
     is_late = f.col(name) + _interval(grace_ms) <= f.col(CREATED_AT)
     with_time = df.withColumn(name, _column(time))
-    rows = on_sealed_time(with_time, name, grace_ms).where(~is_late)
+    rows = on_sealed_time(with_time, name, grace_ms)
+    if observed is not None:
+        rows = _counted(rows, observed, is_late | f.col(name).isNull())
     late = messages_of(with_time).where(is_late | f.col(name).isNull())
-    return Windowed(rows, late)
+    return Windowed(rows.where(~is_late), late)
 
 
 def on_sealed_time(df: DataFrame, time: str, grace_ms: int) -> DataFrame:
@@ -115,7 +127,7 @@ def on_sealed_time(df: DataFrame, time: str, grace_ms: int) -> DataFrame:
     names = [name for name in df.columns if name != SEALED]
     guarded = [f.when(is_message, _quoted(name)).alias(name) for name in names]
     tagged = [
-        _quoted(name).alias(name, metadata={_DELAY: grace_ms}) if name == time else _quoted(name)
+        event_time(_quoted(name), name, grace_ms) if name == time else _quoted(name)
         for name in names
     ]
     return (
@@ -146,9 +158,17 @@ def milliseconds(duration: Duration) -> int:
     return round(duration * 1000)
 
 
-def untagged(column: Column, name: str) -> Column:
-    """Return a column that Spark no longer takes for the event time."""
-    return column.alias(name, metadata={})
+def event_time(column: Column, name: str, grace_ms: int) -> Column:
+    """Return a column that Spark takes for the event time of its DataFrame."""
+    return column.alias(name, metadata={_DELAY: grace_ms})
+
+
+def _counted(df: DataFrame, name: str, is_late: Column) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    if not df.isStreaming:
+        return df
+    return df.observe(name, f.count_if(is_late).alias("late"))
 
 
 def _in_windows_or_none(df: DataFrame, size_ms: int, step_ms: int) -> DataFrame:

@@ -1,0 +1,124 @@
+"""Pipelines: their definitions, and what the runs of them report.
+
+The broker runs none of them. It keeps what each is to do, so that a run on any machine does
+the same, and what the last run said of itself. A run that has said nothing for a while is
+lost: it was killed, or cannot reach us.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from queen.core.differences import differences, fingerprint
+from queen.errors import Conflict, NotFound
+from queen.storage.database import Database, Record
+from queen.wire.pipelines import Definition, Progress, plain
+
+LOST_AFTER_S = 30.0
+_ENDED = ("stopped", "failed")
+
+_definition = msgspec.json.Decoder(Definition)
+_progress = msgspec.json.Decoder(Progress)
+
+
+class Stored(NamedTuple):
+    """What became of a definition."""
+
+    fingerprint: str
+    version: int
+    created: bool
+    changed: bool
+
+
+class Pipelines:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def define(self, definition: Definition, *, replace: bool) -> Stored:
+        """Store a definition; the same one again changes nothing."""
+        said = plain(definition)
+        text, print_ = msgspec.json.encode(said).decode(), fingerprint(said)
+        values = (definition.name, definition.namespace, text, print_)
+        version = await self._database.fetchval("insert_pipeline", *values)
+        if version is not None:
+            return Stored(print_, version, created=True, changed=False)
+        async with self._database.transaction() as transaction:
+            rows = await transaction.fetch("lock_pipeline", definition.name)
+            if not rows:
+                raise Conflict("the pipeline was deleted at the same moment; define it again")
+            if rows[0]["fingerprint"] == print_:
+                return Stored(print_, rows[0]["version"], created=False, changed=False)
+            if not replace:
+                old, new = plain(definition_of(rows[0]), whole=True), plain(definition, whole=True)
+                raise _differs(definition.name, differences(old, new))
+            (row,) = await transaction.fetch("replace_pipeline", *values)
+            return Stored(print_, row["version"], created=False, changed=True)
+
+    async def page(
+        self, among: list[str] | None, limit: int, offset: int, name: str | None = None
+    ) -> list[Record]:
+        """Return pipelines by name; `among` some namespaces."""
+        return await self._database.fetch("pipelines_page", name, among, limit, offset)
+
+    async def find(self, name: str, among: list[str] | None = None) -> Record:
+        """Return one pipeline, or raise `NotFound`."""
+        rows = await self.page(among, 1, 0, name)
+        if not rows:
+            raise NotFound(f"Pipeline {name!r} not found")
+        return rows[0]
+
+    async def report(self, name: str, progress: Progress) -> bool:
+        """Keep what a run says; return whether it is to stop."""
+        text = msgspec.json.encode(progress).decode()
+        stop = await self._database.fetchval("report_pipeline", name, progress.run_id, text)
+        if stop is None:
+            raise NotFound(f"Pipeline {name!r} not found")
+        return bool(stop)
+
+    async def stop(self, name: str) -> bool:
+        """Ask the run of a pipeline to stop; return whether one seems to be there."""
+        rows = await self._database.fetch("stop_pipeline", name)
+        if not rows:
+            raise NotFound(f"Pipeline {name!r} not found")
+        progress = progress_of(rows[0])
+        return progress is not None and is_alive(progress, rows[0]["silent_s"])
+
+    async def delete(self, name: str) -> None:
+        """Forget a pipeline; its queues and its checkpoint stay."""
+        if not await self._database.fetch("delete_pipeline", name):
+            raise NotFound(f"Pipeline {name!r} not found")
+
+
+def _differs(name: str, differs: list[str]) -> Conflict:
+    error = Conflict(
+        f"pipeline {name!r} is defined differently ({'; '.join(differs)}): "
+        "define it with `replace`, or under another name"
+    )
+    error.details = {"differs": differs}
+    return error
+
+
+def definition_of(row: Record) -> Definition:
+    return _definition.decode(row["definition"])
+
+
+def progress_of(row: Record) -> Progress | None:
+    return None if row["progress"] is None else _progress.decode(row["progress"])
+
+
+def is_alive(progress: Progress, silent_s: float) -> bool:
+    return progress.state not in _ENDED and silent_s < LOST_AFTER_S
+
+
+def state_of(row: Record) -> str:
+    """Return how a pipeline is, in one word."""
+    progress = progress_of(row)
+    if progress is None:
+        return "new"
+    if progress.state in _ENDED:
+        return progress.state
+    if not is_alive(progress, row["silent_s"]):
+        return "lost"
+    return "stopping" if row["is_stopping"] else progress.state

@@ -1,0 +1,1 @@
+"""Pipelines: definitions that Spark runs, as a stream or over history."""

@@ -1,0 +1,277 @@
+"""/api/v1/pipelines: what a pipeline does, and how it is doing.
+
+A definition is declarative: the order of its fields is the order in which they act.
+
+    reads ─ where ─ joins ─ dedup ─ window ─ keys, aggregates, distinct ─ having ─ top ─ select
+      └─ late rows ─ lateTo                                                        output ─┘
+
+Expressions are Spark SQL over the columns of a message (`data.amount`, `partition`, …); after
+a join over one structure for each side, by its name (`orders.data.amount`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from queen.wire.paging import Pagination
+
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Expression = Annotated[str, Meta(min_length=1, max_length=10_000)]
+Few = Meta(max_length=100)
+_MAX_MS = 366 * 24 * 3600 * 1000
+Duration = Annotated[int, Meta(ge=1, le=_MAX_MS)]
+
+
+class _Part(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """A part of a definition; what is left out is not there."""
+
+
+class Reads(_Part):
+    """Queues that are read as one, and how."""
+
+    # Of this side in a join.
+    name: Name
+    queues: Annotated[list[Name], Meta(min_length=1, max_length=100)]
+    # Of the payload, as Spark writes it: `amount double, user string`. Without it `data` is
+    # the JSON text.
+    schema: Expression | None = None
+    where: Annotated[list[Expression], Few] = []
+    # When a message happened; when it was written, unless given.
+    event_time: Expression | None = None
+
+
+class Joined(_Part):
+    """How the next of `reads` is joined to what is there."""
+
+    # Pairs: of the left side, of the right side.
+    on: Annotated[list[tuple[Expression, Expression]], Meta(min_length=1, max_length=20)]
+    # How far apart the two may be, either way.
+    within_ms: Duration
+    how: Literal["inner", "left", "full", "anti"] = "inner"
+
+
+class Window(_Part):
+    """How time is cut."""
+
+    type: Literal["tumbling", "sliding", "session"]
+    size_ms: Duration | None = None
+    slide_ms: Duration | None = None
+    gap_ms: Duration | None = None
+
+
+class Top(_Part):
+    """Of each window, the rows with the most of something."""
+
+    count: Annotated[int, Meta(ge=1, le=10_000)]
+    by: Expression
+    # Names of keys: so many for each value of these.
+    per: Annotated[list[Name], Few] = []
+
+
+class Output(_Part):
+    """Where results go: one of queue, table and files."""
+
+    queue: Name | None = None
+    # The partition of a result in the queue; that of its keys, unless given.
+    partition_by: Expression | None = None
+    table: Name | None = None
+    # The columns that name a row of the table; rows are added when there are none.
+    table_keys: Annotated[list[Name], Few] = []
+    files: Annotated[str, Meta(min_length=1, max_length=4000)] | None = None
+    format: Literal["parquet", "json", "csv", "orc"] = "parquet"
+
+
+class Definition(_Part):
+    """What a pipeline does."""
+
+    name: Name
+    reads: Annotated[list[Reads], Meta(min_length=1, max_length=10)]
+    namespace: Annotated[str, Meta(max_length=255)] = ""
+    # A function in a file has code of its own; only what it reads and writes is known here.
+    kind: Literal["definition", "function"] = "definition"
+    # Changes whenever the function does.
+    code: Annotated[str, Meta(max_length=64)] | None = None
+    joins: Annotated[list[Joined], Few] = []
+    dedup: Annotated[list[Expression], Few] = []
+    window: Window | None = None
+    grace_ms: Annotated[int, Meta(ge=0, le=_MAX_MS)] = 30_000
+    keys: Annotated[dict[Name, Expression], Few] = {}
+    aggregates: Annotated[dict[Name, Expression], Few] = {}
+    distinct: Annotated[dict[Name, Expression], Few] = {}
+    top: Top | None = None
+    having: Annotated[list[Expression], Few] = []
+    select: Annotated[dict[Name, Expression], Few] = {}
+    late_to: Name | None = None
+    output: Output = msgspec.field(default_factory=Output)
+
+
+def reason_against(definition: Definition) -> str | None:
+    """Return what is wrong with a definition beyond its types, or None."""
+    rules = (_reason_against_window, _reason_against_aggregates, _reason_against_output)
+    if len(definition.joins) != len(definition.reads) - 1 and definition.kind == "definition":
+        return "joins: there is one for each of reads after the first"
+    names = [one.name for one in definition.reads]
+    if len(set(names)) < len(names):
+        return "reads: the sides of a join need different names; give one with `name`"
+    return next((reason for rule in rules if (reason := rule(definition))), None)
+
+
+def _reason_against_window(definition: Definition) -> str | None:
+    window = definition.window
+    if window is None:
+        return None
+    if window.type == "session":
+        return None if window.gap_ms else "window.gapMs: a session needs its gap"
+    if not window.size_ms:
+        return "window.sizeMs: a window needs its size"
+    if window.type == "sliding" and not (window.slide_ms and window.slide_ms <= window.size_ms):
+        return "window.slideMs: a sliding window needs a slide that is not longer than its size"
+    return None
+
+
+def _reason_against_aggregates(definition: Definition) -> str | None:
+    computes = bool(definition.aggregates or definition.distinct)
+    if computes and definition.window is None:
+        return "window: aggregates need a window: tumbling, sliding or session"
+    if definition.window is not None and not computes:
+        return "aggregates: a window without aggregates gives nothing; say what to compute"
+    if definition.top is not None and not computes:
+        return "top: it is taken from aggregates; say what to compute"
+    if definition.top is not None and not set(definition.top.per) <= set(definition.keys):
+        return "top.per: these are names of keys"
+    is_cut = definition.window is not None and definition.window.type != "session"
+    if definition.dedup and not is_cut and definition.reads[0].event_time is None:
+        return "dedup: without a window, two messages are the same only if their event time is too"
+    return None
+
+
+def _reason_against_output(definition: Definition) -> str | None:
+    output = definition.output
+    given = [one for one in (output.queue, output.table, output.files) if one]
+    if len(given) != 1:
+        return "output: say where results go: to one queue, table or folder"
+    read = {queue for side in definition.reads for queue in side.queues}
+    for name, queue in (("output.queue", output.queue), ("lateTo", definition.late_to)):
+        if queue in read:
+            return f"{name}: the pipeline reads {queue!r} itself; it would never end"
+    return None
+
+
+# ---- requests and answers ----
+
+
+class DefineRequest(_Part):
+    definition: Definition
+    # A definition that differs takes the place of the one that is stored.
+    replace: bool = False
+
+
+class Defined(msgspec.Struct, rename="camel"):
+    name: str
+    fingerprint: str
+    version: int
+    created: bool
+    changed: bool
+
+
+class Progress(_Part):
+    """What a running query says of itself."""
+
+    # Of this run; a restart is another one.
+    run_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    state: Literal["starting", "running", "stopped", "failed"]
+    fingerprint: Annotated[str, Meta(max_length=64)] | None = None
+    host: Annotated[str, Meta(max_length=255)] | None = None
+    checkpoint: Annotated[str, Meta(max_length=4000)] | None = None
+    batches: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    # Since the run began.
+    input_rows: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    output_rows: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    late_rows: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    dropped_rows: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    # Of the last micro-batch.
+    input_rows_per_second: Annotated[float, Meta(ge=0)] = 0.0
+    processed_rows_per_second: Annotated[float, Meta(ge=0)] = 0.0
+    batch_ms: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    state_rows: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    state_bytes: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    # Everything before this instant has closed.
+    watermark: Annotated[datetime, Meta(tz=True)] | None = None
+    error: Annotated[str, Meta(max_length=10_000)] | None = None
+
+
+class Heard(msgspec.Struct, rename="camel"):
+    """The answer to a report."""
+
+    # Somebody wants the pipeline to stop.
+    stop: bool
+
+
+class PipelineShown(msgspec.Struct, rename="camel"):
+    name: str
+    namespace: str
+    kind: str
+    # running, stopping, stopped, failed, lost (it says nothing any more), or never run.
+    state: str
+    reads: list[str]
+    writes: str | None
+    late_to: str | None
+    fingerprint: str
+    version: int
+    created_at: str
+    updated_at: str
+    reported_at: str | None
+    started_at: str | None
+    definition: Definition
+    progress: Progress | None
+
+
+class Pipelines(msgspec.Struct, rename="camel"):
+    pipelines: list[PipelineShown]
+    pagination: Pagination
+
+
+class StopAsked(msgspec.Struct, rename="camel"):
+    success: bool
+    # Whether somebody is there to hear it.
+    running: bool
+
+
+class PipelineDeleted(msgspec.Struct, rename="camel"):
+    success: bool
+    name: str
+
+
+def plain(part: Any, *, whole: bool = False) -> Any:
+    """Return a part of a definition as JSON has it: what is said, or all that holds.
+
+    >>> plain(Output(queue="totals", format="parquet"))
+    {'queue': 'totals'}
+    """
+    if isinstance(part, msgspec.Struct):
+        fields = [(field, getattr(part, field.name)) for field in msgspec.structs.fields(part)]
+        return {
+            field.encode_name: plain(value, whole=whole)
+            for field, value in fields
+            if whole or value != _default_of(field)
+        }
+    if isinstance(part, dict):
+        return {name: plain(value, whole=whole) for name, value in part.items()}
+    if isinstance(part, list | tuple):
+        return [plain(value, whole=whole) for value in part]
+    return part
+
+
+def _default_of(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default
+
+
+def decoded_definition(raw: Any) -> Definition:
+    """Return a definition from what was decoded of its JSON."""
+    return msgspec.convert(raw, Definition)
