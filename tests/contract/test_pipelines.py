@@ -57,8 +57,8 @@ def test_another_definition_is_refused_in_words(api: Api, name: str) -> None:
     refused = _define(api, changed)
     assert refused.status == 409
     assert refused.json["differs"] == [
-        "aggregates.total: sum(data.amount) -> max(data.amount)",
         "graceMs: 30000 -> 5000",
+        "aggregates.total: sum(data.amount) -> max(data.amount)",
     ]
     assert "replace" in refused.json["error"]
     replaced = _define(api, changed, replace=True)

@@ -70,6 +70,7 @@ class Cluster:
         if not urls:
             raise ValueError("at least one URL is needed")
         self._servers = [Server(url, context) for url in urls]
+        self.token = token
         self._down_until: dict[str, float] = {}
         self._patience = patience
         self._headers = b"user-agent: queen-python\r\n"

@@ -64,7 +64,7 @@ def windowed(
 
     `late` has no watermark: write it in a query of its own, or union it to the result. Filter
     after this, not before: a filter would take the markers away. With `observed` the progress
-    of the query counts the rows that are late, under this name.
+    of the query counts rows and late ones, as `rows_…` and `late_…`.
     """
     from pyspark.sql import functions as f
 
@@ -75,10 +75,10 @@ def windowed(
     ends_late = f.col(WINDOW)["end"] + _interval(grace_ms) <= f.col(CREATED_AT)
     with_time = df.withColumn(_TIME, _column(time))
     of_window = f.window(_TIME, _text(size_ms), _text(step_ms))
-    rows = on_sealed_time(with_time, _TIME, grace_ms).withColumn(WINDOW, of_window)
+    rows = _counted(on_sealed_time(with_time, _TIME, grace_ms), observed, rows=f.count("*"))
+    rows = rows.withColumn(WINDOW, of_window)
     late = _in_windows_or_none(messages_of(with_time), size_ms, step_ms)
-    if observed is not None:
-        rows = _counted(rows, observed, ends_late)
+    rows = _counted(rows, observed, late=f.count_if(ends_late))
     return Windowed(
         rows.where(~ends_late).drop(_TIME),
         late.where(ends_late | f.col(WINDOW).isNull()).drop(_TIME),
@@ -104,10 +104,11 @@ def timed(
     grace_ms = milliseconds(grace)
     is_late = f.col(name) + _interval(grace_ms) <= f.col(CREATED_AT)
     with_time = df.withColumn(name, _column(time))
+    is_aside = is_late | f.col(name).isNull()
     rows = on_sealed_time(with_time, name, grace_ms)
-    if observed is not None:
-        rows = _counted(rows, observed, is_late | f.col(name).isNull())
-    late = messages_of(with_time).where(is_late | f.col(name).isNull())
+    rows = _counted(rows, observed, rows=f.count("*"))
+    rows = _counted(rows, observed, late=f.count_if(is_aside))
+    late = messages_of(with_time).where(is_aside)
     return Windowed(rows.where(~is_late), late)
 
 
@@ -163,12 +164,13 @@ def event_time(column: Column, name: str, grace_ms: int) -> Column:
     return column.alias(name, metadata={_DELAY: grace_ms})
 
 
-def _counted(df: DataFrame, name: str, is_late: Column) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    if not df.isStreaming:
+def _counted(df: DataFrame, name: str | None, **counts: Column) -> DataFrame:
+    """Let the progress of a stream count something: `late` of `orders` is `late_orders`."""
+    if name is None or not df.isStreaming:
         return df
-    return df.observe(name, f.count_if(is_late).alias("late"))
+    for what, count in counts.items():
+        df = df.observe(f"{what}_{name}", count.alias(what))
+    return df
 
 
 def _in_windows_or_none(df: DataFrame, size_ms: int, step_ms: int) -> DataFrame:

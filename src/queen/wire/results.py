@@ -96,10 +96,6 @@ class Error(Struct):
         ]
         | UnsetType
     ) = UNSET
-    differs: (
-        Annotated[list[str], Meta(description="In which points the request differs, in words.")]
-        | UnsetType
-    ) = UNSET
     items: (
         Annotated[list[RefusedItem], Meta(description="The items of a push that it refuses.")]
         | UnsetType

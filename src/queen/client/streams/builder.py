@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 
 from queen.client.durations import Seconds, ms_of
 from queen.client.spelling import EitherSpelling
+from queen.client.streams.pipeline import PipelineVerbs
 from queen.client.texts import instant
 from queen.errors import NotFound
 
@@ -30,7 +31,7 @@ Json = dict[str, Any]
 _RESOURCE = "/api/v1/resources/streams"
 
 
-class StreamBuilder(EitherSpelling):
+class StreamBuilder(PipelineVerbs, EitherSpelling):
     """What a stream is to be. Durations are seconds, or a `timedelta`."""
 
     def __init__(self, queen: Queen, name: str, namespace: str = "", owner: Any = None) -> None:
@@ -128,8 +129,11 @@ class Stream(StreamBuilder):
         """Define the stream, or change it; source queues that do not exist are created.
 
         A change that would cut windows anew that somebody has had already raises `Conflict`,
-        whose `details["differs"]` says what it is about, unless `recut` allows it.
+        whose `details["differs"]` says what it is about, unless `recut` allows it. A stream
+        that says what Spark computes is stored as a pipeline; there `recut` allows any change.
         """
+        if self.is_pipeline:
+            return await self._define_pipeline(recut)
         answer: Json = await self._queen.post("/api/v1/stream/define", self._body(recut))
         return answer
 

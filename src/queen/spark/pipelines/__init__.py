@@ -1,1 +1,1 @@
-"""Pipelines: definitions that Spark runs, as a stream or over history."""
+"""Pipelines: definitions and functions that Spark runs, as a stream or over history."""

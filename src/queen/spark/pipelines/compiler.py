@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as f
 
+from queen.core.names import DEFAULT_PARTITION
 from queen.spark.windowed import (
     SEALED,
     WINDOW,
@@ -38,12 +39,18 @@ _ORDER = ("createdAt", "queue", "partition", "offset")
 _MESSAGE = ("queue", "partition", "offset", "transactionId", "createdAt")
 
 
+# The partition of a result, beside its columns.
+PARTITION = "_partition"
+
+
 class Compiled(NamedTuple):
     """Results, as columns with the names that the definition gives them, and late rows."""
 
     result: DataFrame
     # Messages that came too late, or have no time; None when nothing can be late.
     late: DataFrame | None
+    # A result is a message as it came.
+    is_message: bool = False
 
 
 def needs_time(definition: Definition) -> bool:
@@ -87,11 +94,16 @@ class _Compiler:
         elif needs_time(definition):
             rows, late = self._timed(sides[0])
         else:
-            return Compiled(self._selected(messages_of(sides[0].df)), None)
+            rows, late = messages_of(sides[0].df), None
         if definition.window is None:
             rows = self._without_repeats(rows) if definition.dedup else rows
-            return Compiled(self._selected(rows.drop(TIME)), late)
-        return Compiled(self._selected(self._computed(rows)), late)
+            rows = rows.drop(TIME)
+            is_message = not definition.joins and not definition.select
+            place = _named(sides[0].name)["partition"] if definition.joins else f.col("partition")
+            return Compiled(self._selected(rows, place), late, is_message)
+        keys = [_named(key).cast("string") for key in definition.keys]
+        place = f.concat_ws("/", *keys) if keys else f.lit(None).cast("string")
+        return Compiled(self._selected(self._computed(rows), place), late)
 
     # ---- time ----
 
@@ -253,11 +265,14 @@ class _Compiler:
             *rest,
         )
 
-    def _selected(self, rows: DataFrame) -> DataFrame:
-        wanted = self._definition.select
+    def _selected(self, rows: DataFrame, place: Column) -> DataFrame:
+        wanted, by = self._definition.select, self._definition.output.partition_by
+        place = f.expr(by).cast("string") if by else place
+        rows = rows.withColumn(PARTITION, f.coalesce(place, f.lit(DEFAULT_PARTITION)))
         if not wanted:
             return rows
-        return rows.select(*(f.expr(text).alias(name) for name, text in wanted.items()))
+        chosen = [f.expr(text).alias(name) for name, text in wanted.items()]
+        return rows.select(*chosen, PARTITION)
 
 
 def late_rows(late: DataFrame, side: str) -> DataFrame:

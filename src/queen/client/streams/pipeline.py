@@ -1,0 +1,256 @@
+"""What a stream computes, when Spark runs it: the verbs that make it a pipeline.
+
+    totals = (
+        queen.stream("orders-per-minute")
+        .sources("orders")
+        .schema("user string, amount double, ts timestamp")
+        .event_time("data.ts").key("data.user")
+        .tumbling_time(60).grace_period(30)
+        .aggregate(total="sum(data.amount)", n="count(*)")
+        .late_to("late-orders")
+        .to("totals")
+    )
+    await totals.define()
+
+Expressions are Spark SQL over the columns of a message: `queue`, `partition`, `offset`,
+`createdAt` and `data`. After a join they are found under the name of each side. The order in
+which verbs are called says nothing; `queen.wire.pipelines` shows in which they act.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+from queen.client.durations import Seconds, ms_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from queen.client.queen import Queen
+    from queen.spark.pipelines.run import Running
+
+Self = TypeVar("Self", bound="PipelineVerbs")
+Json = dict[str, Any]
+On = str | Sequence[str] | Mapping[str, str]
+
+PATH = "/api/v1/pipelines"
+_PATH_END = re.compile(r"[^.]+$")
+_NOT_IN_NAMES = re.compile(r"\W+")
+_WINDOWS = {"window_duration_ms": "sizeMs", "window_slide_ms": "slideMs", "window_gap_ms": "gapMs"}
+
+
+class PipelineVerbs:
+    """The part of the stream builder that says what Spark computes."""
+
+    if TYPE_CHECKING:
+        name: str
+        _queen: Queen
+        _definition: Json
+        _window: Json
+
+    # Fields of a definition as the broker has them; empty when this is no pipeline.
+    _pipeline: Json = {}  # noqa: RUF012 - replaced, never changed
+    # Of the side that this builder reads.
+    _side: Json = {}  # noqa: RUF012
+    _others: tuple[Json, ...] = ()
+
+    def _piped(self: Self, **fields: Any) -> Self:
+        changed = copy.copy(self)
+        changed._pipeline = {**self._pipeline, **fields}
+        return changed
+
+    def _sided(self: Self, **fields: Any) -> Self:
+        changed = self._piped()
+        changed._side = {**self._side, **fields}
+        return changed
+
+    def _added(self, name: str, *more: str) -> list[str]:
+        return [*self._pipeline.get(name, ()), *more]
+
+    def _merged(self, name: str, more: Mapping[str, str]) -> dict[str, str]:
+        return {**self._pipeline.get(name, {}), **more}
+
+    # ---- what is read ----
+
+    def schema(self: Self, fields: str) -> Self:
+        """Say what is in `data`, as Spark writes it: `"user string, amount double"`."""
+        return self._sided(schema=fields)
+
+    def where(self: Self, *conditions: str) -> Self:
+        """Use only messages for which all conditions hold."""
+        return self._sided(where=[*self._side.get("where", ()), *conditions])
+
+    def event_time(self: Self, expression: str) -> Self:
+        """Say when a message happened; when it was written, unless told."""
+        return self._sided(eventTime=expression)
+
+    def join(
+        self: Self,
+        other: Self | str,
+        *,
+        on: On,
+        within: Seconds,
+        how: str = "inner",
+        name: str | None = None,
+    ) -> Self:
+        """Join another stream, or a queue: messages with equal `on` that happened `within` so
+        much time of each other.
+
+        `on` is an expression for both sides, several, or a mapping from ours to theirs. `how`
+        is `inner`, `left`, `full`, or `anti` for messages of ours that found no other.
+        """
+        reads = _side_named(other) if isinstance(other, str) else other._reads()
+        if name is not None:
+            reads = {**reads, "name": name}
+        joined = {"on": _pairs(on), "withinMs": ms_of(within), "how": how}
+        changed = self._piped(joins=[*self._pipeline.get("joins", ()), joined])
+        changed._others = (*self._others, reads)
+        return changed
+
+    def named(self: Self, name: str) -> Self:
+        """Set the name by which expressions after a join find this side."""
+        return self._sided(name=name)
+
+    def dedup(self: Self, *expressions: str) -> Self:
+        """Use only one of the messages that are equal in these: the first in each window, or,
+        without windows and in sessions, one of those with the same event time."""
+        return self._piped(dedup=self._added("dedup", *expressions))
+
+    # ---- what is computed ----
+
+    def key(self: Self, *expressions: str, **named: str) -> Self:
+        """Compute for each value of these: `key("data.user")`, or `key(user="data.user")`."""
+        keys = {_name_of(one): one for one in expressions} | named
+        return self._piped(keys=self._merged("keys", keys))
+
+    def aggregate(self: Self, **aggregates: str) -> Self:
+        """Compute aggregates of each window: `aggregate(total="sum(data.amount)")`."""
+        return self._piped(aggregates=self._merged("aggregates", aggregates))
+
+    def distinct(self: Self, **expressions: str) -> Self:
+        """Count different values in each window, exactly: `distinct(users="data.user")`."""
+        return self._piped(distinct=self._merged("distinct", expressions))
+
+    def having(self: Self, *conditions: str) -> Self:
+        """Give only results for which all conditions hold: `having("total > 100")`."""
+        return self._piped(having=self._added("having", *conditions))
+
+    def top(self: Self, count: int, *, by: str, per: Sequence[str] = ()) -> Self:
+        """Give, of each window, the results with the most of `by`, and their `rank`; so many
+        for each value of the keys named in `per`."""
+        return self._piped(top={"count": count, "by": by, "per": list(per)})
+
+    def select(self: Self, *expressions: str, **named: str) -> Self:
+        """Say what a result holds; of aggregates, by their names."""
+        chosen = {_name_of(one): one for one in expressions} | named
+        return self._piped(select=self._merged("select", chosen))
+
+    # ---- where it goes ----
+
+    def late_to(self: Self, queue: str) -> Self:
+        """Put messages that came too late into a queue, each with its window."""
+        return self._piped(lateTo=queue)
+
+    def to(self: Self, queue: str, *, partition: str | None = None) -> Self:
+        """Put results into a queue, exactly once; into the partition of their keys unless an
+        expression says otherwise."""
+        return self._piped(output={"queue": queue, "partitionBy": partition})
+
+    def to_table(self: Self, table: str, *, keys: Sequence[str] = ()) -> Self:
+        """Put results into a PostgreSQL table, exactly once; a row with the same `keys` is
+        replaced. The run is told where the database is."""
+        return self._piped(output={"table": table, "tableKeys": list(keys)})
+
+    def to_files(self: Self, path: str, format: str = "parquet") -> Self:
+        """Put results into a folder, exactly once: `parquet`, `json`, `csv` or `orc`."""
+        return self._piped(output={"files": path, "format": format})
+
+    # ---- the definition ----
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether anything was said that only Spark can do."""
+        return bool(self._pipeline or self._side)
+
+    def definition(self) -> Json:
+        """Return what the broker stores of a pipeline."""
+        window = {
+            theirs: self._window[ours]
+            for ours, theirs in _WINDOWS.items()
+            if self._window.get(ours)
+        }
+        kind = self._window.get("window_type")
+        keys = self._pipeline.get("keys", {})
+        if self._definition.get("partitioned"):
+            keys = {"partition": "partition", **keys}
+        made = {
+            "name": self.name,
+            "namespace": self._definition.get("namespace", ""),
+            **self._pipeline,
+            "reads": [self._reads(), *self._others],
+            "keys": keys,
+            "window": {"type": kind, **window} if kind else None,
+            "graceMs": self._definition.get("window_grace_period_ms"),
+        }
+        return {field: value for field, value in made.items() if value is not None}
+
+    def _reads(self) -> Json:
+        queues = self._definition.get("source_queue_names", [])
+        return {"name": _plain_name(self.name), "queues": queues, **self._side}
+
+    async def _define_pipeline(self, replace: bool) -> Json:
+        body = {"definition": self.definition(), "replace": replace}
+        answer: Json = await self._queen.post(PATH, body)
+        return answer
+
+    def run(self, spark: SparkSession, **options: Any) -> Running:
+        """Start the pipeline on Spark, as it is defined here; see `queen.spark.run_pipeline`.
+
+        Returns at once; `.wait()` returns when it was stopped.
+        """
+        from queen.spark.pipelines.run import run_definition
+
+        place = {"url": ",".join(self._queen.cluster.urls), "token": self._queen.cluster.token}
+        return run_definition(self.definition(), spark, **{**place, **options})
+
+
+def pipeline_path(name: str, *parts: str) -> str:
+    """Return the path of a pipeline in the API."""
+    return "/".join((PATH, quote(name, safe=""), *parts))
+
+
+def _side_named(queue: str) -> Json:
+    return {"name": _plain_name(queue), "queues": [queue]}
+
+
+def _plain_name(name: str) -> str:
+    """Return a name that an expression can hold without quotes.
+
+    >>> _plain_name("user-clicks")
+    'user_clicks'
+    """
+    return _NOT_IN_NAMES.sub("_", name)
+
+
+def _name_of(expression: str) -> str:
+    """Return what a column is called that nobody named: the end of its path.
+
+    >>> _name_of("data.user"), _name_of("partition")
+    ('user', 'partition')
+    """
+    found = _PATH_END.search(expression.strip())
+    if found is None or _NOT_IN_NAMES.search(found[0]):
+        raise ValueError(f"{expression!r} needs a name: write name={expression!r}")
+    return found[0]
+
+
+def _pairs(on: On) -> list[list[str]]:
+    if isinstance(on, str):
+        return [[on, on]]
+    if isinstance(on, Mapping):
+        return [[ours, theirs] for ours, theirs in on.items()]
+    return [[one, one] for one in on]

@@ -1,0 +1,116 @@
+"""What a checkpoint belongs to: a note beside Spark's own files.
+
+State in a checkpoint was computed by one definition. Under another it would mean something
+else, and Spark notices only some of it. So the definition is kept in the folder, and a run
+whose definition differs in more than filters is refused, in words.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from queen.core.differences import differences
+from queen.errors import Conflict
+from queen.wire.pipelines import Definition, plain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FILE = "queen.json"
+# These decide only which rows go in or come out, never what a row of the state means.
+_FREE = ("where", "having")
+
+
+class Note(msgspec.Struct):
+    """What is written in the folder."""
+
+    # Names what this checkpoint has written, over all its runs.
+    transaction: str
+    definition: Definition
+
+
+_decoder = msgspec.json.Decoder(Note)
+
+
+def claim(
+    spark: SparkSession, folder: str, definition: Definition, *, accept: bool = False
+) -> Note:
+    """Return the note of a checkpoint; raises `Conflict` when it is another pipeline's."""
+    folder = folder.rstrip("/")
+    found = _read(spark, f"{folder}/{_FILE}")
+    note = Note(uuid.uuid4().hex, definition)
+    if found is not None:
+        old = _decoder.decode(found)
+        differs = _weighty(old.definition, definition)
+        if differs and not accept:
+            raise Conflict(_refusal(folder, old.definition, definition, differs))
+        note.transaction = old.transaction
+    _write(spark, f"{folder}/{_FILE}", msgspec.json.encode(plain_note(note)))
+    return note
+
+
+def plain_note(note: Note) -> dict[str, Any]:
+    return {"transaction": note.transaction, "definition": plain(note.definition)}
+
+
+def _weighty(old: Definition, new: Definition) -> list[str]:
+    """Return the differences that the state does not survive."""
+    return differences(_bound(old), _bound(new))
+
+
+def _bound(definition: Definition) -> dict[str, Any]:
+    fields: dict[str, Any] = plain(definition, whole=True)
+    for side in fields["reads"]:
+        for name in _FREE:
+            side.pop(name, None)
+    return {name: value for name, value in fields.items() if name not in _FREE}
+
+
+def _refusal(folder: str, old: Definition, new: Definition, differs: list[str]) -> str:
+    if old.name != new.name:
+        return (
+            f"the checkpoint {folder} belongs to pipeline {old.name!r}, not to {new.name!r}: "
+            "give --checkpoint a folder of its own"
+        )
+    return (
+        f"the checkpoint {folder} was made by another definition of {new.name!r}: "
+        f"{'; '.join(differs)}. What it holds would mean something else now. Either define the "
+        "pipeline as it was, or start anew with another --checkpoint (with --from to choose from "
+        "where), or give the new definition a name of its own"
+    )
+
+
+# Through Hadoop's file systems, so that a checkpoint may be wherever Spark can write one.
+
+
+def _read(spark: SparkSession, place: str) -> bytes | None:
+    path, system = _opened(spark, place)
+    if not system.exists(path):
+        return None
+    stream = system.open(path)
+    try:
+        return bytes(_jvm(spark).org.apache.commons.io.IOUtils.toByteArray(stream))
+    finally:
+        stream.close()
+
+
+def _write(spark: SparkSession, place: str, content: bytes) -> None:
+    path, system = _opened(spark, place)
+    stream = system.create(path, True)
+    try:
+        stream.write(bytearray(content))
+    finally:
+        stream.close()
+
+
+def _opened(spark: SparkSession, place: str) -> tuple[Any, Any]:
+    path = _jvm(spark).org.apache.hadoop.fs.Path(place)
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    return path, path.getFileSystem(hadoop)
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm

@@ -1,0 +1,105 @@
+"""What a definition does, in sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from queen.wire.pipelines import Definition, Joined, Reads
+
+
+def explained_definition(definition: Definition) -> list[str]:
+    """Return one line for each step, in the order in which they act."""
+    lines = [_read(side) for side in definition.reads]
+    if definition.kind == "function":
+        lines.append(f"hands them to the function {definition.name}")
+    joins = zip(definition.joins, definition.reads[1:], strict=False)
+    lines += [_joined(join, side) for join, side in joins]
+    lines += _cut(definition)
+    lines += _computed(definition)
+    lines += _kept(definition)
+    lines.append(_written(definition))
+    return lines
+
+
+def _read(side: Reads) -> str:
+    said = f"reads {', '.join(side.queues)} as {side.name}"
+    said += f" with data ({side.schema})" if side.schema else " with data as JSON text"
+    if side.event_time:
+        said += f"; it happened at {side.event_time}"
+    return said + (f"; only where {' and '.join(side.where)}" if side.where else "")
+
+
+def _joined(join: Joined, side: Reads) -> str:
+    on = " and ".join(f"{ours} = {theirs}" for ours, theirs in join.on)
+    return f"joins {side.name} ({join.how}) where {on}, at most {_time(join.within_ms)} apart"
+
+
+def _cut(definition: Definition) -> list[str]:
+    window, grace = definition.window, _time(definition.grace_ms)
+    lines = []
+    if definition.dedup:
+        where = "in each window" if window and window.type != "session" else "of each event time"
+        lines.append(f"uses only one message {where} with the same {', '.join(definition.dedup)}")
+    if window is None:
+        if definition.joins or definition.dedup:
+            lines.append(f"a message is late when it was written {grace} after its own time")
+        return lines
+    if window.type == "session":
+        lines.append(f"cuts sessions that end when nothing came for {_time(window.gap_ms or 0)}")
+    elif window.type == "sliding":
+        size, slide = _time(window.size_ms or 0), _time(window.slide_ms or 0)
+        lines.append(f"cuts windows of {size}, one every {slide}")
+    else:
+        lines.append(f"cuts windows of {_time(window.size_ms or 0)}")
+    late = "its own time" if window.type == "session" or definition.joins else "its window's end"
+    lines.append(f"a window closes when everything up to its end plus {grace} is sealed")
+    lines.append(f"a message is late when it was written {grace} after {late}, or later")
+    return lines
+
+
+def _computed(definition: Definition) -> list[str]:
+    computed = [f"{name} = {text}" for name, text in definition.aggregates.items()]
+    computed += [f"{name} = distinct {text}" for name, text in definition.distinct.items()]
+    if not computed:
+        return []
+    keys = [f"{name} ({text})" if name != text else name for name, text in definition.keys.items()]
+    return [f"computes {', '.join(computed)} {'for each ' + ', '.join(keys) if keys else 'in all'}"]
+
+
+def _kept(definition: Definition) -> list[str]:
+    lines = []
+    if definition.having:
+        lines.append(f"keeps results where {' and '.join(definition.having)}")
+    if definition.top is not None:
+        per = f" for each {', '.join(definition.top.per)}" if definition.top.per else ""
+        lines.append(f"keeps the {definition.top.count} with the most {definition.top.by}{per}")
+    if definition.select:
+        chosen = ", ".join(f"{name} = {text}" for name, text in definition.select.items())
+        lines.append(f"gives {chosen}")
+    return lines
+
+
+def _written(definition: Definition) -> str:
+    output = definition.output
+    if output.queue:
+        said = f"writes to the queue {output.queue}, each result once"
+    elif output.table:
+        keys = f" by {', '.join(output.table_keys)}" if output.table_keys else ""
+        said = f"writes to the table {output.table}{keys}, each result once"
+    else:
+        said = f"writes {output.format} files to {output.files}, each result once"
+    late = f"; late messages to {definition.late_to}" if definition.late_to else ""
+    return said + late
+
+
+def _time(duration_ms: int) -> str:
+    """Return a duration as people say it.
+
+    >>> _time(90_000), _time(3_600_000), _time(250)
+    ('90 s', '1 h', '250 ms')
+    """
+    for unit, size_ms in (("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if duration_ms and duration_ms % size_ms == 0:
+            return f"{duration_ms // size_ms} {unit}"
+    return f"{duration_ms} ms"

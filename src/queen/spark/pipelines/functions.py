@@ -1,0 +1,147 @@
+"""Free-form pipelines: a function from DataFrames to a DataFrame, in a file.
+
+    from queen.spark import pipeline
+
+    @pipeline(reads={"clicks": "user string, page string"}, writes="enriched")
+    def enrich(clicks):
+        return clicks.select("data.user", "data.page")
+
+`queen pipeline run enrich.py` runs it; the broker knows it by the name of the function.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from queen.core.names import DEFAULT_PARTITION
+from queen.errors import BadRequest
+from queen.spark.pipelines.compiler import PARTITION, Compiled
+from queen.wire.pipelines import Definition, Output, Reads
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Made = Callable[..., Any]
+
+
+class Function(NamedTuple):
+    """A function that is a pipeline, and what it reads and writes."""
+
+    definition: Definition
+    make: Made
+    # Whether its DataFrames have marker rows, for `queen.spark.windowed`.
+    markers: bool
+
+    def __call__(self, *frames: DataFrame) -> Any:
+        """Call the function itself, as a test does."""
+        return self.make(*frames)
+
+    def applied(self, frames: Mapping[str, DataFrame]) -> Compiled:
+        """Return what the function makes of what it reads."""
+        made = self.make(*(frames[side.name] for side in self.definition.reads))
+        if not hasattr(made, "columns"):
+            raise BadRequest(f"{self.definition.name}: the function returns no DataFrame")
+        return _as_compiled(made)
+
+
+def pipeline(
+    *,
+    reads: str | Sequence[str] | Mapping[str, str | None],
+    writes: str,
+    name: str | None = None,
+    namespace: str = "",
+    markers: bool = False,
+) -> Callable[[Made], Function]:
+    """Make a pipeline of a function; it gets one DataFrame for each queue that it reads.
+
+    `reads` names a queue, several, or maps each to the schema of its `data`. A result that
+    has no column `data` becomes one, a structure of all its columns; a column `partition` says
+    where it goes. With `markers` the DataFrames are what `queen.spark.windowed` needs.
+    """
+
+    def made(function: Made) -> Function:
+        definition = Definition(
+            name=name or function.__name__,
+            namespace=namespace,
+            kind="function",
+            reads=[
+                Reads(name=queue, queues=[queue], schema=fields) for queue, fields in _read(reads)
+            ],
+            code=_code_of(function),
+            output=Output(queue=writes),
+        )
+        return Function(definition, function, markers)
+
+    return made
+
+
+def load(place: str) -> Function:
+    """Return the pipeline in a file: `enrich.py`, or `enrich.py:function` of several."""
+    path, _, wanted = place.partition(":")
+    found = {
+        name: one for name, one in vars(_module(Path(path))).items() if isinstance(one, Function)
+    }
+    if wanted:
+        if wanted not in found:
+            raise BadRequest(
+                f"{path} has no pipeline {wanted!r}, only: {', '.join(found) or 'none'}"
+            )
+        return found[wanted]
+    if len(found) != 1:
+        many = ", ".join(f"{path}:{name}" for name in found)
+        raise BadRequest(
+            f"{path} has several pipelines; name one: {many}"
+            if found
+            else f"{path} has no function with @pipeline(reads=…, writes=…)"
+        )
+    return next(iter(found.values()))
+
+
+def is_file(place: str) -> bool:
+    """Whether a name is that of a file, and not of a pipeline in the broker."""
+    return place.partition(":")[0].endswith(".py")
+
+
+def _module(path: Path) -> Any:
+    if not path.exists():
+        raise BadRequest(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Spark pickles functions of the user's by the name of their module.
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _read(reads: str | Sequence[str] | Mapping[str, str | None]) -> list[tuple[str, str | None]]:
+    if isinstance(reads, str):
+        return [(reads, None)]
+    if isinstance(reads, Mapping):
+        return list(reads.items())
+    return [(queue, None) for queue in reads]
+
+
+def _code_of(function: Made) -> str:
+    """Return what changes when the function does something else; not with its comments."""
+    source = textwrap.dedent(inspect.getsource(function))
+    return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()[:16]
+
+
+def _as_compiled(made: DataFrame) -> Compiled:
+    from pyspark.sql import functions as f
+
+    columns = made.columns
+    place = f.col("partition") if "partition" in columns and "data" in columns else f.lit(None)
+    is_message = "data" in columns
+    named = made.withColumn(PARTITION, f.coalesce(place.cast("string"), f.lit(DEFAULT_PARTITION)))
+    return Compiled(named, None, is_message)

@@ -1,0 +1,163 @@
+"""How a run is doing: heard from Spark, told to the broker, and back: whether to stop.
+
+Spark calls the listener after each micro-batch. A thread of ours tells the broker every two
+seconds, whether or not there was a batch: silence means that the run is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from queen.client.streams.pipeline import pipeline_path
+from queen.errors import NotFound, QueenError
+from queen.spark.pipelines.writing import OBSERVED
+from queen.wire.pipelines import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
+
+    from queen.spark.broker import Broker
+
+INTERVAL_S = 2.0
+_MAX_ERROR = 2000
+_ROWS, _LATE = "rows_", "late_"
+
+
+class Tally(StreamingQueryListener):
+    """Adds up what one query says of itself."""
+
+    def __init__(self, run_id: str, fingerprint: str, checkpoint: str) -> None:
+        # Of the query; known when it has started.
+        self.query_run_id: str | None = None
+        self.heard = threading.Event()
+        self.progress = Progress(
+            run_id=run_id,
+            state="starting",
+            fingerprint=fingerprint,
+            host=socket.gethostname(),
+            checkpoint=checkpoint,
+        )
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Spark's name. The query is known by what `start` returned."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        if str(event.progress.runId) == self.query_run_id:
+            self.add(event.progress)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Spark's name. Nothing has changed."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Spark's name. Whoever waits for the query knows."""
+
+    def add(self, batch: StreamingQueryProgress) -> None:
+        """Count one micro-batch."""
+        now = self.progress
+        observed = {name: row.asDict() for name, row in batch.observedMetrics.items()}
+        read = _total(observed, _ROWS, "rows")
+        now.batches += 1
+        # Without markers nothing is read twice, and Spark's own count is right.
+        now.input_rows += int(batch.numInputRows) if read is None else read
+        now.late_rows += _total(observed, _LATE, "late") or 0
+        now.output_rows += int(observed.get(OBSERVED, {}).get("results") or 0)
+        now.input_rows_per_second = _finite(batch.inputRowsPerSecond)
+        now.processed_rows_per_second = _finite(batch.processedRowsPerSecond)
+        now.batch_ms = int(batch.durationMs.get("triggerExecution", 0))
+        operators = batch.stateOperators
+        now.state_rows = sum(int(one.numRowsTotal) for one in operators)
+        now.state_bytes = sum(int(one.memoryUsedBytes) for one in operators)
+        now.dropped_rows += sum(int(one.numRowsDroppedByWatermark) for one in operators)
+        now.watermark = _watermark(batch.eventTime.get("watermark")) or now.watermark
+        now.state = "running"
+        self.heard.set()
+
+    def ended(self, error: str | None) -> None:
+        self.progress.state = "stopped" if error is None else "failed"
+        self.progress.error = error
+
+
+class Reporter:
+    """Tells the broker, and listens to what it answers."""
+
+    def __init__(self, broker: Broker, name: str, tally: Tally, stop: Callable[[], None]) -> None:
+        self._broker = broker
+        self._path = pipeline_path(name, "progress")
+        self._tally = tally
+        self._stop = stop
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"queen-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Tell the end."""
+        self._over.set()
+        self._thread.join()
+        self._tell()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            if self._tell():
+                self._stop()
+                return
+            self._over.wait(INTERVAL_S)
+
+    def _tell(self) -> bool:
+        """Report; return whether the run is to stop."""
+        # A broker that is away for a while is the source's problem, and the sink's.
+        with contextlib.suppress(QueenError):
+            try:
+                sent = msgspec.to_builtins(self._tally.progress)
+                return bool(self._broker.ask("POST", self._path, sent)["stop"])
+            except NotFound:
+                # The pipeline was deleted under the run: nobody wants it any more.
+                return True
+        return False
+
+
+def last_line(error: BaseException | str) -> str:
+    """Return what an error of Spark is about: pages of Java end in one line of ours.
+
+    >>> last_line("boom\\n\\tat org.apache.x\\nqueen.errors.NotFound: Queue 'x' not found\\n")
+    "Queue 'x' not found"
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("at ", "Caused by", "..."))]
+    ours = [line for line in said if line.startswith(("queen.errors.", "ValueError:"))]
+    line = (ours or said or [type(error).__name__])[-1 if ours else 0]
+    if ours:
+        line = line.partition(": ")[2] or line
+    return line[:_MAX_ERROR]
+
+
+def _total(observed: dict[str, Any], prefix: str, field: str) -> int | None:
+    found = [row[field] for name, row in observed.items() if name.startswith(prefix)]
+    return sum(int(one or 0) for one in found) if found else None
+
+
+def _finite(value: float | None) -> float:
+    return float(value) if value is not None and 0 <= value < float("inf") else 0.0
+
+
+def _watermark(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    at = datetime.fromisoformat(text)
+    # Before the first marker it is 1970.
+    return at if at > datetime(1971, 1, 1, tzinfo=UTC) else None

@@ -1,0 +1,69 @@
+"""What a pipeline reads, as DataFrames: live, or a stretch of history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from queen.spark.pipelines.compiler import needs_time
+from queen.wire.answers import iso
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from queen.wire.pipelines import Definition, Reads
+
+Options = Mapping[str, str]
+
+_COLUMNS = (
+    "queue string, partition string, offset bigint, id string, transactionId string, "
+    "traceId string, createdAt timestamp"
+)
+
+
+def live(
+    spark: SparkSession, definition: Definition, options: Options, *, markers: bool | None = None
+) -> dict[str, DataFrame]:
+    """Return the streams that a definition reads, by the names of its sides."""
+    markers = needs_time(definition) if markers is None else markers
+    frames = {}
+    for reads in definition.reads:
+        reader = spark.readStream.format("queen").schema(schema_of(reads, markers=markers))
+        given = {"queue": ",".join(reads.queues), "group": definition.name, **options}
+        frames[reads.name] = reader.options(**given).option("markers", str(markers).lower()).load()
+    return frames
+
+
+def history(
+    spark: SparkSession,
+    definition: Definition,
+    options: Options,
+    since: datetime | None,
+    until: datetime,
+) -> dict[str, DataFrame]:
+    """Return what was written in a stretch of time, by the names of the sides."""
+    frames = {}
+    for reads in definition.reads:
+        given = {"queue": ",".join(reads.queues), "endingTime": iso(until), **options}
+        if since is not None:
+            given["startingTime"] = iso(since.astimezone(UTC))
+        reader = spark.read.format("queen").schema(schema_of(reads, markers=False))
+        frames[reads.name] = reader.options(**given).load()
+    return frames
+
+
+def schema_of(reads: Reads, *, markers: bool) -> str:
+    """Return the columns of one side, as Spark writes them."""
+    data = (
+        f"data struct<{_inner(reads.schema)}>, _corrupt string" if reads.schema else "data string"
+    )
+    return f"{_COLUMNS}, {data}" + (", sealed timestamp" if markers else "")
+
+
+def _inner(fields: str) -> str:
+    """Return the fields of a structure; those of a table are written a little differently."""
+    from pyspark.sql.types import StructType
+
+    parsed = StructType.fromDDL(fields)
+    return parsed.simpleString().removeprefix("struct<").removesuffix(">")

@@ -1,0 +1,293 @@
+"""Running pipelines: live until they are stopped, or over a stretch of history.
+
+    from queen.spark.pipelines import run_pipeline
+    running = run_pipeline("orders-per-minute", spark)
+    running.wait()
+
+A run finds its definition in the broker, claims its checkpoint, compiles one Structured
+Streaming query, and reports to the broker while that runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.errors import PySparkException
+
+from queen.client.streams.pipeline import PATH, pipeline_path
+from queen.core.differences import fingerprint
+from queen.errors import BadRequest, QueenError
+from queen.spark.broker import Broker, Place, place_of
+from queen.spark.pipelines import reading, writing
+from queen.spark.pipelines.checkpoint import claim
+from queen.spark.pipelines.compiler import PARTITION, Compiled, compiled, needs_time
+from queen.spark.pipelines.progress import Reporter, Tally, last_line
+from queen.wire.pipelines import Definition, Progress, decoded_definition, plain, reason_against
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from queen.spark.pipelines.functions import Function
+
+_GRACEFUL_S = 60.0
+_LOOK_S = 0.02
+
+
+class Options(msgspec.Struct, kw_only=True):
+    """How a pipeline is run; what it does is in its definition."""
+
+    url: str | None = None
+    token: str | None = None
+    # A folder that all machines of the cluster see; one in the home folder, on one machine.
+    checkpoint: str | None = None
+    # Seconds from the start of one micro-batch to that of the next.
+    every: float = 1.0
+    # Take what is there now, and end.
+    available_now: bool = False
+    # earliest, latest or a time, for a new checkpoint; where the group stands, unless given.
+    starting: str | None = None
+    # Of the database, for results that go to a table.
+    table_url: str | None = None
+    # Use an old checkpoint although the definition has changed; the results are your affair.
+    accept_changes: bool = False
+    max_messages_per_trigger: int | None = None
+
+    def place(self) -> Place:
+        given = {"url": self.url or "", "token": self.token or ""}
+        return place_of({name: value for name, value in given.items() if value})
+
+    def source(self) -> dict[str, str]:
+        """Return the options of the source and the sink."""
+        given: dict[str, Any] = {
+            "url": ",".join(self.place().urls),
+            "token": self.token,
+            "startingTime": self.starting,
+            "maxMessagesPerTrigger": self.max_messages_per_trigger,
+        }
+        return {name: str(value) for name, value in given.items() if value}
+
+
+def stored_definition(name: str, options: Options) -> Definition:
+    """Return what the broker keeps under a name."""
+    shown = Broker(options.place()).ask("GET", pipeline_path(name))
+    return decoded_definition(shown["definition"])
+
+
+def run_pipeline(name: str, spark: SparkSession, **options: Any) -> Running:
+    """Start a pipeline that is stored in the broker."""
+    return started(stored_definition(name, Options(**options)), spark, Options(**options))
+
+
+def run_definition(
+    definition: Mapping[str, Any] | Definition, spark: SparkSession, **options: Any
+) -> Running:
+    """Store a definition, if it is not stored yet, and start it."""
+    checked = checked_definition(definition)
+    store(checked, Options(**options))
+    return started(checked, spark, Options(**options))
+
+
+def checked_definition(definition: Mapping[str, Any] | Definition) -> Definition:
+    """Return a definition that can be run, or raise `BadRequest` with what is wrong with it."""
+    if not isinstance(definition, Definition):
+        try:
+            definition = decoded_definition(definition)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"the definition of the pipeline is wrong: {error}") from None
+    reason = reason_against(definition)
+    if reason:
+        raise BadRequest(reason)
+    return definition
+
+
+def store(definition: Definition, options: Options, *, replace: bool = False) -> None:
+    body = {"definition": plain(definition), "replace": replace}
+    Broker(options.place()).ask("POST", PATH, body)
+
+
+def started(
+    definition: Definition,
+    spark: SparkSession,
+    options: Options,
+    function: Function | None = None,
+) -> Running:
+    """Start a live query; returns when it runs."""
+    folder = options.checkpoint or _own_folder(spark, definition.name)
+    note = claim(spark, folder, definition, accept=options.accept_changes)
+    target = writing.Target(_sink_options(options), note.transaction, options.table_url)
+    with explained(definition):
+        if function is not None:
+            frames = reading.live(spark, definition, options.source(), markers=function.markers)
+            made = function.applied(frames)
+        else:
+            made = compiled(definition, reading.live(spark, definition, options.source()))
+        writer = writing.written(definition, made, target)
+    run = Running(spark, definition, options, folder)
+    with explained(definition):
+        run.start(writer)
+    return run
+
+
+def _sink_options(options: Options) -> dict[str, str]:
+    return {name: value for name, value in options.source().items() if name in ("url", "token")}
+
+
+def _own_folder(spark: SparkSession, name: str) -> str:
+    master = str(spark.sparkContext.master)
+    if not master.startswith("local"):
+        raise BadRequest(
+            f"the pipeline runs on {master}: give a --checkpoint that all its machines can see, "
+            "such as a folder on a shared disk, HDFS or S3"
+        )
+    safe = "".join(one if one.isalnum() or one in "-_." else "_" for one in name)
+    return str(Path.home() / ".queen" / "checkpoints" / f"{safe}-{fingerprint({'name': name})[:6]}")
+
+
+@contextlib.contextmanager
+def explained(definition: Definition) -> Iterator[None]:
+    """Say in our words what Spark has against a definition."""
+    try:
+        yield
+    except PySparkException as error:
+        text = last_line(error)
+        hint = ""
+        if any(side.schema is None for side in definition.reads) and "data" in text:
+            hint = "; `data` is JSON text as long as nobody says .schema(…)"
+        raise BadRequest(f"pipeline {definition.name!r}: {text}{hint}") from error
+
+
+class Running:
+    """A live query of a pipeline."""
+
+    def __init__(
+        self, spark: SparkSession, definition: Definition, options: Options, folder: str
+    ) -> None:
+        self.definition = definition
+        self.checkpoint = folder
+        self._spark = spark
+        self._options = options
+        self._tally = Tally(uuid.uuid4().hex, fingerprint(plain(definition)), folder)
+        broker = Broker(options.place(), retry_s=0)
+        self._reporter = Reporter(broker, definition.name, self._tally, self._ask_to_stop)
+        self._is_to_stop = threading.Event()
+        self._ending = threading.Lock()
+        self._is_over = False
+        self.query: StreamingQuery
+
+    @property
+    def progress(self) -> Progress:
+        """What has been done so far."""
+        return self._tally.progress
+
+    def start(self, writer: DataStreamWriter) -> None:
+        self._spark.streams.addListener(self._tally)
+        writer = writer.option("checkpointLocation", self.checkpoint)
+        if self._options.available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(
+                processingTime=f"{round(self._options.every * 1000)} milliseconds"
+            )
+        try:
+            self.query = writer.queryName(self.definition.name).start()
+        except BaseException:
+            self._spark.streams.removeListener(self._tally)
+            raise
+        self._tally.query_run_id = str(self.query.runId)
+        self._reporter.start()
+
+    def stop(self) -> None:
+        """End after the micro-batch that is under way; returns when it has ended."""
+        self._ask_to_stop()
+        deadline = time.monotonic() + _GRACEFUL_S
+        while self._is_busy() and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        self.query.stop()
+        self._end(None)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Return true when it has ended, by itself or because somebody wanted it to.
+
+        Raises `QueenError` with the reason when it has failed.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while deadline is None or time.monotonic() < deadline:
+            try:
+                over = self.query.awaitTermination(1) if not self._is_to_stop.is_set() else False
+            except PySparkException as error:
+                raise self._failed(error) from error
+            if self._is_to_stop.is_set() and not over:
+                self.stop()
+                return True
+            if over:
+                self._end(None)
+                return True
+        return False
+
+    def _is_busy(self) -> bool:
+        return self.query.isActive and bool(self.query.status["isTriggerActive"])
+
+    def _ask_to_stop(self) -> None:
+        self._is_to_stop.set()
+
+    def _failed(self, error: PySparkException) -> QueenError:
+        said = last_line(error)
+        self._end(said)
+        return QueenError(f"pipeline {self.definition.name!r} failed: {said}")
+
+    def _end(self, error: str | None) -> None:
+        with self._ending:
+            if self._is_over:
+                return
+            self._is_over = True
+        self._catch_up()
+        self._tally.ended(error)
+        self._spark.streams.removeListener(self._tally)
+        self._reporter.close()
+
+    def _catch_up(self) -> None:
+        """Count what the listener has not been told yet: it is told a little later."""
+        deadline = time.monotonic() + 2
+        last = self.query.lastProgress
+        while last is not None and self._tally.progress.batches == 0:
+            if time.monotonic() > deadline:
+                return
+            self._tally.heard.wait(_LOOK_S)
+
+
+def backfill(
+    definition: Definition,
+    spark: SparkSession,
+    options: Options,
+    since: datetime | None,
+    until: datetime | None,
+) -> Compiled:
+    """Return, as a batch, what a live run that began at `since` has given when sealed time has
+    reached `until`; up to now, unless given."""
+    sealed = sealed_until(definition, options)
+    until = sealed if until is None else min(until.astimezone(UTC), sealed)
+    with explained(definition):
+        frames = reading.history(spark, definition, _sink_options(options), since, until)
+        return compiled(definition, frames, until=until if needs_time(definition) else None)
+
+
+def sealed_until(definition: Definition, options: Options) -> datetime:
+    """Return the instant up to which all queues of a definition are complete."""
+    queues = [queue for reads in definition.reads for queue in reads.queues]
+    answer = Broker(options.place()).ask("POST", "/api/v1/fetch/cut", {"queues": queues})
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=answer["sealed"])
+
+
+def results_of(made: Compiled) -> DataFrame:
+    """Return results without what only a queue needs to know."""
+    return made.result.drop(PARTITION)

@@ -1,0 +1,159 @@
+"""Results into a PostgreSQL table, each once.
+
+A micro-batch is one transaction on the driver's connection. It notes (pipeline, batch) in a
+table of its own; a batch that is noted already is one that Spark repeats after a crash, and is
+left as it is. So rows without a key are not doubled either. Results are few compared to what
+they were computed from; whoever moves millions of rows writes files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import types as t
+
+from queen.errors import BadRequest
+
+if TYPE_CHECKING:
+    import psycopg
+    from pyspark.sql import DataFrame
+
+_LEDGER = "queen_pipeline_batches"
+_TYPES: dict[type[t.DataType], str] = {
+    t.BooleanType: "boolean",
+    t.ByteType: "smallint",
+    t.ShortType: "smallint",
+    t.IntegerType: "integer",
+    t.LongType: "bigint",
+    t.FloatType: "real",
+    t.DoubleType: "double precision",
+    t.DecimalType: "numeric",
+    t.StringType: "text",
+    t.BinaryType: "bytea",
+    t.DateType: "date",
+    t.TimestampType: "timestamptz",
+    t.TimestampNTZType: "timestamp",
+}
+
+
+class Table:
+    """One table of the user's database. It is made if it is not there."""
+
+    def __init__(self, url: str, name: str, keys: Sequence[str]) -> None:
+        self._url = url
+        self._name = name
+        self._keys = list(keys)
+
+    def write(self, rows: DataFrame, transaction: str, number: int) -> None:
+        """Put a batch into the table, unless it is there."""
+        import psycopg
+        from psycopg import sql
+
+        missing = [key for key in self._keys if key not in rows.columns]
+        if missing:
+            raise BadRequest(f"table key {missing[0]!r} is not a column of the results")
+        with psycopg.connect(self._url) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                sql.SQL(
+                    "create table if not exists {} (pipeline text primary key, batch bigint)"
+                ).format(sql.Identifier(_LEDGER))
+            )
+            if not self._is_new(cursor, transaction, number):
+                return
+            self._make(cursor, rows.schema)
+            self._copy(cursor, rows)
+
+    def _is_new(self, cursor: psycopg.Cursor[Any], transaction: str, number: int) -> bool:
+        """Note the batch; false when it was noted before."""
+        from psycopg import sql
+
+        cursor.execute(
+            sql.SQL(
+                "insert into {ledger} as l (pipeline, batch) values (%s, %s) "
+                "on conflict (pipeline) do update set batch = excluded.batch "
+                "where l.batch < excluded.batch"
+            ).format(ledger=sql.Identifier(_LEDGER)),
+            (transaction, number),
+        )
+        return cursor.rowcount == 1
+
+    def _make(self, cursor: psycopg.Cursor[Any], schema: t.StructType) -> None:
+        from psycopg import sql
+
+        columns = [
+            sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_type_of(field)))
+            for field in schema.fields
+        ]
+        if self._keys:
+            keys = sql.SQL(", ").join(map(sql.Identifier, self._keys))
+            columns.append(sql.SQL("primary key ({})").format(keys))
+        cursor.execute(
+            sql.SQL("create table if not exists {} ({})").format(
+                self._identifier(), sql.SQL(", ").join(columns)
+            )
+        )
+
+    def _copy(self, cursor: psycopg.Cursor[Any], rows: DataFrame) -> None:
+        """Bring rows to a temporary table, and from there to the real one."""
+        from psycopg import sql
+
+        names = sql.SQL(", ").join(map(sql.Identifier, rows.columns))
+        cursor.execute(
+            sql.SQL(
+                "create temporary table queen_batch on commit drop as select {} from {} limit 0"
+            ).format(names, self._identifier())
+        )
+        with cursor.copy(sql.SQL("copy queen_batch ({}) from stdin").format(names)) as copy:
+            for row in _rows_of(rows):
+                copy.write_row(row)
+        insert = sql.SQL("insert into {} ({}) select {} from queen_batch").format(
+            self._identifier(), names, names
+        )
+        cursor.execute(insert + self._on_conflict(rows.columns))
+
+    def _on_conflict(self, columns: Sequence[str]) -> Any:
+        from psycopg import sql
+
+        if not self._keys:
+            return sql.SQL("")
+        rest = [name for name in columns if name not in self._keys]
+        keys = sql.SQL(", ").join(map(sql.Identifier, self._keys))
+        if not rest:
+            return sql.SQL(" on conflict ({}) do nothing").format(keys)
+        changes = [sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in rest]
+        return sql.SQL(" on conflict ({}) do update set {}").format(
+            keys, sql.SQL(", ").join(changes)
+        )
+
+    def _identifier(self) -> Any:
+        from psycopg import sql
+
+        return sql.Identifier(*self._name.split("."))
+
+
+def _type_of(field: t.StructField) -> str:
+    # What has no form of its own in a table is kept as JSON.
+    return _TYPES.get(type(field.dataType), "jsonb")
+
+
+def _rows_of(rows: DataFrame) -> Iterator[tuple[Any, ...]]:
+    from pyspark.sql import functions as f
+
+    plain = [
+        f.col(f"`{field.name}`")
+        if type(field.dataType) in _TYPES
+        else f.to_json(f"`{field.name}`").alias(field.name)
+        for field in rows.schema.fields
+    ]
+    times = {
+        at
+        for at, field in enumerate(rows.schema.fields)
+        if isinstance(field.dataType, t.TimestampType)
+    }
+    # Python's local zone has no part in this: timestamps come as text, in UTC.
+    for at in times:
+        name = rows.schema.fields[at].name
+        plain[at] = f.date_format(f"`{name}`", "yyyy-MM-dd HH:mm:ss.SSSSSSxxx").alias(name)
+    for row in rows.select(*plain).toLocalIterator():
+        yield tuple(row)

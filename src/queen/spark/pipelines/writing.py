@@ -1,0 +1,161 @@
+"""Where results go: a queue, a table or files. Each gets every result once.
+
+    queue   the sink's own transactions; late rows go along, each row says its queue
+    table   one transaction for a micro-batch, which also notes the batch in the database
+    files   a folder for each micro-batch, written over when the batch is repeated
+
+Late rows travel in the same query as results: two queries could stop and fail one without the
+other. The source is read once for each branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import functions as f
+
+from queen.errors import BadRequest
+from queen.spark.pipelines.compiler import PARTITION, Compiled
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from queen.wire.pipelines import Definition
+
+OBSERVED = "written"
+_LATE = "_late"
+# As the sink writes them.
+_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
+    "timeZone": "UTC",
+}
+
+Options = Mapping[str, str]
+
+
+class Target(NamedTuple):
+    """What the writing of one run needs to know."""
+
+    # Of the broker: url and token.
+    options: Options
+    # Names what is written over runs of the same checkpoint.
+    transaction: str
+    # Of the database that tables are in.
+    table_url: str | None = None
+
+
+def written(definition: Definition, compiled: Compiled, target: Target) -> DataStreamWriter:
+    """Return the writer of a live query, ready to start."""
+    output = definition.output
+    if output.queue is not None:
+        rows = messages(definition, compiled)
+        rows = rows.observe(OBSERVED, *_counts(f.col("queue") == (definition.late_to or "")))
+        return rows.writeStream.format("queen").options(**target.options).outputMode("append")
+    rows = _together(definition, compiled)
+    rows = rows.observe(OBSERVED, *_counts(f.col(_LATE).isNotNull()))
+    deliver = delivery(definition, target)
+
+    def each(batch: DataFrame, number: int) -> None:
+        if batch.isEmpty():
+            return
+        kept = batch.persist()
+        try:
+            _late_of_batch(definition, kept, number, target)
+            deliver(kept.where(f.col(_LATE).isNull()).drop(_LATE, PARTITION), number)
+        finally:
+            kept.unpersist()
+
+    return rows.writeStream.foreachBatch(each).outputMode("append")
+
+
+def delivery(definition: Definition, target: Target) -> Callable[[DataFrame, int], None]:
+    """Return what puts a batch of results into the table or the folder of a definition."""
+    output = definition.output
+    if output.files is not None:
+        folder, file_format = output.files.rstrip("/"), output.format
+
+        def write_files(rows: DataFrame, number: int) -> None:
+            place = f"{folder}/run={target.transaction}/batch={number:08d}"
+            rows.write.mode("overwrite").format(file_format).save(place)
+
+        return write_files
+    if target.table_url is None:
+        raise BadRequest(
+            f"results go to the table {output.table!r}: say in which database, with --table-url, "
+            "QUEEN_TABLE_URL or run(spark, table_url=…)"
+        )
+    from queen.spark.pipelines.tables import Table
+
+    assert output.table is not None
+    table = Table(target.table_url, output.table, output.table_keys)
+    return lambda rows, number: table.write(rows, target.transaction, number)
+
+
+def messages(definition: Definition, compiled: Compiled) -> DataFrame:
+    """Return results, and late rows if they are wanted, as the sink takes them."""
+    output, late = definition.output, compiled.late
+    if definition.late_to is None or late is None:
+        payload = f.col("data") if compiled.is_message else f.struct(*_payload(compiled.result))
+        return compiled.result.select(
+            f.lit(output.queue).alias("queue"),
+            f.col(PARTITION).alias("partition"),
+            payload.alias("data"),
+        )
+    results = compiled.result.select(
+        f.lit(output.queue).alias("queue"),
+        f.col(PARTITION).alias("partition"),
+        _text_of(compiled).alias("data"),
+    )
+    aside = late.select(
+        f.lit(definition.late_to).alias("queue"), "partition", late_payload().alias("data")
+    )
+    return results.unionByName(aside)
+
+
+def late_payload() -> Column:
+    """Return a late row as JSON: where it was, its window, and its payload as it came."""
+    about = f.to_json(
+        f.struct("side", "queue", "partition", "offset", "transactionId", "createdAt", "window"),
+        _JSON,
+    )
+    body = f.concat(f.lit(',"data":'), f.coalesce(f.col("payload"), f.lit("null")), f.lit("}"))
+    return f.concat(f.substring(about, f.lit(1), f.length(about) - 1), body)
+
+
+def _text_of(compiled: Compiled) -> Column:
+    if not compiled.is_message:
+        return f.to_json(f.struct(*_payload(compiled.result)), _JSON)
+    is_text = dict(compiled.result.dtypes)["data"] == "string"
+    return f.col("data") if is_text else f.to_json(f.col("data"), _JSON)
+
+
+def _payload(result: DataFrame) -> list[str]:
+    return [f"`{name}`" for name in result.columns if name != PARTITION]
+
+
+def _counts(is_late: Column) -> tuple[Column, Column]:
+    return f.count_if(~is_late).alias("results"), f.count_if(is_late).alias("late")
+
+
+def _together(definition: Definition, compiled: Compiled) -> DataFrame:
+    """Return results and late rows in one DataFrame; the latter in a column of their own."""
+    kind = "struct<partition: string, data: string>"
+    result = compiled.result.withColumn(_LATE, f.lit(None).cast(kind))
+    if definition.late_to is None or compiled.late is None:
+        return result
+    row = f.struct(f.col("partition"), late_payload().alias("data"))
+    return result.unionByName(compiled.late.select(row.alias(_LATE)), allowMissingColumns=True)
+
+
+def _late_of_batch(definition: Definition, batch: DataFrame, number: int, target: Target) -> None:
+    if definition.late_to is None:
+        return
+    rows = batch.where(f.col(_LATE).isNotNull()).select(f"{_LATE}.*")
+    writer = rows.write.format("queen").mode("append").options(**target.options)
+    writer = writer.option("queue", definition.late_to)
+    # Named after the batch: when it is repeated, nothing is written twice.
+    name = f"{target.transaction}:late"
+    writer.option("transactionName", name).option("transactionBatch", str(number)).save()
