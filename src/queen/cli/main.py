@@ -9,6 +9,7 @@ from queen.cli.demo import demo
 from queen.cli.dlq import dlq
 from queen.cli.exits import EPILOG
 from queen.cli.groups import group, seek
+from queen.cli.pipelines import pipeline
 from queen.cli.push import push
 from queen.cli.queues import queue
 from queen.cli.read import pop, tail
@@ -31,6 +32,7 @@ for command in (serve, push, pop, tail, replay, seek, status, bench, demo):
     app.command()(command)
 app.add_typer(queue, name="queue")
 app.add_typer(group, name="group")
+app.add_typer(pipeline, name="pipeline")
 app.add_typer(dlq, name="dlq")
 app.add_typer(stream, name="stream")
 app.add_typer(window, name="window")

@@ -64,7 +64,7 @@ def windowed(
 
     `late` has no watermark: write it in a query of its own, or union it to the result. Filter
     after this, not before: a filter would take the markers away. With `observed` the progress
-    of the query counts rows and late ones, as `rows_…` and `late_…`.
+    of the query counts them: `rows`, those without a time (`untimed`), and `late` ones.
     """
     from pyspark.sql import functions as f
 
@@ -75,7 +75,8 @@ def windowed(
     ends_late = f.col(WINDOW)["end"] + _interval(grace_ms) <= f.col(CREATED_AT)
     with_time = df.withColumn(_TIME, _column(time))
     of_window = f.window(_TIME, _text(size_ms), _text(step_ms))
-    rows = _counted(on_sealed_time(with_time, _TIME, grace_ms), observed, rows=f.count("*"))
+    rows = on_sealed_time(with_time, _TIME, grace_ms)
+    rows = _counted(rows, observed, rows=f.count("*"), untimed=f.count_if(f.col(_TIME).isNull()))
     rows = rows.withColumn(WINDOW, of_window)
     late = _in_windows_or_none(messages_of(with_time), size_ms, step_ms)
     rows = _counted(rows, observed, late=f.count_if(ends_late))
@@ -106,8 +107,7 @@ def timed(
     with_time = df.withColumn(name, _column(time))
     is_aside = is_late | f.col(name).isNull()
     rows = on_sealed_time(with_time, name, grace_ms)
-    rows = _counted(rows, observed, rows=f.count("*"))
-    rows = _counted(rows, observed, late=f.count_if(is_aside))
+    rows = _counted(rows, observed, rows=f.count("*"), late=f.count_if(is_aside))
     late = messages_of(with_time).where(is_aside)
     return Windowed(rows.where(~is_late), late)
 
@@ -168,9 +168,8 @@ def _counted(df: DataFrame, name: str | None, **counts: Column) -> DataFrame:
     """Let the progress of a stream count something: `late` of `orders` is `late_orders`."""
     if name is None or not df.isStreaming:
         return df
-    for what, count in counts.items():
-        df = df.observe(f"{what}_{name}", count.alias(what))
-    return df
+    (first, *rest) = (count.alias(what) for what, count in counts.items())
+    return df.observe(f"{'_'.join(counts)}_of_{name}", first, *rest)
 
 
 def _in_windows_or_none(df: DataFrame, size_ms: int, step_ms: int) -> DataFrame:

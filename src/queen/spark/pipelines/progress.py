@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 2.0
 _MAX_ERROR = 2000
-_ROWS, _LATE = "rows_", "late_"
 
 
 class Tally(StreamingQueryListener):
@@ -43,7 +42,7 @@ class Tally(StreamingQueryListener):
     def __init__(self, run_id: str, fingerprint: str, checkpoint: str) -> None:
         # Of the query; known when it has started.
         self.query_run_id: str | None = None
-        self.heard = threading.Event()
+        self.last_batch = -1
         self.progress = Progress(
             run_id=run_id,
             state="starting",
@@ -68,13 +67,14 @@ class Tally(StreamingQueryListener):
     def add(self, batch: StreamingQueryProgress) -> None:
         """Count one micro-batch."""
         now = self.progress
-        observed = {name: row.asDict() for name, row in batch.observedMetrics.items()}
-        read = _total(observed, _ROWS, "rows")
+        written = batch.observedMetrics.get(OBSERVED)
+        counts = [row.asDict() for name, row in batch.observedMetrics.items() if name != OBSERVED]
+        read = [int(one["rows"]) for one in counts if "rows" in one]
         now.batches += 1
         # Without markers nothing is read twice, and Spark's own count is right.
-        now.input_rows += int(batch.numInputRows) if read is None else read
-        now.late_rows += _total(observed, _LATE, "late") or 0
-        now.output_rows += int(observed.get(OBSERVED, {}).get("results") or 0)
+        now.input_rows += sum(read) if read else int(batch.numInputRows)
+        now.late_rows += sum(int(one.get("late", 0)) + int(one.get("untimed", 0)) for one in counts)
+        now.output_rows += 0 if written is None else int(written["results"])
         now.input_rows_per_second = _finite(batch.inputRowsPerSecond)
         now.processed_rows_per_second = _finite(batch.processedRowsPerSecond)
         now.batch_ms = int(batch.durationMs.get("triggerExecution", 0))
@@ -84,7 +84,7 @@ class Tally(StreamingQueryListener):
         now.dropped_rows += sum(int(one.numRowsDroppedByWatermark) for one in operators)
         now.watermark = _watermark(batch.eventTime.get("watermark")) or now.watermark
         now.state = "running"
-        self.heard.set()
+        self.last_batch = int(batch.batchId)
 
     def ended(self, error: str | None) -> None:
         self.progress.state = "stopped" if error is None else "failed"
@@ -144,11 +144,6 @@ def last_line(error: BaseException | str) -> str:
     if ours:
         line = line.partition(": ")[2] or line
     return line[:_MAX_ERROR]
-
-
-def _total(observed: dict[str, Any], prefix: str, field: str) -> int | None:
-    found = [row[field] for name, row in observed.items() if name.startswith(prefix)]
-    return sum(int(one or 0) for one in found) if found else None
 
 
 def _finite(value: float | None) -> float:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _GRACEFUL_S = 60.0
 _LOOK_S = 0.02
+_HEARD_S = 10.0
 
 
 class Options(msgspec.Struct, kw_only=True):
@@ -178,7 +179,7 @@ class Running:
         self._options = options
         self._tally = Tally(uuid.uuid4().hex, fingerprint(plain(definition)), folder)
         broker = Broker(options.place(), retry_s=0)
-        self._reporter = Reporter(broker, definition.name, self._tally, self._ask_to_stop)
+        self._reporter = Reporter(broker, definition.name, self._tally, self.ask_to_stop)
         self._is_to_stop = threading.Event()
         self._ending = threading.Lock()
         self._is_over = False
@@ -208,7 +209,7 @@ class Running:
 
     def stop(self) -> None:
         """End after the micro-batch that is under way; returns when it has ended."""
-        self._ask_to_stop()
+        self.ask_to_stop()
         deadline = time.monotonic() + _GRACEFUL_S
         while self._is_busy() and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
@@ -237,7 +238,8 @@ class Running:
     def _is_busy(self) -> bool:
         return self.query.isActive and bool(self.query.status["isTriggerActive"])
 
-    def _ask_to_stop(self) -> None:
+    def ask_to_stop(self) -> None:
+        """Let whoever waits for it stop it; returns at once."""
         self._is_to_stop.set()
 
     def _failed(self, error: PySparkException) -> QueenError:
@@ -256,13 +258,13 @@ class Running:
         self._reporter.close()
 
     def _catch_up(self) -> None:
-        """Count what the listener has not been told yet: it is told a little later."""
-        deadline = time.monotonic() + 2
+        """Wait for what the listener has not been told yet: it is told a little later."""
+        deadline = time.monotonic() + _HEARD_S
         last = self.query.lastProgress
-        while last is not None and self._tally.progress.batches == 0:
+        while last is not None and self._tally.last_batch < int(last["batchId"]):
             if time.monotonic() > deadline:
                 return
-            self._tally.heard.wait(_LOOK_S)
+            time.sleep(_LOOK_S)
 
 
 def backfill(
@@ -286,6 +288,20 @@ def sealed_until(definition: Definition, options: Options) -> datetime:
     queues = [queue for reads in definition.reads for queue in reads.queues]
     answer = Broker(options.place()).ask("POST", "/api/v1/fetch/cut", {"queues": queues})
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=answer["sealed"])
+
+
+def plan_of(
+    definition: Definition, spark: SparkSession, options: Options, function: Function | None = None
+) -> str:
+    """Return the plan that Spark makes of a pipeline."""
+    with explained(definition):
+        if function is not None:
+            frames = reading.live(spark, definition, options.source(), markers=function.markers)
+            made = function.applied(frames)
+        else:
+            made = compiled(definition, reading.live(spark, definition, options.source()))
+    plan: Any = made.result._jdf.queryExecution()
+    return str(plan.optimizedPlan().toString())
 
 
 def results_of(made: Compiled) -> DataFrame:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OBSERVED = "written"
 _LATE = "_late"
 # As the sink writes them.
-_JSON = {
+JSON_OPTIONS = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
     "timeZone": "UTC",
@@ -119,7 +119,7 @@ def late_payload() -> Column:
     """Return a late row as JSON: where it was, its window, and its payload as it came."""
     about = f.to_json(
         f.struct("side", "queue", "partition", "offset", "transactionId", "createdAt", "window"),
-        _JSON,
+        JSON_OPTIONS,
     )
     body = f.concat(f.lit(',"data":'), f.coalesce(f.col("payload"), f.lit("null")), f.lit("}"))
     return f.concat(f.substring(about, f.lit(1), f.length(about) - 1), body)
@@ -127,9 +127,9 @@ def late_payload() -> Column:
 
 def _text_of(compiled: Compiled) -> Column:
     if not compiled.is_message:
-        return f.to_json(f.struct(*_payload(compiled.result)), _JSON)
+        return f.to_json(f.struct(*_payload(compiled.result)), JSON_OPTIONS)
     is_text = dict(compiled.result.dtypes)["data"] == "string"
-    return f.col("data") if is_text else f.to_json(f.col("data"), _JSON)
+    return f.col("data") if is_text else f.to_json(f.col("data"), JSON_OPTIONS)
 
 
 def _payload(result: DataFrame) -> list[str]:

@@ -1,0 +1,67 @@
+"""Queen in one archive, for machines that do not have it.
+
+Executors import `queen` and what it needs; a cluster's machines have Spark, Python,
+pyarrow and numpy. The archive holds the rest, as it is installed here, so it fits machines of the same
+kind with the same version of Python.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import queen
+from queen.errors import BadRequest
+
+# What executors import beside Spark, pyarrow and numpy, by the names of the distributions.
+_NEEDED = ("msgspec", "zstandard")
+FOLDER = "queen_archive"
+_SKIPPED = ("__pycache__",)
+
+
+def write_package(place: Path, files: Sequence[Path] = ()) -> list[str]:
+    """Write the archive; return what is in it."""
+    names = []
+    with tarfile.open(place, "w:gz") as archive:
+        home = Path(queen.__file__).resolve().parent
+        for path in _files_below(home):
+            archive.add(path, f"queen/{path.relative_to(home)}", recursive=False)
+        names.append("queen")
+        for needed in _NEEDED:
+            for name, path in _files_of(needed):
+                archive.add(path, name, recursive=False)
+            names.append(needed)
+        for path in files:
+            if not path.exists():
+                raise BadRequest(f"there is no file {path}")
+            archive.add(path, path.name)
+            names.append(path.name)
+    return names
+
+
+def settings_for_archive(place: str) -> dict[str, str]:
+    """Return the settings of Spark that bring an archive to every executor."""
+    return {
+        "spark.archives": f"{place}#{FOLDER}",
+        "spark.executorEnv.PYTHONPATH": FOLDER,
+    }
+
+
+def _files_below(home: Path) -> Iterable[Path]:
+    for path in sorted(home.rglob("*")):
+        if path.is_file() and not any(part in _SKIPPED for part in path.parts):
+            yield path
+
+
+def _files_of(name: str) -> Iterable[tuple[str, Path]]:
+    """Return the files of an installed distribution with their places below site-packages."""
+    try:
+        listed = distribution(name).files or []
+    except PackageNotFoundError:
+        raise BadRequest(f"the package {name} is not installed here") from None
+    for file in listed:
+        path = Path(str(file.locate()))
+        if ".." not in file.parts and path.is_file() and not set(file.parts) & set(_SKIPPED):
+            yield str(file), path

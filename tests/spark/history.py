@@ -1,0 +1,129 @@
+"""Events with a past of their own: written when the test says, as far as anybody can tell.
+
+Messages are pushed for real; then their segments are moved to the instant at which they are
+meant to have been written. Everything is hours ago, so that all of it is sealed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import psycopg
+
+from tests.api import Api
+
+BEGIN = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=12)
+_PUSH = 2000
+
+
+class Event(NamedTuple):
+    queue: str
+    user: str
+    id: str
+    # When it says that it happened; None when it does not say.
+    ts: datetime | None
+    amount: int
+    # When it was written.
+    written: datetime
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        ts = None if self.ts is None else self.ts.isoformat().replace("+00:00", "Z")
+        return {"user": self.user, "id": self.id, "ts": ts, "amount": self.amount}
+
+
+def made_up(count: int, queues: list[str], seed: int) -> list[Event]:
+    """Events with every fault: late, repeated, from clocks an hour ahead, after idle gaps."""
+    chance = random.Random(seed)
+    now = BEGIN
+    events: list[Event] = []
+    repeats: list[Event] = []
+    while len(events) < count:
+        now += timedelta(milliseconds=chance.choice([700, 1500, 4000]))
+        if chance.random() < 0.02:
+            now += timedelta(seconds=chance.randrange(30, 200))
+        due = [one for one in repeats if one.written <= now]
+        repeats = [one for one in repeats if one.written > now]
+        events += [one._replace(written=now) for one in due]
+        for _ in range(chance.randrange(1, 30)):
+            event = _event(chance, queues, len(events), now)
+            events.append(event)
+            if chance.random() < 0.05:
+                again = timedelta(seconds=chance.randrange(0, 40))
+                repeats.append(event._replace(written=now + again))
+    return events
+
+
+def _event(chance: random.Random, queues: list[str], number: int, now: datetime) -> Event:
+    delay_ms = chance.randrange(0, 6000) if chance.random() < 0.9 else chance.randrange(0, 90_000)
+    ts: datetime | None = now - timedelta(milliseconds=delay_ms)
+    if chance.random() < 0.01:
+        ts = now + timedelta(hours=1)
+    if chance.random() < 0.005:
+        ts = None
+    user = f"u{chance.randrange(12)}"
+    return Event(chance.choice(queues), user, f"e{number}", ts, chance.randrange(100), now)
+
+
+def write(api: Api, dsn: str, events: Iterable[Event]) -> None:
+    """Push events, and let them have been written when they say."""
+    by_time: dict[datetime, list[Event]] = defaultdict(list)
+    for event in events:
+        by_time[event.written].append(event)
+    with psycopg.connect(dsn, autocommit=True) as database:
+        for written in sorted(by_time):
+            many = by_time[written]
+            for part in _parts(many):
+                items = [
+                    {
+                        "queue": one.queue,
+                        "partition": one.user,
+                        "transactionId": uuid.uuid4().hex,
+                        "payload": one.payload,
+                    }
+                    for one in part
+                ]
+                assert api.push(*items).status == 201
+            _move(database, {one.queue for one in many}, written)
+
+
+def _move(database: psycopg.Connection[Any], queues: set[str], written: datetime) -> None:
+    """What is not in the past yet is what was just pushed."""
+    database.execute(
+        "update queen.segments s set created_at = %s from queen.queues q"
+        " where q.id = s.queue_id and q.name = any(%s) and s.created_at > %s",
+        (written, list(queues), datetime.now(UTC) - timedelta(hours=1)),
+    )
+
+
+def _parts(many: list[Event]) -> Iterator[list[Event]]:
+    for first in range(0, len(many), _PUSH):
+        yield many[first : first + _PUSH]
+
+
+def messages(api: Api, queue: str) -> list[Any]:
+    """Everything that is in a queue, whatever its partition."""
+    found: list[Any] = []
+    group = uuid.uuid4().hex
+    while True:
+        answer = api.call(
+            "GET", f"/api/v1/pop/queue/{queue}?consumerGroup={group}&batch=10000&autoAck=true"
+        )
+        if answer.status == 204:
+            return found
+        assert answer.status == 200, answer
+        got = answer.json["messages"]
+        if not got:
+            return found
+        found += [one["data"] for one in got]
+
+
+def canonical(rows: Iterable[Any]) -> list[str]:
+    """Rows in an order of their own, so that two lists can be compared."""
+    return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
