@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tests.api import Api
-from tests.conftest import ServerProcess, free_port
+from tests.conftest import ServerProcess
+from tests.ports import free_port
 
 Write = Callable[..., None]
 

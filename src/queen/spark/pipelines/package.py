@@ -1,7 +1,7 @@
 """Queen in one archive, for machines that do not have it.
 
-Executors import `queen` and what it needs; a cluster's machines have Spark, Python,
-pyarrow and numpy. The archive holds the rest, as it is installed here, so it fits machines of the same
+Executors import `queen` and what it needs; a cluster's machines have Spark, Python, pyarrow
+and numpy. The archive holds the rest, as it is installed here, so it fits machines of the same
 kind with the same version of Python.
 """
 
