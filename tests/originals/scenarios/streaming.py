@@ -391,10 +391,10 @@ async def queries_outlast_a_server_that_is_killed(scene: Scene) -> None:
         await producer.push(20)
         await _until(lambda: all(one.metrics()["messagesTotal"] >= 60 for one in runners))
         # More than can be done before the server is gone.
-        await producer.push(200)
+        await producer.push(100)
         await _until(lambda: any(one.metrics()["messagesTotal"] > 100 for one in runners))
         await scene.pause()
-        await producer.push(50)
+        await producer.push(30)
         await producer.end()
         messages = await _messages(scene)
         expected = {
