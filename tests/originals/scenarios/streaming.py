@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from tests.originals.scene import Scene, only
+from tests.originals.scene import Scene
 
 _SECOND_MS = 1000
 _FLUSH_MS = 150
@@ -111,7 +111,6 @@ async def _push(scene: Scene, numbers: Iterable[int]) -> None:
 # ---- without state ----
 
 
-@only("0.15.0")
 async def map_filter_and_flat_map_into_partitions(scene: Scene) -> None:
     stream = (
         _from(scene)
@@ -128,7 +127,6 @@ async def map_filter_and_flat_map_into_partitions(scene: Scene) -> None:
     assert Counter(one["value"] for one in found) == expected, found
 
 
-@only("0.15.0")
 async def results_keep_the_partition_and_its_order(scene: Scene) -> None:
     stream = _from(scene).map(lambda message: message["data"]).to(scene.queue("-out"))
     async with _running(scene, stream, "copy", batch_size=7):
@@ -140,7 +138,6 @@ async def results_keep_the_partition_and_its_order(scene: Scene) -> None:
     assert dict(found) == {name: list(range(40)) for name in _PARTITIONS}
 
 
-@only("0.15.0")
 async def foreach_sees_everything_and_a_failure_again(scene: Scene) -> None:
     await scene.queue().config({"leaseTime": 1}).create()
     seen: list[int] = []
@@ -163,7 +160,6 @@ async def foreach_sees_everything_and_a_failure_again(scene: Scene) -> None:
 # ---- windows ----
 
 
-@only("0.15.0")
 async def tumbling_windows_hold_each_message_once(scene: Scene) -> None:
     stream = _from(scene).window_tumbling(seconds=1, idle_flush_ms=_FLUSH_MS)
     async with _running(scene, _counted(stream).to(scene.queue("-out")), "tumb") as runner:
@@ -176,7 +172,6 @@ async def tumbling_windows_hold_each_message_once(scene: Scene) -> None:
     assert found == expected, (found, expected)
 
 
-@only("0.15.0")
 async def sliding_windows_overlap(scene: Scene) -> None:
     stream = _from(scene).window_sliding(size=1, slide=0.5, idle_flush_ms=_FLUSH_MS)
     async with _running(scene, _counted(stream).to(scene.queue("-out")), "slide") as runner:
@@ -189,7 +184,6 @@ async def sliding_windows_overlap(scene: Scene) -> None:
     assert found == expected, (found, expected)
 
 
-@only("0.15.0")
 async def cron_windows_begin_on_the_second(scene: Scene) -> None:
     stream = _from(scene).window_cron(every="second", idle_flush_ms=_FLUSH_MS)
     async with _running(scene, _counted(stream).to(scene.queue("-out")), "cron"):
@@ -199,7 +193,6 @@ async def cron_windows_begin_on_the_second(scene: Scene) -> None:
     assert found == expected, (found, expected)
 
 
-@only("0.15.0")
 async def sessions_end_when_nothing_comes(scene: Scene) -> None:
     stream = (
         _from(scene)
@@ -241,7 +234,6 @@ async def _push_times(scene: Scene, runner: Any, *times: int) -> None:
     await _until(lambda: bool(runner.metrics()["messagesTotal"] == before + len(times)))
 
 
-@only("0.15.0")
 async def late_events_are_dropped_and_counted(scene: Scene) -> None:
     async with _running(scene, _timed(scene, "drop"), "late") as runner:
         await _push_times(scene, runner, 1, 12)
@@ -256,7 +248,6 @@ async def late_events_are_dropped_and_counted(scene: Scene) -> None:
     assert rows == [(0, 2, 9), (10_000, 3, 45)], rows
 
 
-@only("0.15.0")
 async def late_events_can_be_included(scene: Scene) -> None:
     async with _running(scene, _timed(scene, "include"), "late") as runner:
         await _push_times(scene, runner, 1, 17)
@@ -270,7 +261,6 @@ async def late_events_can_be_included(scene: Scene) -> None:
 # ---- gates ----
 
 
-@only("0.15.0")
 async def a_gate_holds_back_and_keeps_the_order(scene: Scene) -> None:
     await scene.queue().config({"leaseTime": 1}).create()
     gate = importlib.import_module("queen.streams.helpers").token_bucket_gate(4, 100)
@@ -290,7 +280,6 @@ async def a_gate_holds_back_and_keeps_the_order(scene: Scene) -> None:
 # ---- definitions ----
 
 
-@only("0.15.0")
 async def a_changed_definition_needs_a_reset(scene: Scene) -> None:
     register = importlib.import_module("queen.streams.runtime.register")
 
@@ -375,7 +364,6 @@ class _Producer:
         await self.push(1)
 
 
-@only("0.15.0")
 async def queries_outlast_a_server_that_is_killed(scene: Scene) -> None:
     await scene.queue().config({"leaseTime": 2}).create()
     tumbling = _from(scene).window_tumbling(seconds=1, idle_flush_ms=_FLUSH_MS)
