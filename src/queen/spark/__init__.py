@@ -10,15 +10,26 @@ and pop, so `import queen` leaves it alone, and this module loads Spark when it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from queen.spark.environment import session
+from queen.spark.pipelines.functions import pipeline
 from queen.spark.windowed import Windowed, timed, windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Windowed", "register", "session", "timed", "windowed"]
+    from queen.spark.pipelines.run import Running
+
+__all__ = [
+    "Windowed",
+    "pipeline",
+    "register",
+    "run_pipeline",
+    "session",
+    "timed",
+    "windowed",
+]
 
 
 def register(spark: SparkSession) -> None:
@@ -26,3 +37,14 @@ def register(spark: SparkSession) -> None:
     from queen.spark.datasource import QueenDataSource
 
     spark.dataSource.register(QueenDataSource)
+
+
+def run_pipeline(name: str, spark: SparkSession, **options: Any) -> Running:
+    """Start a pipeline that is stored in the broker; returns at once.
+
+    Options are those of `queen.spark.pipelines.run.Options`: `url`, `token`, `checkpoint`,
+    `every` (seconds), `available_now`, `starting`, `table_url`, `accept_changes`.
+    """
+    from queen.spark.pipelines.run import run_pipeline as run
+
+    return run(name, spark, **options)

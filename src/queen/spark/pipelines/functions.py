@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from queen.core.names import DEFAULT_PARTITION
 from queen.errors import BadRequest
-from queen.spark.pipelines.compiler import PARTITION, Compiled
 from queen.wire.pipelines import Definition, Output, Reads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from queen.spark.pipelines.compiler import Compiled
 
 Made = Callable[..., Any]
 
@@ -139,6 +140,8 @@ def _code_of(function: Made) -> str:
 
 def _as_compiled(made: DataFrame) -> Compiled:
     from pyspark.sql import functions as f
+
+    from queen.spark.pipelines.compiler import PARTITION, Compiled
 
     columns = made.columns
     place = f.col("partition") if "partition" in columns and "data" in columns else f.lit(None)

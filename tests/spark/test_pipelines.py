@@ -1,0 +1,222 @@
+"""Pipelines from definitions: what they compute, where it goes, and when they are refused."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from queen import SyncQueen
+from queen.errors import BadRequest, Conflict
+from queen.spark import pipeline, windowed
+from queen.spark.pipelines.run import Options, started, store
+from tests.api import Api
+from tests.conftest import ServerProcess
+from tests.spark.history import BEGIN, Event, messages, write
+
+SCHEMA = "user string, id string, ts timestamp, amount bigint"
+
+
+@pytest.fixture
+def queen(server: ServerProcess) -> Iterator[SyncQueen]:
+    with SyncQueen(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def out() -> str:
+    return f"out-{uuid.uuid4().hex[:12]}"
+
+
+def _at(seconds: float) -> Any:
+    return BEGIN + timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def orders(api: Api, dsn: str, queue: str) -> str:
+    """Two minutes of orders, all in time."""
+    events = [
+        Event(queue, user, f"{user}-{number}", _at(second), amount, _at(second))
+        for number, (second, user, amount) in enumerate(
+            [(1, "ann", 5), (2, "bob", 7), (3, "ann", 1), (20, "cid", 7), (61, "ann", 2)]
+        )
+    ]
+    write(api, dsn, events)
+    return queue
+
+
+def _per_minute(queen: SyncQueen, orders: str, out: str) -> Any:
+    stream = queen.stream(f"p-{out}").sources(orders).schema(SCHEMA).event_time("data.ts")
+    return stream.tumbling_time(60).grace_period(10).to(out)
+
+
+def _finish(stream: Any, spark: SparkSession, folder: Path, **options: Any) -> Any:
+    """Run a pipeline over what there is."""
+    given = {"checkpoint": str(folder), "available_now": True, "starting": "earliest", **options}
+    running = stream.run(spark, **given)
+    assert running.wait()
+    return running
+
+
+def _minute(number: int) -> dict[str, str]:
+    start, end = _at(60 * number), _at(60 * number + 60)
+    return {
+        "windowStart": start.strftime("%Y-%m-%dT%H:%M:%S.000000Z"),
+        "windowEnd": end.strftime("%Y-%m-%dT%H:%M:%S.000000Z"),
+    }
+
+
+def test_the_top_of_each_window_is_ranked(
+    queen: SyncQueen, spark: SparkSession, api: Api, orders: str, out: str, tmp_path: Path
+) -> None:
+    stream = _per_minute(queen, orders, out).key("data.user").aggregate(total="sum(data.amount)")
+    _finish(stream.top(2, by="total"), spark, tmp_path)
+    rows = sorted(messages(api, out), key=lambda row: (row["windowStart"], row["rank"]))
+    # Bob and Cid have the same; names decide.
+    assert rows == [
+        {**_minute(0), "rank": 1, "user": "bob", "total": 7},
+        {**_minute(0), "rank": 2, "user": "cid", "total": 7},
+        {**_minute(1), "rank": 1, "user": "ann", "total": 2},
+    ]
+
+
+def test_distinct_values_are_counted_exactly_beside_aggregates(
+    queen: SyncQueen, spark: SparkSession, api: Api, orders: str, out: str, tmp_path: Path
+) -> None:
+    stream = _per_minute(queen, orders, out).distinct(users="data.user")
+    stream = stream.aggregate(n="count(*)", most="max(data.amount)").where("data.amount > 1")
+    stream = stream.having("n > 1").select("users", "n", "most", since="windowStart")
+    running = _finish(stream, spark, tmp_path)
+    (row,) = messages(api, out)
+    assert row == {"users": 3, "n": 3, "most": 7, "since": _minute(0)["windowStart"]}
+    shown = queen.request("GET", f"/api/v1/pipelines/p-{out}")
+    assert (shown["state"], shown["progress"]["outputRows"]) == ("stopped", 1)
+    assert shown["progress"]["inputRows"] == running.progress.input_rows == 4
+
+
+def test_results_go_to_a_table_once(
+    queen: SyncQueen,
+    spark: SparkSession,
+    api: Api,
+    dsn: str,
+    orders: str,
+    out: str,
+    tmp_path: Path,
+) -> None:
+    table = out.replace("-", "_")
+    stream = _per_minute(queen, orders, out).key("data.user").aggregate(total="sum(data.amount)")
+    stream = stream.to_table(table, keys=["windowStart", "user"]).late_to(f"late-{out}")
+    late = Event(orders, "ann", "late", _at(2), 100, _at(500))
+    write(api, dsn, [late])
+    with pytest.raises(BadRequest, match="--table-url"):
+        _finish(stream, spark, tmp_path / "none")
+    running = _finish(stream, spark, tmp_path / "a", table_url=dsn)
+    # A new checkpoint computes everything again; rows with the same keys are replaced.
+    _finish(stream, spark, tmp_path / "b", table_url=dsn)
+    with psycopg.connect(dsn) as database:
+        rows = database.execute(f'select "user", total from {table} order by 1, 2').fetchall()
+    assert rows == [("ann", 2), ("ann", 6), ("bob", 7), ("cid", 7)]
+    assert [row["data"]["id"] for row in messages(api, f"late-{out}")] == ["late", "late"]
+    assert running.progress.late_rows == 1
+
+
+def test_results_go_to_files_once(
+    queen: SyncQueen, spark: SparkSession, orders: str, out: str, tmp_path: Path
+) -> None:
+    stream = queen.stream(f"p-{out}").sources(orders).schema(SCHEMA).where("data.user = 'ann'")
+    stream = stream.select("data.id", "data.amount").to_files(str(tmp_path / "files"))
+    for _ in range(2):
+        _finish(stream, spark, tmp_path / "checkpoint")
+    found = spark.read.parquet(str(tmp_path / "files"))
+    assert sorted(row["amount"] for row in found.select("amount").collect()) == [1, 2, 5]
+
+
+def test_a_changed_definition_on_an_old_checkpoint_is_refused_in_words(
+    queen: SyncQueen, spark: SparkSession, api: Api, orders: str, out: str, tmp_path: Path
+) -> None:
+    stream = _per_minute(queen, orders, out).aggregate(total="sum(data.amount)")
+    _finish(stream, spark, tmp_path)
+    changed = stream.aggregate(total="max(data.amount)")
+    with pytest.raises(Conflict, match="replace"):
+        changed.run(spark, checkpoint=str(tmp_path))
+    changed.define(recut=True)
+    with pytest.raises(Conflict) as refused:
+        changed.run(spark, checkpoint=str(tmp_path))
+    assert "aggregates.total: sum(data.amount) -> max(data.amount)" in str(refused.value)
+    assert "--checkpoint" in str(refused.value)
+    other = _per_minute(queen, orders, f"{out}-2").aggregate(total="sum(data.amount)")
+    with pytest.raises(Conflict, match="belongs to pipeline"):
+        other.run(spark, checkpoint=str(tmp_path))
+    # What only chooses rows may change: the state means the same as before.
+    narrower = stream.where("data.amount > 0")
+    narrower.define(recut=True)
+    _finish(narrower, spark, tmp_path)
+    assert len(messages(api, out)) == 2
+
+
+def test_what_spark_has_against_a_definition_is_said_plainly(
+    queen: SyncQueen, spark: SparkSession, orders: str, out: str, tmp_path: Path
+) -> None:
+    stream = queen.stream(f"p-{out}").sources(orders).tumbling_time(60).to(out)
+    with pytest.raises(BadRequest, match="schema") as refused:
+        stream.aggregate(total="sum(data.amount)").run(spark, checkpoint=str(tmp_path))
+    assert "\n" not in str(refused.value)
+    with pytest.raises(BadRequest, match="window"):
+        queen.stream("p").sources(orders).aggregate(n="count(*)").to(out).run(spark)
+
+
+@pipeline(reads={"placeholder": SCHEMA}, writes="placeholder-out", markers=True)
+def big_orders(events: DataFrame) -> DataFrame:
+    """A pipeline of a user who only knows Spark."""
+    rows, _ = windowed(events, 60, time="data.ts", grace=10)
+    return rows.groupBy("window").agg({"data.amount": "max"})
+
+
+def test_a_function_is_a_pipeline(
+    server: ServerProcess, spark: SparkSession, api: Api, orders: str, out: str, tmp_path: Path
+) -> None:
+    reads = pipeline(reads={orders: SCHEMA}, writes=out, name=f"p-{out}", markers=True)
+    function = reads(big_orders.make)
+    options = Options(
+        url=server.url, checkpoint=str(tmp_path), available_now=True, starting="earliest"
+    )
+    store(function.definition, options)
+    assert started(function.definition, spark, options, function).wait()
+    rows = messages(api, out)
+    assert sorted(row["max(data.amount)"] for row in rows) == [2, 7]
+    changed = reads(lambda events: events)
+    with pytest.raises(Conflict, match="code"):
+        started(changed.definition, spark, options, changed)
+
+
+def test_a_stop_that_the_broker_was_asked_for_ends_a_run(
+    queen: SyncQueen, spark: SparkSession, orders: str, out: str, tmp_path: Path
+) -> None:
+    stream = queen.stream(f"p-{out}").sources(orders).schema(SCHEMA).select("data.id").to(out)
+    running = stream.run(spark, checkpoint=str(tmp_path), every=0.1)
+    path = f"/api/v1/pipelines/p-{out}"
+    assert running.query.processAllAvailable() is None
+    while queen.request("GET", path)["state"] not in ("starting", "running"):
+        assert not running.wait(0.1)
+    assert queen.request("POST", f"{path}/stop", {})["running"]
+    assert running.wait(60)
+    assert not running.query.isActive
+    assert queen.request("GET", path)["state"] == "stopped"
+
+
+def test_a_run_that_fails_says_why(
+    queen: SyncQueen, spark: SparkSession, orders: str, out: str, tmp_path: Path
+) -> None:
+    stream = queen.stream(f"p-{out}").sources(orders).schema(SCHEMA)
+    stream = stream.select(n="cast(data.id as int)").to(out)
+    with pytest.raises(Exception, match="CAST_INVALID_INPUT"):
+        _finish(stream, spark, tmp_path)
+    shown = queen.request("GET", f"/api/v1/pipelines/p-{out}")
+    assert shown["state"] == "failed"
+    assert "CAST_INVALID_INPUT" in shown["progress"]["error"]
