@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -75,6 +76,10 @@ Accept = Annotated[
     typer.Option("--accept-changes", help="Use a checkpoint of another definition all the same."),
 ]
 Conf = Annotated[list[str], typer.Option(help="A setting of Spark, key=value; repeatable.")]
+LargeState = Annotated[
+    bool,
+    typer.Option("--large-state", help="Keep state on disk (RocksDB): for more than fits memory."),
+]
 Archive = Annotated[
     str | None, typer.Option("--package", help="The archive of `queen pipeline package`.")
 ]
@@ -147,6 +152,7 @@ def run(
     table_url: TableUrl = None,
     accept_changes: Accept = False,
     conf: Conf = [],  # noqa: B006 - Typer copies it
+    large_state: LargeState = False,
     package: Archive = None,
     url: cli.Url = None,
     token: cli.Token = None,
@@ -164,6 +170,7 @@ def run(
         table_url=table_url,
         accept_changes=accept_changes,
     )
+    conf = [*(_ROCKSDB if large_state else ()), *conf]
     with _spark(definition.name, master, conf, package) as spark, explained(urls_of(url)):
         from queen.spark.pipelines.run import started, store
 
@@ -310,11 +317,14 @@ def _needs_spark() -> Iterator[None]:
 def _spark(
     name: str, master: str | None, conf: list[str], archive: str | None
 ) -> Iterator[SparkSession]:
-    """A session for as long as a command runs."""
-    settings = dict(_setting(one) for one in conf)
+    """A session for as long as a command runs; one that was there before stays."""
+    settings = {**_memory_for(master), **dict(_setting(one) for one in conf)}
     with _needs_spark(), explained():
+        from pyspark import SparkContext
+
         import queen.spark
 
+        is_new = SparkContext._active_spark_context is None
         if archive is not None:
             from queen.spark.pipelines.package import settings_for_archive
 
@@ -323,7 +333,16 @@ def _spark(
     try:
         yield spark
     finally:
-        spark.stop()
+        if is_new:
+            spark.stop()
+
+
+def _memory_for(master: str | None) -> dict[str, str]:
+    """Return how much memory a JVM on this machine may use: a quarter of it, 1 to 8 GB."""
+    if not (master or "local").startswith("local"):
+        return {}
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"spark.driver.memory": f"{min(max(total // 4, _GIB), 8 * _GIB) // _MIB}m"}
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -357,6 +376,12 @@ def _watched(running: Running) -> None:
             live.update(table_of([_plain(running.progress)], _LIVE), refresh=True)
 
 
+_MIB, _GIB = 1024**2, 1024**3
+_ROCKSDB = (
+    "spark.sql.streaming.stateStore.providerClass="
+    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled=true",
+)
 _LIVE = (
     ("state", "state"),
     ("batches", "batches"),

@@ -8,6 +8,8 @@ whose definition differs in more than filters is refused, in words.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,25 +37,39 @@ class Note(msgspec.Struct):
 _decoder = msgspec.json.Decoder(Note)
 
 
-def claim(
-    spark: SparkSession, folder: str, definition: Definition, *, accept: bool = False
-) -> Note:
-    """Return the note of a checkpoint; raises `Conflict` when it is another pipeline's."""
-    folder = folder.rstrip("/")
-    found = _read(spark, f"{folder}/{_FILE}")
-    note = Note(uuid.uuid4().hex, definition)
-    if found is not None:
+class Checkpoint:
+    """The folder of one pipeline."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        self._spark = spark
+        self.folder = folder.rstrip("/")
+        self._place = f"{self.folder}/{_FILE}"
+
+    def note_for(self, definition: Definition, *, accept: bool = False) -> Note:
+        """Return what to note; raises `Conflict` when the folder is another definition's."""
+        found = _read(self._spark, self._place)
+        if found is None:
+            return Note(uuid.uuid4().hex, definition)
         old = _decoder.decode(found)
         differs = _weighty(old.definition, definition)
         if differs and not accept:
-            raise Conflict(_refusal(folder, old.definition, definition, differs))
-        note.transaction = old.transaction
-    _write(spark, f"{folder}/{_FILE}", msgspec.json.encode(plain_note(note)))
-    return note
+            raise Conflict(_refusal(self.folder, old.definition, definition, differs))
+        return Note(old.transaction, definition)
 
-
-def plain_note(note: Note) -> dict[str, Any]:
-    return {"transaction": note.transaction, "definition": plain(note.definition)}
+    @contextmanager
+    def claimed(self, note: Note) -> Iterator[None]:
+        """Write the note while a query is started: before it, and not if it does not start."""
+        before = _read(self._spark, self._place)
+        said = {"transaction": note.transaction, "definition": plain(note.definition)}
+        _write(self._spark, self._place, msgspec.json.encode(said))
+        try:
+            yield
+        except BaseException:
+            if before is None:
+                _remove(self._spark, self._place)
+            else:
+                _write(self._spark, self._place, before)
+            raise
 
 
 def _weighty(old: Definition, new: Definition) -> list[str]:
@@ -104,6 +120,11 @@ def _write(spark: SparkSession, place: str, content: bytes) -> None:
         stream.write(bytearray(content))
     finally:
         stream.close()
+
+
+def _remove(spark: SparkSession, place: str) -> None:
+    path, system = _opened(spark, place)
+    system.delete(path, False)
 
 
 def _opened(spark: SparkSession, place: str) -> tuple[Any, Any]:

@@ -27,7 +27,7 @@ from queen.core.differences import fingerprint
 from queen.errors import BadRequest, QueenError
 from queen.spark.broker import Broker, Place, place_of
 from queen.spark.pipelines import reading, writing
-from queen.spark.pipelines.checkpoint import claim
+from queen.spark.pipelines.checkpoint import Checkpoint
 from queen.spark.pipelines.compiler import PARTITION, Compiled, compiled, needs_time
 from queen.spark.pipelines.progress import Reporter, Tally, last_line
 from queen.wire.pipelines import Definition, Progress, decoded_definition, plain, reason_against
@@ -124,7 +124,8 @@ def started(
 ) -> Running:
     """Start a live query; returns when it runs."""
     folder = options.checkpoint or _own_folder(spark, definition.name)
-    note = claim(spark, folder, definition, accept=options.accept_changes)
+    checkpoint = Checkpoint(spark, folder)
+    note = checkpoint.note_for(definition, accept=options.accept_changes)
     target = writing.Target(_sink_options(options), note.transaction, options.table_url)
     with explained(definition):
         if function is not None:
@@ -134,7 +135,7 @@ def started(
             made = compiled(definition, reading.live(spark, definition, options.source()))
         writer = writing.written(definition, made, target)
     run = Running(spark, definition, options, folder)
-    with explained(definition):
+    with explained(definition), checkpoint.claimed(note):
         run.start(writer)
     return run
 
