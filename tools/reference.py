@@ -139,10 +139,9 @@ def _type(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " \\| ".join(dict.fromkeys(_type(one) for one in schema["anyOf"]))
     kind = schema.get("type", "any")
-    if kind == "array" and "prefixItems" in schema:
-        return f"list of {', '.join(map(_type, schema['prefixItems']))}"
     if kind == "array":
-        return f"list of {_type(schema.get('items', {}))}"
+        items = schema.get("prefixItems") or [schema.get("items", {})]
+        return f"list of {', '.join(map(_type, items))}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
         return f"object of {_type(schema['additionalProperties'])}"
     return f"{kind} ({schema['format']})" if "format" in schema else str(kind)
