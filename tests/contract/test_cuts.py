@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from typing import Any
-from urllib.parse import quote
 
 import asyncpg
 import pytest
@@ -12,8 +11,8 @@ import pytest
 from queen.core.frame import Frame, unpack_frames
 from tests.api import Api
 from tests.conftest import ServerProcess
-from tests.contract.conftest import Park, refresh
-from tests.contract.groupcalls import entries
+from tests.contract.conftest import Park
+from tests.contract.groupcalls import detail, entries, eventually
 
 ROOT = "/api/v1/fetch"
 
@@ -62,12 +61,6 @@ def progress(api: Api, group: str, done_until: int, moves: int = 0, *queues: str
 def push(api: Api, queue: str, *payloads: Any, partition: str = "Default") -> None:
     items = [{"queue": queue, "partition": partition, "payload": one} for one in payloads]
     assert api.push(*items).status == 201
-
-
-def group_of(api: Api, group: str, queue: str) -> Any:
-    """Where a group stands, counted now."""
-    refresh(api)
-    return api.call("GET", f"/api/v1/consumer-groups/{quote(group)}").json[queue]
 
 
 # ---- cuts ----
@@ -218,7 +211,7 @@ def test_nothing_is_planned_of_nothing(api: Api, queue: str) -> None:
     api.configure(queue)
     until = sealed(api, queue)
     planned = plan(api, {queue: 0}, until, slices=4, maxMessages=5)
-    assert planned == {"until": until, "messages": 0, "bytes": 0, "slices": []}
+    assert planned == {"lost": [], "until": until, "messages": 0, "bytes": 0, "slices": []}
 
 
 def test_an_encrypted_queue_is_read_as_any_other(api: Api, queue: str) -> None:
@@ -236,10 +229,18 @@ def test_progress_is_the_lag_of_a_group(api: Api, queue: str) -> None:
     until = sealed(api, queue)
     push(api, queue, 3, partition="a")
     assert progress(api, "report", until, 0, queue).status == 200
-    found = group_of(api, "report", queue)
-    assert (found["totalLag"], found["partitionsWithLag"], found["members"]) == (1, 1, 2)
-    assert {one["partition"]: one["position"] for one in found["partitions"]} == {"a": 2, "b": 2}
-    assert entries(api, queue)["report"]["state"] == "Stable"
+    lanes = detail(api, "report", queue)
+    assert {name: (one["position"], one["offsetLag"]) for name, one in lanes.items()} == {
+        "a": (2, 1),
+        "b": (2, 0),
+    }
+
+    def is_counted() -> bool:
+        one = entries(api, queue)["report"]
+        counts = (one["totalLag"], one["partitionsWithLag"], one["members"], one["state"])
+        return counts == (1, 1, 2, "Stable")
+
+    assert eventually(is_counted)
 
 
 def test_a_seek_moves_a_group_that_reads_by_time(api: Api, queue: str) -> None:
@@ -258,7 +259,7 @@ def test_a_seek_moves_a_group_that_reads_by_time(api: Api, queue: str) -> None:
     assert late["queues"][0]["group"] == {"doneUntil": None, "moves": 1, "paused": False}
     heard = progress(api, "report", middle, 1, queue).json
     assert heard["queues"][0]["group"]["doneUntil"] == middle
-    assert group_of(api, "report", queue)["totalLag"] == 2
+    assert detail(api, "report", queue)["Default"]["offsetLag"] == 2
 
 
 def test_one_partition_of_a_group_that_reads_by_time_cannot_be_moved(api: Api, queue: str) -> None:
@@ -312,7 +313,12 @@ async def test_retention_respects_progress_and_says_what_is_gone(
     )
     assert removed == 1
     answer = cut(api, queue)
-    assert answer["queues"][0]["goneUntil"] < middle <= answer["queues"][0]["earliest"]
+    gone = answer["queues"][0]["goneUntil"]
+    assert gone < middle <= answer["queues"][0]["earliest"]
+    # Looked for after the plan is made, so that nothing goes unnoticed in between.
+    assert plan(api, {queue: gone}, answer["sealed"])["lost"] == [queue]
+    assert plan(api, {queue: middle}, answer["sealed"])["lost"] == []
+    assert plan(api, {queue: 0}, answer["sealed"])["lost"] == []
 
 
 # ---- who may, and what is refused ----

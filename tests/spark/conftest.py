@@ -14,6 +14,14 @@ import queen.spark
 from tests.conftest import ServerProcess
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test waits for Spark to start, and each first query for Spark to warm up."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.timeout(300))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of all tests, as `queen.spark.session` makes it."""

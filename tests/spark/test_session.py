@@ -27,7 +27,7 @@ def fake_java(folder: Path, says: str) -> Path:
 def test_the_settings_are_those_that_were_measured(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    assert spark.conf.get("spark.sql.streaming.multipleWatermarkPolicy") == "min"
 
 
 def test_asking_twice_gives_the_same_session(spark: SparkSession) -> None:

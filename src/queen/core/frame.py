@@ -295,7 +295,7 @@ def raw_size(codec: int, stored: bytes) -> int:
     return len(stored) if codec == CODEC_RAW else int(zstandard.frame_content_size(stored))
 
 
-def frame_size(start: bytes | bytearray) -> int | None:
+def frame_size(start: bytes | bytearray | memoryview) -> int | None:
     """Return the size of the frame that begins here; None while its header is incomplete."""
     if len(start) < HEADER_BYTES:
         return None

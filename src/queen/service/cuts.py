@@ -112,6 +112,11 @@ class Cuts:
         )
         return at
 
+    async def lost(self, sources: Mapping[Queue, datetime]) -> list[str]:
+        """Return the queues of which retention has removed something that is asked for."""
+        ids, times = [queue.id for queue in sources], list(sources.values())
+        return [row["name"] for row in await self._database.fetch("lost_queues", ids, times)]
+
     async def plan(self, sources: Mapping[Queue, datetime], until: datetime, slices: int) -> Plan:
         """Cut what was written to queues before an instant into slices."""
         ids, times = [queue.id for queue in sources], list(sources.values())

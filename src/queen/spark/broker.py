@@ -25,7 +25,7 @@ from queen.errors import Forbidden, NotFound, QueenError, Unauthenticated, Unrea
 JSON = "application/json"
 _CONNECT_S = 10.0
 _ANSWER_S = 120.0
-_RETRY_S = 30.0
+PATIENCE_S = 30.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _PART_BYTES = 1024 * 1024
@@ -58,9 +58,9 @@ _idle: dict[tuple[int, str], list[http.client.HTTPConnection]] = {}
 class Broker:
     """Calls to one broker. Cheap to make; the connections behind it are shared."""
 
-    def __init__(self, place: Place, retry_s: float = _RETRY_S) -> None:
+    def __init__(self, place: Place, retry_s: float = PATIENCE_S) -> None:
         self._place = place
-        self._retry_s = retry_s
+        self.retry_s = retry_s
         token = place.token or os.environ.get("QUEEN_TOKEN")
         self._headers = {"user-agent": "queen-spark"}
         if token:
@@ -97,7 +97,7 @@ class Broker:
 
     def _open(self, method: str, path: str, body: bytes, content_type: str) -> _Response:
         """Return an answer that is a success, its body unread."""
-        deadline = time.monotonic() + self._retry_s
+        deadline = time.monotonic() + self.retry_s
         pause_s = _FIRST_PAUSE_S
         while True:
             for url in self._place.urls:

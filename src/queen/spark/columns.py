@@ -1,28 +1,92 @@
-"""The columns that a queue has as a DataFrame."""
+"""The columns that a queue has as a DataFrame, and what a schema of the user's may ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+CORRUPT = "_corrupt"
+SEALED = "sealed"
+DATA = "data"
 
 # In this order when the user gives no schema; a user's schema names any of them in any order.
-_ALWAYS = (
-    StructField("queue", StringType()),
-    StructField("partition", StringType()),
-    StructField("offset", LongType()),
-    StructField("id", StringType()),
-    StructField("transactionId", StringType()),
-    StructField("traceId", StringType()),
-    StructField("createdAt", TimestampType()),
-    StructField("data", StringType()),
-)
-# Only with the option `markers`: the sealed time, in the one row of a micro-batch without a
-# message.
-SEALED = StructField("sealed", TimestampType())
+_ALWAYS: dict[str, DataType] = {
+    "queue": StringType(),
+    "partition": StringType(),
+    "offset": LongType(),
+    "id": StringType(),
+    "transactionId": StringType(),
+    "traceId": StringType(),
+    "createdAt": TimestampType(),
+    DATA: StringType(),
+}
+# `sealed`, only with the option `markers`: the sealed time, in the one row of a micro-batch
+# that is no message. `_corrupt`, only when asked for: payloads that are not what `data` wants.
+_SOMETIMES: dict[str, DataType] = {SEALED: TimestampType(), CORRUPT: StringType()}
+
+
+def has_markers(options: Mapping[str, str]) -> bool:
+    return options.get("markers", "false").lower() == "true"
 
 
 def default_schema(options: Mapping[str, str]) -> StructType:
     """Return the columns of a read without a schema."""
-    has_markers = options.get("markers", "false").lower() == "true"
-    return StructType([*_ALWAYS, SEALED] if has_markers else list(_ALWAYS))
+    fields = [StructField(name, kind) for name, kind in _ALWAYS.items()]
+    if has_markers(options):
+        fields.append(StructField(SEALED, TimestampType()))
+    return StructType(fields)
+
+
+def check_schema(schema: StructType, options: Mapping[str, str]) -> None:
+    """Raise `ValueError` for a schema that a queue does not have."""
+    known = _ALWAYS | _SOMETIMES
+    for field in schema.fields:
+        if field.name not in known:
+            raise ValueError(
+                f"a queue has no column {field.name!r}, only {', '.join(known)}: "
+                f"fields of a payload stand inside data, as in `data STRUCT<{field.name}: …>`"
+            )
+        if field.name == DATA:
+            _check_data(field.dataType, DATA)
+        elif field.dataType != known[field.name]:
+            wanted = known[field.name].simpleString()
+            raise ValueError(
+                f"column {field.name} is {wanted}, not {field.dataType.simpleString()}"
+            )
+    if (SEALED in schema.names) != has_markers(options):
+        raise ValueError("column sealed and option markers go together: have both, or neither")
+
+
+def is_raw(kind: DataType) -> bool:
+    """Whether payloads are handed on as they are."""
+    return isinstance(kind, StringType | BinaryType)
+
+
+def _check_data(kind: DataType, place: str) -> None:
+    """Refuse what cannot be parsed into, before the first task finds out."""
+    if isinstance(kind, MapType):
+        raise ValueError(
+            f"{place}: a map cannot be parsed into; name the fields in a STRUCT, or read data as "
+            "STRING or VARIANT"
+        )
+    if isinstance(kind, VariantType) and place != DATA:
+        raise ValueError(f"{place}: VARIANT is possible for all of data, not for a part of it")
+    if isinstance(kind, StructType):
+        if not kind.fields:
+            raise ValueError(f"{place}: a STRUCT needs fields")
+        for field in kind.fields:
+            _check_data(field.dataType, f"{place}.{field.name}")
+    elif isinstance(kind, ArrayType):
+        _check_data(kind.elementType, f"{place}[]")

@@ -72,7 +72,6 @@ def _defaults(master: str) -> dict[str, Setting]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.noDataMicroBatches.enabled": True,
         "spark.sql.streaming.multipleWatermarkPolicy": "min",
-        "spark.sql.python.filterPushdown.enabled": True,
         "spark.scheduler.mode": "FAIR",
         "spark.ui.showConsoleProgress": False,
     }

@@ -105,6 +105,8 @@ class Slice(msgspec.Struct):
 
 
 class Plan(msgspec.Struct):
+    # Queues of which retention has removed something that was asked for.
+    lost: list[str]
     # As asked, or earlier when there is more than the limits allow.
     until: int
     messages: int

@@ -137,7 +137,8 @@ class CutRoutes:
             planned = await service.plan_partitions(partitions, until, offsets, wanted.slices)
         else:
             planned = await service.plan(sources, until, wanted.slices)
-        return Response(200, msgspec.json.encode(_plan_on_wire(planned)))
+        lost = await service.lost(sources)
+        return Response(200, msgspec.json.encode(_plan_on_wire(planned, lost)))
 
     async def slice(self, request: Request) -> None:
         wanted = decoded(_slice, request.body)
@@ -217,12 +218,12 @@ def _place(row: Record) -> GroupPlace:
     return GroupPlace(done_until, row["moves"], row["paused"])
 
 
-def _plan_on_wire(plan: cuts.Plan) -> Plan:
+def _plan_on_wire(plan: cuts.Plan, lost: list[str]) -> Plan:
     slices = [
         Slice([_range_on_wire(one) for one in part.ranges], part.messages, part.bytes)
         for part in plan.slices
     ]
-    return Plan(microseconds(plan.until), plan.messages, plan.bytes, slices)
+    return Plan(lost, microseconds(plan.until), plan.messages, plan.bytes, slices)
 
 
 def _range_on_wire(one: TimeRange | OffsetRange) -> Range:

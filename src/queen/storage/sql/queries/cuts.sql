@@ -35,6 +35,14 @@ returning g.queue_id, g.starts_at as done_until, g.moves, g.paused
 -- name: admit :one
 select queen.admit($1, $2, $3, $4, $5)
 
+-- name: lost_queues :many
+-- Queues of which retention has removed something that was written at or after an instant.
+-- Whoever starts at the beginning takes what there is.
+select q.name from unnest($1::integer[], $2::timestamptz[]) w (id, since)
+join queen.queues q on q.id = w.id
+where q.gone_until >= w.since and w.since > 'epoch'
+order by q.name
+
 -- name: plan_queues :many
 -- Cuts what was written to queues, each from a time of its own, into $4 slices of about equal
 -- size, in order of time. A row is where a slice begins, or where it goes on in the next queue.
