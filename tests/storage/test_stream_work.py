@@ -173,7 +173,7 @@ async def test_a_new_limit_of_windows_in_flight_holds_at_once(
 # a lock goes on when the other has committed. At the end nothing may be stuck and nothing may
 # have been handed out twice.
 
-VERBS = ("claim", "ack", "nack", "die", "seek", "fill")
+VERBS = ("claim", "ack", "nack", "die", "seek")
 
 
 class Session:
@@ -193,8 +193,6 @@ class Session:
             await self._connection.fetch(statement, group, uuid.uuid4().hex[:12])
         elif verb == "seek":
             await self._connection.execute("select queen.seek_stream($1, '-infinity')", group)
-        elif verb == "fill":
-            await self._connection.execute("select queen.fill_work($1, 2)", group)
         else:
             lease = (self._held["window_id"], self._held["lease_id"])
             retries = 0 if verb == "die" else 3

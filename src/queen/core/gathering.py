@@ -74,6 +74,11 @@ class Session(msgspec.Struct, array_like=True):
         self.messages += one.high - one.low
         self.bytes += one.bytes
 
+    def moved(self, by: timedelta) -> Session:
+        """Return the same so much later."""
+        times = self.first_at + by, self.last_at + by
+        return Session(*times, self.ranges, self.messages, self.bytes)
+
     def closed(self, gap: timedelta) -> Closed:
         return Closed(self.first_at, self.last_at + gap, self.ranges, self.messages, self.bytes)
 
@@ -101,6 +106,11 @@ class Counted(msgspec.Struct, array_like=True):
 
     runs: list[Run]
     messages: int
+
+    def moved(self, by: timedelta) -> Counted:
+        """Return the same so much later."""
+        runs = [msgspec.structs.replace(run, at=run.at + by) for run in self.runs]
+        return Counted(runs, self.messages)
 
 
 def gather_counts(

@@ -204,6 +204,15 @@ class Broker:
         self.tokens = Tokens(self.database)
         self.pipelines = Pipelines(self.database)
         self.clock = Clock(self.database, self.signals, self.groups, self.relay, self.jobs)
+        self.clock = Clock(
+            self.database,
+            self.signals,
+            self.groups,
+            self.relay,
+            self.jobs,
+            self.planner,
+            self.work,
+        )
 
     def _observe(self) -> None:
         self.statistics = Statistics(

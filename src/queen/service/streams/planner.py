@@ -105,10 +105,11 @@ class Planner:
             return _LONGEST_PAUSE_S
         return min(max(due_s, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
 
-    async def plan_due(self) -> None:
-        """Plan every stream whose time has come; return when that is done."""
+    async def plan_due(self) -> bool:
+        """Plan every stream whose time has come; return whether there was one."""
         if under_way := await self._start_due():
             await asyncio.wait(under_way)
+        return bool(under_way)
 
     async def _start_due(self) -> list[asyncio.Task[None]]:
         """Begin with every stream whose time has come; return what is under way."""
@@ -344,6 +345,18 @@ class _Round:
 
 def _in_order(row: Record) -> tuple[datetime, int, int]:
     return row["created_at"], row["partition_id"], row["base_offset"]
+
+
+async def move_gathered(transaction: Transaction, queue_ids: list[int], by: timedelta) -> None:
+    """Move the times of what streams over some queues have gathered, for tests."""
+    rows = await transaction.fetch("gathered_of_queues", queue_ids)
+    moved: list[bytes] = []
+    for row in rows:
+        is_session = _definition.decode(row["definition"]).window_type == "session"
+        decoder = _sessions if is_session else _counts
+        moved.append(msgspec.msgpack.encode(decoder.decode(row["gathered"]).moved(by)))
+    columns = [row["stream_id"] for row in rows], [row["key"] for row in rows], moved
+    await transaction.execute("change_gathered", *columns)
 
 
 async def forget_windows(transaction: Transaction) -> bool:

@@ -101,6 +101,11 @@ class Work:
         for event in self._waiting.get(stream_id, ()):
             event.set()
 
+    def look_at_all(self) -> None:
+        """Windows of any stream may be ready."""
+        for stream_id in self._waiting:
+            self.look(stream_id)
+
     def _look_everywhere(self, stream_id: int) -> None:
         self.look(stream_id)
         self._told(stream_id)
@@ -108,8 +113,7 @@ class Work:
     def close(self) -> None:
         """Answer everybody who waits: the server ends."""
         self._closed = True
-        for stream_id in self._waiting:
-            self.look(stream_id)
+        self.look_at_all()
 
     # ---- lease ----
 

@@ -1,5 +1,6 @@
 -- Lets time pass for one queue, or (null) for all of them: every instant that is stored of it
--- moves into the past by so many seconds. Returns the queues that it found.
+-- moves into the past by so many seconds. Returns the queues whose time has passed: a stream
+-- has one time for all its sources, so these go together.
 --
 -- Only servers that were started for tests offer this. The clock itself cannot be moved, but
 -- whoever compares what is stored with the clock cannot tell the difference. Not moved: seals,
@@ -13,8 +14,14 @@ declare
     v_by interval := make_interval(secs => p_seconds);
     v_ids integer[];
 begin
-    select array_agg(q.id order by q.id) into v_ids
-      from queues q where p_queue is null or q.name = p_queue;
+    with recursive together (id) as (
+        select q.id from queues q where p_queue is null or q.name = p_queue
+         union
+        select o.queue_id from together t
+          join stream_sources r on r.queue_id = t.id
+          join stream_sources o on o.stream_id = r.stream_id
+    )
+    select array_agg(t.id order by t.id) into v_ids from together t;
     -- Seals, then partitions, then cursors, as everywhere.
     for i in 1 .. coalesce(cardinality(v_ids), 0) loop
         perform pg_advisory_xact_lock(7001, v_ids[i]);
@@ -37,6 +44,7 @@ begin
     -- What is staged may be for a queue that does not exist yet.
     update staged s set deliver_at = s.deliver_at - v_by, staged_at = s.staged_at - v_by
      where p_queue is null or s.queue = p_queue;
+    perform queen.pass_stream_time(v_ids, v_by);
     return query select unnest(v_ids);
 end
 $$;

@@ -4,7 +4,8 @@
 -- p_before     nothing written at or after this is touched
 -- p_after      where the last round ended: nothing at or before it is looked at again
 -- p_live_since groups used since then are alive. Null removes whatever is old enough; otherwise
---              only what every living group has done, and nothing when there is none
+--              only what every living group, of the queue or of a stream over it, has done,
+--              and nothing when there is none
 -- p_limit      how many segments one round looks at
 --
 -- A partition loses a prefix of its segments, `tail` says where it begins now, and a cursor
@@ -27,7 +28,13 @@ declare
     v_ids bigint[];
     v_ends bigint[];
     v_newest timestamptz;
+    v_floor timestamptz;
 begin
+    if p_live_since is not null then
+        -- What a window of a stream holds that is not finished is not done.
+        v_floor := queen.stream_floor(p_queue, p_live_since);
+        p_before := least(p_before, v_floor);
+    end if;
     -- Whole instants only: segments that were committed together share their time.
     select max(w.created_at), count(*) into v_until, v_looked from (
         select s.created_at from segments s
@@ -54,7 +61,8 @@ begin
           from unnest(v_ids, v_ends) with ordinality w (id, upto, n)
          cross join lateral (
             select coalesce(min(coalesce(c.committed, case when g.starts_at is null then 0
-                                     else queen.offset_at(w.id, g.starts_at) end)), 0) as done
+                                     else queen.offset_at(w.id, g.starts_at) end)),
+                            case when v_floor is null then 0 else w.upto end) as done
               from groups g
               left join cursors c on c.partition_id = w.id and c.group_id = g.id
              where g.queue_id = p_queue and g.used_at >= p_live_since

@@ -9,22 +9,33 @@ set search_path = queen, pg_temp
 as $$
     select min(least(
                -- What is not planned yet; a window that slides reaches back.
-               coalesce(s.planned_until, '-infinity')
-                   - coalesce((s.definition ->> 'windowDurationMs')::bigint, 0)
-                     * interval '1 millisecond',
+               coalesce(s.planned_until, '-infinity') - d.reach,
                (select min(o.begins_at) from stream_open o where o.stream_id = s.id),
-               (select min(w.starts_at) from stream_work k
-                  join stream_windows w on w.stream_id = s.id and w.id = k.window_id
-                 where k.group_id = g.id and k.state < 2),
-               -- Windows of equal length start in the order of their ids; others need a look.
-               (select min(n.starts_at) from stream_windows n
-                 where n.stream_id = s.id and n.id > g.frontier and n.ends_at > g.starts_at
-                   and (s.definition ->> 'windowType' in ('session', 'count') or n.id = (
-                        select min(f.id) from stream_windows f
-                         where f.stream_id = s.id and f.id > g.frontier)))
+               case when d.is_timed then (
+                   -- Windows of equal length start in the order of their ids.
+                   select w.starts_at from stream_windows w
+                    where w.stream_id = s.id and w.id = least(
+                        (select min(k.window_id) from stream_work k
+                          where k.group_id = g.id and k.state < 2),
+                        (select min(n.id) from stream_windows n
+                          where n.stream_id = s.id and n.id > d.frontier)))
+               else least(
+                   (select min(w.starts_at) from stream_work k
+                      join stream_windows w on w.stream_id = s.id and w.id = k.window_id
+                     where k.group_id = g.id and k.state < 2),
+                   (select min(n.starts_at) from stream_windows n
+                     where n.stream_id = s.id and n.id > d.frontier))
+               end
            ))
       from stream_sources r
       join streams s on s.id = r.stream_id
       join stream_groups g on g.stream_id = s.id
+     cross join lateral (
+        select coalesce((s.definition ->> 'windowDurationMs')::bigint
+                        - (s.definition ->> 'windowSlideMs')::bigint, 0)
+                   * interval '1 millisecond' as reach,
+               s.definition ->> 'windowType' in ('tumbling', 'sliding') as is_timed,
+               queen.stream_history(s.id, g.starts_at, g.frontier) as frontier
+     ) d
      where r.queue_id = p_queue and g.used_at >= p_live_since
 $$;

@@ -147,6 +147,18 @@ from unnest($2::text[], $3::timestamptz[], $4::timestamptz[], $5::bytea[])
 on conflict (stream_id, key) do update
 set begins_at = excluded.begins_at, closes_at = excluded.closes_at, gathered = excluded.gathered
 
+-- name: gathered_of_queues :many
+-- What the streams over some queues have gathered.
+select o.stream_id, o.key, o.gathered, s.definition
+from queen.stream_open o join queen.streams s on s.id = o.stream_id
+where o.stream_id in (select r.stream_id from queen.stream_sources r
+                       where r.queue_id = any ($1::integer[]))
+
+-- name: change_gathered :exec
+update queen.stream_open o set gathered = w.gathered
+from unnest($1::integer[], $2::text[], $3::bytea[]) w (stream_id, key, gathered)
+where o.stream_id = w.stream_id and o.key = w.key
+
 -- name: drop_gathered :exec
 delete from queen.stream_open where stream_id = $1 and key = any ($2::text[])
 
