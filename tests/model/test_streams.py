@@ -50,7 +50,7 @@ SIZE_S = 3600
 LEASE_MS, RETRY_MS = 600_000, 600_000
 GROUPS, KEYS = ("g", "h"), ("a", "b", "c")
 
-brokers = st.integers(0, 1)
+servers = st.integers(0, 1)
 groups = st.sampled_from(GROUPS)
 numbers = st.integers(0, 1000)
 outcomes = st.sampled_from([True, True, False])
@@ -159,7 +159,7 @@ class StreamsAgainstModel(RuleBasedStateMachine):
     # ---- what happens to queues ----
 
     @rule(
-        broker=brokers,
+        broker=servers,
         queue=st.integers(0, 1),
         key=st.sampled_from(KEYS),
         count=st.integers(1, 3),
@@ -169,7 +169,7 @@ class StreamsAgainstModel(RuleBasedStateMachine):
         append = Append(self.queues[queue], key, ids, [b"1"] * count, 100)
         self.run(self.brokers[broker].pusher.push([append]))
 
-    @rule(broker=brokers, halves=st.integers(1, 3))
+    @rule(broker=servers, halves=st.integers(1, 3))
     def time_passes(self, broker: int, halves: int) -> None:
         """Windows, leases and pauses end; both brokers plan at once."""
         self.run(self._pass(broker, halves * SIZE_S / 2 + 1))
@@ -222,7 +222,7 @@ class StreamsAgainstModel(RuleBasedStateMachine):
 
     # ---- what consumers do ----
 
-    @rule(broker=brokers, group=groups)
+    @rule(broker=servers, group=groups)
     def poll(self, broker: int, group: str) -> None:
         self._poll(broker, group)
 
@@ -287,7 +287,7 @@ class StreamsAgainstModel(RuleBasedStateMachine):
         return leases[number % len(leases)][1] if leases else None
 
     @rule(
-        broker=brokers, group=groups, number=numbers, success=st.sampled_from([True, True, False])
+        broker=servers, group=groups, number=numbers, success=st.sampled_from([True, True, False])
     )
     def settle(self, broker: int, group: str, number: int, success: bool) -> None:
         held = self._some_lease(group, number)
@@ -313,14 +313,14 @@ class StreamsAgainstModel(RuleBasedStateMachine):
             owner, granted.lease, success=success, error=None, appends=[], scheduled=[]
         )
 
-    @rule(broker=brokers, group=groups, number=numbers)
+    @rule(broker=servers, group=groups, number=numbers)
     def give_back(self, broker: int, group: str, number: int) -> None:
         held = self._some_lease(group, number)
         if held is not None:
             self.run(self.brokers[broker].work.give_back(held.granted))
             del self.progress[group].leases[held.granted.lease.window_id]
 
-    @rule(broker=brokers, group=groups, number=numbers)
+    @rule(broker=servers, group=groups, number=numbers)
     def renew(self, broker: int, group: str, number: int) -> None:
         held = self._some_lease(group, number)
         if held is not None:
@@ -328,7 +328,7 @@ class StreamsAgainstModel(RuleBasedStateMachine):
             assert self.run(self.brokers[broker].work.renew(lease, LEASE_MS)) is not None
 
     @precondition(lambda self: self.stale)
-    @rule(broker=brokers, number=numbers, success=st.booleans())
+    @rule(broker=servers, number=numbers, success=st.booleans())
     def settle_too_late(self, broker: int, number: int, success: bool) -> None:
         """A lease that is over changes nothing, whoever shows it."""
         _, granted = self.stale[number % len(self.stale)]
@@ -338,7 +338,7 @@ class StreamsAgainstModel(RuleBasedStateMachine):
 
     # ---- what operators do ----
 
-    @rule(broker=brokers, group=groups, number=numbers)
+    @rule(broker=servers, group=groups, number=numbers)
     def seek(self, broker: int, group: str, number: int) -> None:
         """Move to the end of a window, or to the beginning."""
         rows = self.run(
@@ -363,7 +363,7 @@ class StreamsAgainstModel(RuleBasedStateMachine):
         stream = self.run(self.brokers[broker].streams.get(self.name))
         return stream, self.run(self.brokers[broker].work.find_group(stream, group))
 
-    @rule(broker=brokers, group=groups)
+    @rule(broker=servers, group=groups)
     def retry_dead(self, broker: int, group: str) -> None:
         stream, group_id = self._ids(broker, group)
         progress = self.progress[group]
@@ -390,7 +390,7 @@ class StreamsAgainstModel(RuleBasedStateMachine):
         self.run(self.connection.execute(statement, self.stream_id, group))
         self._open(group)
 
-    @rule(broker=brokers, in_flight=st.sampled_from([1, 2, 3]))
+    @rule(broker=servers, in_flight=st.sampled_from([1, 2, 3]))
     def change_limit(self, broker: int, in_flight: int) -> None:
         self.definition = msgspec.structs.replace(self.definition, max_in_flight=in_flight)
         self._define(broker, recut=False)
@@ -407,7 +407,7 @@ class StreamsAgainstModel(RuleBasedStateMachine):
                 held_one = progress.leases.pop(window)
                 self.stale.append((held_one.granted.group, held_one.granted))
 
-    @rule(broker=brokers)
+    @rule(broker=servers)
     def recut(self, broker: int) -> None:
         """Other windows: each group goes on from the oldest message it had not finished."""
         slides = self.definition.window_type == "sliding"

@@ -203,7 +203,6 @@ class Broker:
         self.traces = Traces(self.database, self.limits.trace_days)
         self.tokens = Tokens(self.database)
         self.pipelines = Pipelines(self.database)
-        self.clock = Clock(self.database, self.signals, self.groups, self.relay, self.jobs)
         self.clock = Clock(
             self.database,
             self.signals,
