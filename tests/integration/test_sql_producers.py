@@ -274,7 +274,7 @@ async def test_an_open_transaction_holds_up_nobody(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_nothing_is_lost_or_doubled_when_the_relaying_server_is_killed(
     start_server: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
