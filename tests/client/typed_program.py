@@ -8,11 +8,26 @@ from typing import Any, assert_type
 import msgspec
 
 import queen
-from queen import Message, Pushed, Queen, Received, SyncQueen, SyncReceived
+from queen import (
+    Message,
+    Pushed,
+    Queen,
+    Received,
+    SyncQueen,
+    SyncReceived,
+    SyncWindow,
+    Window,
+)
 from queen.client.consumer import Consumer
 from queen.client.deadletters import DeadLetter, DeadLetterPage
 from queen.client.queue import Queue
 from queen.client.replay import Stored
+from queen.client.streams.builder import Stream
+from queen.client.streams.consumer import StreamConsumer
+from queen.client.streams.grouping import Joined
+from queen.client.streams.messages import WindowMessage
+from queen.client.streams.processing import Processing
+from queen.client.streams.sync import SyncStream, SyncStreamConsumer
 from queen.client.sync import SyncQueue
 
 
@@ -60,6 +75,48 @@ async def asynchronous() -> None:
 
         assert_type(await registered((await orders.pop())[0]), int)
         await client.run()
+
+
+async def window_handler(window: Window) -> None:
+    assert_type(window.all_messages, tuple[WindowMessage, ...])
+    assert_type(window.messages, list[WindowMessage])
+    assert_type(window.start, datetime)
+    assert_type(window.attempt, int)
+    assert_type(window.messages[0].into(Order), Order)
+    assert_type(window.messages[0].data, Any)
+    groups = window.filter(lambda one: one.offset > 3).group_by("data.user")
+    assert_type(groups, dict[Any, list[WindowMessage]])
+    assert_type(window.aggregate(count=True, p95=["data.ms"]), dict[str, Any])
+    assert_type(window.join("a", "b", on="data.user", how="left"), list[Joined])
+    assert_type(window.push("out", {"n": 1}, partition="p"), Window)
+    assert_type(await window.renew(60_000), datetime)
+    assert_type(await window.load(), Window)
+    async for message in window.stream():
+        assert_type(message, WindowMessage)
+    assert_type(await window.ack(), list[Pushed])
+
+
+async def streams(client: Queen) -> None:
+    stream = client.stream("s", "n").sources(["a"]).partitioned().tumbling_time(60)
+    assert_type(stream, Stream)
+    assert_type(await stream.define(recut=True), dict[str, Any])
+    assert_type(await stream.windows("g", state="done"), list[dict[str, Any]])
+    consumer = client.consumer("s", "g").concurrency(4).limit(7)
+    assert_type(consumer, StreamConsumer)
+    assert_type(await consumer.process(window_handler), Processing[Window])
+    assert_type(await consumer.poll_window(5), Window | None)
+    async for window in consumer:
+        assert_type(window, Window)
+
+
+def synchronous_streams(client: SyncQueen) -> None:
+    assert_type(client.stream("s").sources("a", "b").session(30), SyncStream)
+    consumer = client.consumer("s", "g").idle(3)
+    assert_type(consumer, SyncStreamConsumer)
+    assert_type(consumer.process(print), Processing[SyncWindow])
+    for window in consumer:
+        assert_type(window, SyncWindow)
+        assert_type(window.ack(), list[Pushed])
 
 
 def synchronous() -> None:

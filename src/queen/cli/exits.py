@@ -78,6 +78,8 @@ def verdict(error: errors.QueenError, urls: Sequence[str]) -> tuple[int, str]:
             code, hint = NOT_ALLOWED, "use a token that may do this"
         case errors.NotFound() | errors.ItemNotFound():
             code, hint = NOT_FOUND, "`list` of queue, group and stream shows what there is"
+        case errors.StreamDiffers():
+            code, hint = FAILED, "on the command line that is --recut"
         case errors.BadRequest():
             code, hint = USAGE, "`queen COMMAND --help` shows how it is used"
         case _ if error.retryable:

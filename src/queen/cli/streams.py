@@ -340,9 +340,7 @@ def delete(
         return await (asked.delete() if group is None else asked.delete_group(group))
 
     if not with_queen(url, token, work):
-        fail(
-            NOT_FOUND, f"there is no such thing as {what}: `queen stream list` shows what there is"
-        )
+        fail(NOT_FOUND, f"{what} is not there: `queen stream list` shows what there is")
     if as_json:
         Output(True).record({"deleted": True, "stream": name, "group": group})
     say(f"deleted {what}")
