@@ -89,7 +89,7 @@ Made from the code by `make reference`; do not edit. New here? Begin with
 `from queen import Message, Pushed, Queen, QueenError, Received, Window`, and `SyncQueen`,
 `SyncReceived`, `SyncWindow`; the errors are in `queen.errors`. What is marked *async* is awaited.
 The classes whose names begin with `Sync` are the same client for programs without asyncio.
-Streams, their consumers and windows answer to the names of the JavaScript client too:
+Queues, streams, their consumers and windows answer to the names of the JavaScript client too:
 `stream.tumblingTime(60)` is `stream.tumbling_time(60)`. `Seconds` is a number or a `timedelta`.
 """
 

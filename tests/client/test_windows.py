@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import time
+import uuid
 from collections import Counter
 from typing import Any
 
@@ -448,8 +449,10 @@ async def test_registered_handlers_are_run_together(queen: Queen, queue: str) ->
 async def test_a_large_window_is_the_same_as_a_small_one(queen: Queen, queue: str) -> None:
     stream = queen.stream(queue).sources(queue, f"{queue}-b").count(600).grace_period(0)
     await stream.define()
+    await queen.queue(f"{queue}-b").config(encryption_enabled=True).create()
     for number in range(3):
-        payloads = [{"n": n, "text": "x" * 50} for n in range(100)]
+        payloads: list[Any] = [{"n": n, "text": "x" * 50} for n in range(99)]
+        payloads.append(Message({"n": 99}, trace_id=str(uuid.uuid4())))
         await queen.queue(queue).partition(f"p{number}").push(payloads)
         await queen.queue(f"{queue}-b").partition(f"p{number}").push(payloads)
     small = await queen.consumer(queue, "small").poll_window(10)

@@ -321,7 +321,9 @@ def test_the_names_of_the_other_client_work_too() -> None:
     assert built["window_duration_ms"] == 5000
     consumer: Any = NOBODY.consumer("s", "g")
     assert consumer.pollWindow.__func__ is consumer.poll_window.__func__
-    for thing in (window, stream, consumer):
+    queue: Any = NOBODY.queue("q")
+    assert queue.autoAck(False).renewLease(False)._auto_ack is False
+    for thing in (window, stream, consumer, queue):
         with pytest.raises(AttributeError, match="no_such_thing"):
             _ = thing.noSuchThing
     with pytest.raises(AttributeError, match="'Window' object has no attribute 'nothing'"):

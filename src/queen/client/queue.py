@@ -20,6 +20,7 @@ from queen.client.http import Answer, Poll
 from queen.client.messages import Popped, Pushed, Received, messages_of
 from queen.client.refusals import understood
 from queen.client.replay import Stored, replayed
+from queen.client.spelling import EitherSpelling
 from queen.client.texts import camel, instant
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ H = TypeVar("H", bound=Handler)
 DEFAULT_PARTITION = "Default"
 
 
-class QueueBuilder:
+class QueueBuilder(EitherSpelling):
     """What to do with one queue, or with all queues of a namespace and task."""
 
     # What its messages are decoded to.

@@ -1,9 +1,10 @@
 """Renewal: how a consumer keeps the lease of a window while it works.
 
 A lease is renewed at half its time, so one lost renewal still leaves time for another. Time is
-that of our own monotonic clock, counted from when we asked: the server's lease begins later and
-so ends later. When no renewal came through until then, the lease counts as lost without anyone
-having said so, and whoever works on the window is to stop.
+that of our own monotonic clock: a lease counts from when the window arrived, a renewal from when
+it was sent. When no renewal came through until the end, the lease counts as lost without anyone
+having said so, and whoever works on the window is to stop. Whether it really was is decided by
+the server, when the window is acked.
 """
 
 from __future__ import annotations
