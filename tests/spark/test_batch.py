@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -286,9 +286,32 @@ def test_a_server_that_is_not_there_is_named(read: Read, queue: str) -> None:
         read(queue=queue, url="http://127.0.0.1:9").collect()
 
 
-def test_a_refused_token_is_named(
-    start_server: Callable[..., ServerProcess], dsn: str, read: Read, queue: str
+def test_tokens_and_namespaces_are_respected(
+    start_server: Callable[..., ServerProcess],
+    dsn: str,
+    api: Api,
+    read: Read,
+    read_stream: Read,
+    queue: str,
+    checkpoint: str,
 ) -> None:
+    mine, theirs = f"{queue}-mine", f"{queue}-theirs"
+    for name in (mine, theirs):
+        wanted = {"queue": name, "namespace": name, "options": {}}
+        assert api.call("POST", "/api/v1/configure", wanted).status == 201
+        push(api, name, 1)
+    wanted = {"name": "reader", "role": "read-only", "namespaces": [mine]}
+    token = api.call("POST", "/api/v1/tokens", wanted).json["token"]
     closed = start_server("--database-url", dsn, "--auth", "tokens")
+    place = {"url": closed.url, "token": token}
+    assert read(queue=mine, **place).count() == 1
+    with pytest.raises(AnalysisException, match=f"Queue '{theirs}' not found"):
+        read(queue=theirs, **place).collect()
     with pytest.raises(AnalysisException, match="wants a good token: give one with option token"):
-        read(queue=queue, url=closed.url, token="qn_nobody").collect()  # noqa: S106
+        read(queue=mine, url=closed.url, token="qn_nobody").collect()  # noqa: S106
+    # To read needs no more than that; to be a group does.
+    frame = read_stream(queue=mine, group="report", **place)
+    query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+    with pytest.raises(StreamingQueryException, match="the token does not allow this"):
+        query.processAllAvailable()
+    query.stop()

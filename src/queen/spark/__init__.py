@@ -19,10 +19,12 @@ from queen.spark.windowed import Windowed, timed, windowed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from queen.spark.inference import Inferred
     from queen.spark.pipelines.run import Running
 
 __all__ = [
     "Windowed",
+    "infer",
     "pipeline",
     "register",
     "run_pipeline",
@@ -37,6 +39,19 @@ def register(spark: SparkSession) -> None:
     from queen.spark.datasource import QueenDataSource
 
     spark.dataSource.register(QueenDataSource)
+
+
+def infer(
+    queue: str, *, url: str | None = None, token: str | None = None, messages: int = 1000
+) -> Inferred:
+    """Propose a schema for the payloads of a queue from a sample of about so many of them.
+
+    The result has `schema`, `ddl` (the same as text), how many `messages` were looked at, and
+    what was `left_out` because it is not always of one type.
+    """
+    from queen.spark.inference import infer as look
+
+    return look(queue, url=url, token=token, messages=messages)
 
 
 def run_pipeline(name: str, spark: SparkSession, **options: Any) -> Running:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -26,8 +27,26 @@ _MICROSECOND = timedelta(microseconds=1)
 # Less than this is not worth a second task; more than the other gives a task to each.
 _SMALL_TASK_BYTES = 256 * 1024
 _LARGE_TASK_BYTES = 32 * 1024 * 1024
+_SMALL_TASK_MESSAGES = 5000
 _MOST_TASKS_PER_CORE = 16
 
+
+class _Stream(msgspec.Struct):
+    """What a reader must know of a stream."""
+
+    sourceQueues: list[str]  # noqa: N815
+    plannedUntil: datetime | None = None  # noqa: N815
+
+
+class _WindowRange(msgspec.Struct):
+    queue: str
+    partitionId: str  # noqa: N815
+    start: int = msgspec.field(name="from")
+    stop: int = msgspec.field(name="to")
+
+
+_window = msgspec.json.Decoder(list[_WindowRange])
+_stream = msgspec.json.Decoder(_Stream)
 _cut = msgspec.json.Decoder(Cut)
 _plan = msgspec.json.Decoder(Plan)
 _progress = msgspec.json.Decoder(Progress)
@@ -48,7 +67,7 @@ class Selection(NamedTuple):
 def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selection:
     """Return what the options ask for; raises `ValueError` for what they cannot mean."""
     queues = tuple(one.strip() for one in options.get("queue", "").split(",") if one.strip())
-    if not queues:
+    if not queues and not {"stream", "ranges"} & set(options):
         raise ValueError('say which queue to read: .option("queue", "orders"), or "orders,bills"')
     partitions = _names(options.get("partition", ""))
     from_offset = number(options, "startingOffset")
@@ -77,6 +96,18 @@ def _names(text: str) -> tuple[str, ...]:
             raise ValueError('option partition: a name, or a list of them as JSON: ["a", "b"]')
         return tuple(names)
     return (text,) if text else ()
+
+
+def ranges_of(text: str) -> list[Range]:
+    """Return the ranges of a leased window."""
+    try:
+        found = _window.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"option ranges: the `ranges` of a window, as JSON: {error}") from None
+    return [
+        Range(one.queue, partitionId=one.partitionId, fromOffset=one.start, toOffset=one.stop)
+        for one in found
+    ]
 
 
 def number(options: Mapping[str, str], name: str) -> int | None:
@@ -171,14 +202,40 @@ class Planner:
         chosen = self.selection
         if plan.lost and chosen.must_be_whole:
             raise HistoryGone(_loss(plan.lost, since))
-        groups = _grouped(plan, chosen.tasks)
-        made = [_task(chosen.place, group) for group in groups]
+        made = [self.task(*group) for group in _grouped(plan, chosen.tasks)]
         if sealed_us is not None:
             made = made or [SliceTask(chosen.place, [], 0)]
             made[-1].sealed_us = sealed_us
-        for task in made:
-            task.must_be_whole = chosen.must_be_whole
         return made
+
+    def task(self, *slices: Slice) -> SliceTask:
+        """Return the task that reads some slices."""
+        ranges = _joined([one for part in slices for one in part.ranges])
+        task = SliceTask(self.selection.place, ranges, sum(part.messages for part in slices))
+        task.must_be_whole = self.selection.must_be_whole
+        return task
+
+    def parts(self, ranges: list[Range]) -> list[SliceTask]:
+        """Return tasks that read ranges of offsets, as many messages each."""
+        total = sum(one.toOffset - one.fromOffset for one in ranges)
+        tasks = max(min(self.selection.tasks, total // _SMALL_TASK_MESSAGES), 1)
+        each = -(-total // tasks) or 1
+        made, part, size = [], list[Range](), 0
+        for one in _pieces(ranges, each):
+            length = one.toOffset - one.fromOffset
+            if size + length > each:
+                made.append(self.task(Slice(part, size, 0)))
+                part, size = [], 0
+            part.append(one)
+            size += length
+        return [*made, self.task(Slice(part, size, 0))] if part else made
+
+    def stream(self, name: str) -> tuple[tuple[str, ...], int | None]:
+        """Return the queues of a stream, and until when its windows are closed."""
+        path = f"/api/v1/resources/streams/{quote(name, safe='')}"
+        about = _stream.decode(self._broker.call("GET", path))
+        until = about.plannedUntil
+        return tuple(about.sourceQueues), microseconds(until) if until else None
 
 
 def _loss(queues: list[str], since: Mapping[str, int]) -> str:
@@ -206,15 +263,22 @@ def _grouped(plan: Plan, cores: int) -> list[list[Slice]]:
     return [slices[a:b] for a, b in pairwise(edges)]
 
 
-def _task(place: Place, slices: list[Slice]) -> SliceTask:
+def _pieces(ranges: list[Range], longest: int) -> Iterator[Range]:
+    for one in ranges:
+        for low in range(one.fromOffset, one.toOffset, longest):
+            high = min(low + longest, one.toOffset)
+            yield msgspec.structs.replace(one, fromOffset=low, toOffset=high)
+
+
+def _joined(parts: list[Range]) -> list[Range]:
+    """Return ranges; what ends where the next one begins is read in one go."""
     ranges: list[Range] = []
-    for one in (one for part in slices for one in part.ranges):
-        # What ends where the next one begins is read in one go.
+    for one in parts:
         if ranges and _follows(ranges[-1], one):
-            ranges[-1].end, ranges[-1].toOffset = one.end, one.toOffset
+            ranges[-1] = msgspec.structs.replace(ranges[-1], end=one.end, toOffset=one.toOffset)
         else:
             ranges.append(one)
-    return SliceTask(place, ranges, sum(part.messages for part in slices))
+    return ranges
 
 
 def _follows(one: Range, other: Range) -> bool:
