@@ -77,6 +77,7 @@ class Broker:
         try:
             read = response.read()
         except _BROKEN as error:
+            _hang_up(response)
             raise Unreachable(f"the connection was lost in an answer: {error}") from None
         self._give_back(response)
         return read
@@ -86,12 +87,19 @@ class Broker:
     ) -> Iterator[bytes]:
         """Yield the body of an answer as it arrives; a broken one raises `Unreachable`."""
         response = self._open(method, path, body, content_type)
+        is_whole = False
         try:
             while part := response.read1(_PART_BYTES):
                 yield part
+            is_whole = True
         except _BROKEN as error:
             raise Unreachable(f"the connection was lost in an answer: {error}") from None
-        self._give_back(response)
+        finally:
+            # Also when nobody wants the rest.
+            if is_whole:
+                self._give_back(response)
+            else:
+                _hang_up(response)
 
     # ---- one request ----
 
@@ -127,7 +135,7 @@ class Broker:
 
     def _give_back(self, response: _Response) -> None:
         if response.will_close or not response.isclosed():
-            response.connection.close()
+            _hang_up(response)
         else:
             _idle.setdefault((os.getpid(), response.url), []).append(response.connection)
 
@@ -154,6 +162,11 @@ class _Response(http.client.HTTPResponse):
 
     connection: http.client.HTTPConnection
     url: str
+
+
+def _hang_up(response: _Response) -> None:
+    response.close()
+    response.connection.close()
 
 
 def _connection(url: str) -> http.client.HTTPConnection:
