@@ -218,6 +218,18 @@ def test_ids_that_are_said_to_be_new_are_not_compared(api: Api, sink: Sink, queu
     assert numbers(api, queue) == [0, 1, 0, 1]
 
 
+def test_chosen_ids_and_made_ones_go_together(api: Api, sink: Sink, queue: str) -> None:
+    """As when a column of transaction ids is null here and there."""
+    api.push_frames(frame(queue, range(1)))
+    sink.stage(frame(queue, range(10, 13)), part=0, unique="true")
+    sink.stage(frame(queue, range(3)), part=1)
+    sink.stage(frame(queue, range(3, 5)), part=2)
+    assert sink.commit((0, 8)).json["duplicates"] == 1
+    assert numbers(api, queue) == [0, 10, 11, 12, 1, 2, 3, 4]
+    (message,) = api.messages(queue, "p", consumerGroup="by-id")
+    assert api.ack(message).status == 200
+
+
 def test_a_queue_without_dedup_takes_everything(api: Api, sink: Sink, queue: str) -> None:
     api.configure(queue, dedup="off")
     api.push_frames(frame(queue, range(2)))

@@ -10,11 +10,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -30,8 +28,10 @@ class Copy(NamedTuple):
     folder: str
     checkpoint: str
     name: str | None = None
-    # The first attempt of a task fails once this file exists, after it has sent some of its rows.
+    # A task that comes to the row `fails_at` while this file exists waits until it is gone, and
+    # fails then.
     fails: str | None = None
+    fails_at: int = 0
     # A task waits as long as this file exists.
     waits: str | None = None
     # Bytes added to each row.
@@ -40,10 +40,11 @@ class Copy(NamedTuple):
 
     def start(self, spark: SparkSession, *, available_now: bool = True) -> StreamingQuery:
         rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(self.folder)
+        if self.fails or self.waits:
+            trouble = f.udf(_Trouble(self.fails, self.fails_at, self.waits), "long", useArrow=False)
+            rows = rows.withColumn("n", trouble("n"))
         data = f.struct("n", f.repeat(f.lit("x"), self.padding).alias("padding"))
         df = rows.select(data.alias("data"), f.col("lane").alias("partition"))
-        if self.fails or self.waits:
-            df = df.mapInArrow(_Trouble(self.fails, self.waits), df.schema)
         writer = df.writeStream.format("queen").option("checkpointLocation", self.checkpoint)
         writer = writer.option("url", self.url).option("queue", self.queue)
         writer = writer.option("retrySeconds", self.retry_s)
@@ -88,17 +89,23 @@ class Copy(NamedTuple):
 class _Trouble:
     """Runs in tasks: fails once, or waits."""
 
-    def __init__(self, fails: str | None, waits: str | None) -> None:
+    def __init__(self, fails: str | None, fails_at: int, waits: str | None) -> None:
         self._fails = fails
+        self._fails_at = fails_at
         self._waits = waits
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
-        if self._fails is not None and Path(self._fails).exists():
-            Path(self._fails).unlink()
+    def __call__(self, n: int) -> int:
+        if self._fails is not None and n == self._fails_at and Path(self._fails).exists():
+            _until_gone(self._fails)
             raise RuntimeError("a task fails, as it was asked to")
-        while self._waits is not None and Path(self._waits).exists():
-            time.sleep(0.05)
+        if self._waits is not None:
+            _until_gone(self._waits)
+        return n
+
+
+def _until_gone(path: str) -> None:
+    while Path(path).exists():
+        time.sleep(0.02)
 
 
 def main(arguments: dict[str, Any]) -> None:

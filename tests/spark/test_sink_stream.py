@@ -183,14 +183,19 @@ def drive(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
         yield start
 
 
-async def parts_of(connection: asyncpg.Connection, query: str) -> int:
-    count: int = await connection.fetchval(
-        "select count(*) from queen.sink_parts where query = $1", query
+async def staged(connection: asyncpg.Connection, query: str) -> list[int]:
+    """Return how much each attempt of a task has staged, the least first."""
+    rows = await connection.fetch(
+        """
+        select sum(messages)::integer from queen.sink_parts where query = $1
+        group by task, attempt order by 1
+        """,
+        query,
     )
-    return count
+    return [row[0] for row in rows]
 
 
-async def test_f56_b_a_driver_killed_between_staging_and_commit_publishes_nothing_of_it(
+async def test_f56_b_f57_a_driver_killed_between_staging_and_commit_publishes_nothing_of_it(
     spark: SparkSession,
     api: Api,
     copy: Copy,
@@ -199,22 +204,24 @@ async def test_f56_b_a_driver_killed_between_staging_and_commit_publishes_nothin
     connection: asyncpg.Connection,
     drive: Callable[..., Driver],
 ) -> None:
-    """The queue is too small: batch 1 is staged, with an orphan of a task that failed and was
-    repeated, and cannot be committed. There the driver is killed."""
+    """A task fails after it has staged something, and is repeated. The queue is too small, so
+    its batch is staged and cannot be committed. There the driver is killed."""
     fails = tmp_path / "fails"
-    copy = copy._replace(fails=str(fails), padding=40_000)
     api.configure(copy.queue, maxSize=1000)
     copy.add(0, range(30))
-    driver = drive(copy, master="local[2,3]")
-    driver.until(lambda: copy.log("commits", 0).exists())
-    fails.touch()
     copy.add(1, range(30, 1230))
-    parts = 0
-    while parts < 12:
+    fails.touch()
+    driver = drive(
+        copy._replace(fails=str(fails), fails_at=1229, padding=40_000), master="local[2,3]"
+    )
+    driver.until(lambda: copy.log("commits", 0).exists())
+    while not await staged(connection, copy.query_id):
         driver.until(lambda: copy.log("offsets", 1).exists())
-        parts = await parts_of(connection, copy.query_id)
-    driver.until(lambda: not fails.exists())
+    fails.unlink()
+    while (await staged(connection, copy.query_id))[-1] < 1200:
+        driver.until(lambda: copy.log("offsets", 1).exists())
     driver.kill()
+    assert len(await staged(connection, copy.query_id)) == 2
     assert stored(api, copy.queue) == once(30)
     assert not copy.log("commits", 1).exists()
     api.configure(copy.queue, maxSize=0)
@@ -222,7 +229,7 @@ async def test_f56_b_a_driver_killed_between_staging_and_commit_publishes_nothin
     assert stored(api, copy.queue) == once(1230)
     broker = await Broker.start(dsn)
     try:
-        while await parts_of(connection, copy.query_id):
+        while await staged(connection, copy.query_id):
             await broker.jobs.run_once(JOB)
     finally:
         await broker.stop()

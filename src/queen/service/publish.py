@@ -353,7 +353,7 @@ class Publisher:
             if row.head < min(head, partition.head):
                 self._catalog.went_back(partition, row.head)
             partition.saw_head(row.head + target.messages - again)
-            if target.messages > _MANY_MESSAGES:
+            if target.compared and target.messages > _MANY_MESSAGES:
                 partition.known = None
             self._activity.published(partition.queue, target.messages - again, target.bytes, again)
         if rows:

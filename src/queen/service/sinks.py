@@ -119,7 +119,7 @@ class Sinks:
             [append.partition for append in appends],
             [len(append) for append in appends],
             codecs,
-            [append.hash().tobytes() for append in appends],
+            [None if unique else append.hash().tobytes() for append in appends],
             bodies,
         )
         return sum(map(len, appends))

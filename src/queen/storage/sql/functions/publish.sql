@@ -19,14 +19,19 @@ create or replace function queen.publish(
 ) returns table (outcome smallint, head bigint, created_at timestamptz, unseen bytea)
 language plpgsql
 set search_path = queen, pg_temp
--- Each staged row is found by its key, whatever the planner believes of tables it has not
--- counted yet.
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+-- Changed below, and put back by these.
+set enable_seqscan = on
+set enable_hashjoin = on
+set enable_mergejoin = on
 as $$
 #variable_conflict use_column
 declare
+    v_part bigint[];
+    v_position integer[];
+    v_count integer[];
+    v_lane integer[];
+    v_before bigint[];
+    v_totals bigint[];
     v_queue integer[];
     v_head bigint[];
     v_at timestamptz[];
@@ -39,6 +44,28 @@ declare
     v_suspects boolean := false;
     i integer;
 begin
+    -- What goes where is known before anything is locked.
+    select array_agg(w.part_id), array_agg(w.position), array_agg(w.messages),
+           array_agg(w.lane), array_agg(w.upto - w.messages)
+      into v_part, v_position, v_count, v_lane, v_before
+      from (
+        select c.part_id, c.position, c.messages, l.lane::integer,
+               sum(c.messages) over (partition by l.lane order by o.n, c.position) as upto
+          from unnest(p_parts) with ordinality o (part_id, n)
+          join sink_pieces c on c.part_id = o.part_id
+          join unnest(p_ids) with ordinality l (id, lane) on l.id = c.partition_id
+      ) w;
+    select array_agg(coalesce(w.n, 0) order by l.lane) into v_totals
+      from generate_subscripts(p_ids, 1) l (lane)
+      left join (
+        select lane, sum(n) as n from unnest(v_lane, v_count) u (lane, n) group by lane
+      ) w on w.lane = l.lane;
+
+    -- Each row is found by its key, whatever the planner believes of tables that nobody has
+    -- counted yet.
+    perform set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+            set_config('enable_mergejoin', 'off', true);
+
     -- In a statement of its own; see `queen.append`.
     perform pg_advisory_xact_lock_shared(7001, q) from unnest(p_queues) q;
 
@@ -93,29 +120,16 @@ begin
 
     -- A value that lies outside its row stays where it is as long as nobody changes it.
     update segments s
-       set partition_id = w.id, base_offset = w.base, end_offset = w.base + w.messages,
-           created_at = w.at, queue_id = w.queue_id,
-           hashes = case when w.off then null else s.hashes end
-      from (
-        select c.part_id, c.position, c.messages, l.id, l.at, l.queue_id, l.off,
-               l.head - c.messages + sum(c.messages) over (
-                   partition by l.id order by o.n, c.position) as base
-          from unnest(p_parts) with ordinality o (part_id, n)
-          join sink_pieces c on c.part_id = o.part_id
-          join unnest(p_ids, v_head, v_at, v_queue, p_off) l (id, head, at, queue_id, off)
-            on l.id = c.partition_id
-      ) w
-     where s.partition_id = -w.part_id and s.base_offset = w.position;
+       set partition_id = p_ids[w.lane], base_offset = v_head[w.lane] + w.before,
+           end_offset = v_head[w.lane] + w.before + w.n, created_at = v_at[w.lane],
+           queue_id = v_queue[w.lane], hashes = case when p_off[w.lane] then null else s.hashes end
+      from unnest(v_part, v_position, v_count, v_lane, v_before) w (part, position, n, lane, before)
+     where s.partition_id = -w.part and s.base_offset = w.position;
 
     update partitions p
-       set head = p.head + w.n, head_at = w.at
-      from (
-        select l.id, l.at, sum(c.messages) as n
-          from sink_pieces c
-          join unnest(p_ids, v_at) l (id, at) on l.id = c.partition_id
-         where c.part_id = any (p_parts) group by l.id, l.at
-      ) w
-     where p.id = w.id;
+       set head = w.head + w.n, head_at = w.at
+      from unnest(p_ids, v_head, v_totals, v_at) w (id, head, n, at)
+     where p.id = w.id and w.n > 0;
 
     if true = any (p_forever) then
         insert into dedup_index (partition_id, hash, message_offset)
@@ -123,7 +137,7 @@ begin
           from unnest(p_ids, v_head, p_forever) l (id, head, forever)
           join segments s on s.partition_id = l.id and s.base_offset >= l.head
          cross join lateral generate_series(0, length(s.hashes) / 8 - 1) g
-         where l.forever;
+         where l.forever and s.hashes is not null;
     end if;
 
     delete from sink_pieces where part_id = any (p_parts);

@@ -36,7 +36,8 @@ create table queen.sink_parts (
     attempt bigint not null,
     part integer not null,
     messages bigint not null,
-    -- Whether transaction ids must be compared with what is stored.
+    -- Whether transaction ids must be compared with what is stored. Ids that the sink has made
+    -- are new and will not come again: their segments have no hashes.
     compared boolean not null,
     staged_at timestamptz not null default clock_timestamp(),
     unique (query, batch, run, task, attempt, part)
@@ -64,3 +65,5 @@ create table queen.sink_pieces (
     autovacuum_vacuum_insert_threshold = -1,
     vacuum_truncate = off
 );
+
+create index sink_pieces_by_partition on queen.sink_pieces (partition_id, part_id);

@@ -42,7 +42,7 @@ select c.partition_id, s.hashes
 from unnest($1::bigint[]) with ordinality o (part_id, n)
 join queen.sink_pieces c on c.part_id = o.part_id
 join queen.segments s on s.partition_id = -c.part_id and s.base_offset = c.position
-where c.partition_id = any ($2::bigint[])
+where c.partition_id = any ($2::bigint[]) and s.hashes is not null
 order by c.partition_id, o.n, c.position
 
 -- name: staged_pieces :many
