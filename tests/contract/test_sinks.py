@@ -457,3 +457,18 @@ async def test_a_query_that_publishes_once_is_forgotten_after_a_week(
         await broker.stop()
     assert once.commit().status == 404
     assert kept.commit().json["status"] == "committed"
+
+
+@pytest.mark.parametrize("count", [1, 32, 33, 9000])
+async def test_hashes_that_both_have_are_found_whichever_side_is_short(
+    connection: asyncpg.Connection, count: int
+) -> None:
+    many = bytes(range(256)) * 300 + b"the last"
+    share = "select queen.share_a_hash($1, $2)"
+    for hashes, shared in (
+        (b"no hash." * count, False),
+        (b"no hash." * (count - 1) + b"the last", True),
+    ):
+        assert await connection.fetchval(share, hashes, many) is shared
+        assert await connection.fetchval(share, many, hashes) is shared
+    assert await connection.fetchval(share, None, many) is False

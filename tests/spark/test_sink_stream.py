@@ -157,7 +157,7 @@ class Driver:
                 start_new_session=True,
             )
 
-    def until(self, happened: Callable[[], bool], timeout_s: float = 120) -> None:
+    def until(self, happened: Callable[[], bool], timeout_s: float = 240) -> None:
         deadline = time.monotonic() + timeout_s
         while not happened():
             assert self._process.poll() is None, self._log.read_text()[-3000:]
@@ -195,6 +195,7 @@ async def staged(connection: asyncpg.Connection, query: str) -> list[int]:
     return [row[0] for row in rows]
 
 
+@pytest.mark.timeout(400)
 async def test_f56_b_f57_a_driver_killed_between_staging_and_commit_publishes_nothing_of_it(
     spark: SparkSession,
     api: Api,
