@@ -279,6 +279,9 @@ def _joined(parts: list[Range]) -> list[Range]:
         else:
             ranges.append(one)
     return ranges
+            # A copy: a query that reads a queue twice makes tasks of one plan twice.
+            ranges.append(msgspec.structs.replace(one))
+    return SliceTask(place, ranges, sum(part.messages for part in slices))
 
 
 def _follows(one: Range, other: Range) -> bool:
