@@ -33,6 +33,7 @@ from queen.server.routes.seek import SeekRoutes
 from queen.server.routes.sinks import SinkRoutes
 from queen.server.routes.status import StatusRoutes
 from queen.server.routes.streamlists import StreamListRoutes
+from queen.server.routes.streamranges import StreamRangeRoutes
 from queen.server.routes.streams import StreamRoutes
 from queen.server.routes.traces import TraceRoutes
 from queen.server.routes.transaction import TransactionRoutes
@@ -57,6 +58,7 @@ _RESOURCES = (
     SeekRoutes,
     StreamRoutes,
     StreamListRoutes,
+    StreamRangeRoutes,
     TraceRoutes,
     PipelineRoutes,
     MaintenanceRoutes,

@@ -181,7 +181,9 @@ class Broker:
     def _cut_windows(self) -> None:
         """Streams: what is written, in windows."""
         self.planner = Planner(self.database, self._windows_planned)
-        self.work = Work(self.database, self.transactor, self.signals.windows_planned)
+        self.work = Work(
+            self.database, self.transactor, self.publisher, self.signals.windows_planned
+        )
         self.signals.on_windows = self.work.look
         self.streams = Definitions(self.database, self.catalog, self.planner.wake)
         self.content = Content(self.database, self.catalog, self.vault, self.fetcher)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +37,9 @@ _PAGE_MESSAGES = 500_000
 # Past this, the next append had better load what was written before it takes the lock.
 _MANY_MESSAGES = 10_000
 _MISSING = 2
+
+# What else is decided in the transaction that publishes; raises to undo all of it.
+Decision = Callable[[Transaction], Awaitable[None]]
 
 
 class Published(NamedTuple):
@@ -114,8 +117,8 @@ class Publisher:
         self._maintenance = maintenance
         self._committed = committed
 
-    async def publish(self, batch: Batch) -> Published:
-        """Publish a batch, or find that it is published."""
+    async def publish(self, batch: Batch, decide: Decision | None = None) -> Published:
+        """Publish a batch, or find that it is published; then nothing else is decided."""
         self._maintenance.check_push()
         doubted: set[int] = set()
         for _ in range(MAX_ROUNDS):
@@ -137,7 +140,7 @@ class Publisher:
             await self._screen(work)
             await self._check_room(work)
             try:
-                return await self._commit(work)
+                return await self._commit(work, decide)
             except _Doubt as doubt:
                 await self._learn(work, doubt.rows)
         raise Unavailable("too many servers write the same transaction ids at once")
@@ -286,7 +289,7 @@ class Publisher:
             if messages > left:
                 raise QueueFull(queue.name, queue.options.max_size, left)
 
-    async def _commit(self, work: _Work) -> Published:
+    async def _commit(self, work: _Work, decide: Decision | None) -> Published:
         batch = work.batch
         messages = sum(one.messages for one in batch.stages) - work.duplicates
         async with self._database.transaction() as transaction:
@@ -300,6 +303,8 @@ class Publisher:
                 await self._shorten(transaction, place, append)
             heads = await self._move(transaction, work) if work.targets else []
             await transaction.execute("record_batch", batch.query, batch.number, messages)
+            if decide is not None:
+                await decide(transaction)
         self._tell(work, heads)
         return Published(True, messages, work.duplicates)
 

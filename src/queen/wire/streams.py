@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from queen.core.streams import StreamDefinition, WindowType
 from queen.wire.requests import PushItem
+from queen.wire.sinks import CommitSink
 
 _Name = Annotated[str, Meta(min_length=1)]
 
@@ -112,6 +113,12 @@ class MessagesPage(msgspec.Struct):
     next: str | None
 
 
+class StagedResults(CommitSink, kw_only=True):
+    """A batch of a sink: what many tasks have staged, and one ack publishes."""
+
+    query: _Name
+
+
 class AckRequest(msgspec.Struct):
     leaseId: _Name
     windowId: str | None = None
@@ -121,6 +128,8 @@ class AckRequest(msgspec.Struct):
     release: bool = False
     # Items as for a push; stored together with the ack or not at all.
     push: list[PushItem] = []
+    # Instead: a batch that was staged under /api/v1/sink; published together with the ack.
+    sink: StagedResults | None = None
 
 
 class AckAnswer(msgspec.Struct):
@@ -147,6 +156,24 @@ class SeekRequest(msgspec.Struct):
 
 class SeekAnswer(msgspec.Struct):
     success: bool
+
+
+class WindowRanges(msgspec.Struct, rename="camel"):
+    """Where the messages of a window lie."""
+
+    id: str
+    key: str
+    start: str
+    end: str
+    messages: int
+    bytes: int
+    ranges: list[Range]
+
+
+class WindowRangesPage(msgspec.Struct):
+    windows: list[WindowRanges]
+    # What `after` of the next page is; null on the last.
+    next: str | None
 
 
 class StreamRow(msgspec.Struct, rename="camel"):

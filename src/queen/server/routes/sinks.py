@@ -165,22 +165,26 @@ class SinkRoutes:
 
     async def _batch(self, request: Request) -> Batch:
         (query,) = request.params
-        check_name("query", query)
-        sent = decoded(_commit, request.body)
-        check_name("run", sent.run)
-        named = {(one.task, one.attempt) for one in sent.stages}
-        if len({task for task, _ in named}) < len(sent.stages):
-            raise BadRequest("a task is named twice among the stages")
-        stages = [Named(one.task, one.attempt, one.messages) for one in sent.stages]
-        batch = Batch(query, sent.epoch, sent.run, sent.batch, stages)
-        await self._broker.sinks.check(query, sent.epoch, listed(request.caller.namespaces))
-        await self._check_sight(request.caller, batch)
-        return batch
+        return await batch_of(self._broker, request.caller, query, decoded(_commit, request.body))
 
-    async def _check_sight(self, caller: Caller, batch: Batch) -> None:
-        """Raise when a stage holds messages for queues that the caller may not see."""
-        if caller.namespaces is None:
-            return
-        queues = await self._broker.sinks.queues(batch)
-        for name in await hidden_queues(self._broker, caller, queues):
-            raise NotFound(f"Queue {name!r} not found")
+
+async def batch_of(broker: Broker, caller: Caller, query: str, sent: CommitSink) -> Batch:
+    """Return a batch that the caller may publish."""
+    check_name("query", query)
+    check_name("run", sent.run)
+    if len({one.task for one in sent.stages}) < len(sent.stages):
+        raise BadRequest("a task is named twice among the stages")
+    stages = [Named(one.task, one.attempt, one.messages) for one in sent.stages]
+    batch = Batch(query, sent.epoch, sent.run, sent.batch, stages)
+    await broker.sinks.check(query, sent.epoch, listed(caller.namespaces))
+    await _check_sight(broker, caller, batch)
+    return batch
+
+
+async def _check_sight(broker: Broker, caller: Caller, batch: Batch) -> None:
+    """Raise when a stage holds messages for queues that the caller may not see."""
+    if caller.namespaces is None:
+        return
+    queues = await broker.sinks.queues(batch)
+    for name in await hidden_queues(broker, caller, queues):
+        raise NotFound(f"Queue {name!r} not found")

@@ -17,6 +17,7 @@ from queen.server.http import EMPTY, Query, Request, Response, check_name
 from queen.server.paging import limit_of, limit_param
 from queen.server.routes.fetch import stream_frames
 from queen.server.routes.pop import parse_time
+from queen.server.routes.sinks import batch_of
 from queen.server.routes.transaction import plan_pushes, pushed_items
 from queen.server.routing import Doc, Other, Param, Route
 from queen.server.sight import queue_for
@@ -80,8 +81,9 @@ _ACK = Doc(
     """\
 With `success` false it is tried again after a pause, and set aside after the last retry; with
 `release` too it comes again at once and nothing is counted, for nobody is at fault. What is in
-`push` is stored in the same transaction as the ack: both or neither. A lease that has ended is
-a 409 and nothing is done; the same ack twice is answered like the first.""",
+`push`, or was staged in the `sink` that is named, is stored in the same transaction as the ack:
+both or neither. A lease that has ended is a 409 and nothing is done; the same ack twice is
+answered like the first.""",
     body=wire.AckRequest,
     answers={200: wire.AckAnswer},
     example={"leaseId": _LEASE, "success": True},
@@ -221,7 +223,7 @@ class StreamRoutes:
 
     async def messages(self, request: Request) -> Response | None:
         query = Query(request.query)
-        row = await self._leased(request.caller, query.text("leaseId"))
+        row = await leased(self._broker, request.caller, query.text("leaseId"))
         spans = spans_of(row)
         if CONTENT_TYPE.encode() in request.headers.get(b"accept", b""):
             await stream_frames(request, self._broker.content.frames(spans))
@@ -234,15 +236,6 @@ class StreamRoutes:
         body = b'{"messages":[' + b",".join(parts) + b'],"next":' + following + b"}"
         return Response(200, body)
 
-    async def _leased(self, caller: Caller, text: str) -> Record:
-        lease = _lease(text)
-        rows = await self._broker.database.fetch(
-            "leased_window", lease.group_id, lease.window_id, lease.id
-        )
-        if not rows or not caller.sees(rows[0]["namespace"]):
-            raise LeaseLost("Invalid or expired lease")
-        return rows[0]
-
     # ---- settle ----
 
     async def ack(self, request: Request) -> Response:
@@ -250,10 +243,16 @@ class StreamRoutes:
         lease = _lease(wanted.leaseId)
         owner = await self._owner(request.caller, lease)
         items = wanted.push
-        if items and not wanted.success:
-            raise BadRequest("push goes with success only; nothing was done")
+        if (items or wanted.sink) and not wanted.success:
+            raise BadRequest("results go with success only; nothing was done")
+        if items and wanted.sink:
+            raise BadRequest("results are pushed or staged, not both; nothing was done")
         if wanted.release:
             return await self._release(owner, lease, wanted)
+        batch = None
+        if wanted.sink is not None:
+            sink = wanted.sink
+            batch = await batch_of(self._broker, request.caller, sink.query, sink)
         planned, later = await plan_pushes(self._broker, request.caller, items)
         first = await self._broker.work.settle(
             owner,
@@ -262,6 +261,7 @@ class StreamRoutes:
             error=wanted.error,
             appends=[one.append for one in planned],
             scheduled=[one.message for one in later],
+            batch=batch,
         )
         pushed = pushed_items(planned, later, [(0, item) for item in items]) if first else {}
         answer = wire.AckAnswer(True, wanted.success, pushed.get(0, []))
@@ -311,6 +311,15 @@ class StreamRoutes:
         if text in ("now", "end"):
             return await self._broker.now()
         return max(parse_time("timestamp", text), datetime(1970, 1, 1, tzinfo=UTC))
+
+
+async def leased(broker: Broker, caller: Caller, text: str) -> Record:
+    """Return the window of a lease that lives and is the caller's."""
+    lease = _lease(text)
+    rows = await broker.database.fetch("leased_window", lease.group_id, lease.window_id, lease.id)
+    if not rows or not caller.sees(rows[0]["namespace"]):
+        raise LeaseLost("Invalid or expired lease")
+    return rows[0]
 
 
 async def stream_for(broker: Broker, caller: Caller, name: str) -> Stream:

@@ -20,6 +20,8 @@ import msgspec
 from queen.core.streams import StreamDefinition
 from queen.errors import LeaseLost, NotFound
 from queen.service.append import Append
+from queen.service.publish import Publisher
+from queen.service.sinks import Batch
 from queen.service.staging import Scheduled
 from queen.service.streams.content import Span
 from queen.service.streams.definitions import Stream
@@ -84,10 +86,15 @@ class _AlreadyDone(Abandoned):
 
 class Work:
     def __init__(
-        self, database: Database, transactor: Transactor, told: Callable[[int], None]
+        self,
+        database: Database,
+        transactor: Transactor,
+        publisher: Publisher,
+        told: Callable[[int], None],
     ) -> None:
         self._database = database
         self._transactor = transactor
+        self._publisher = publisher
         # Tells other servers that a stream has something to look at.
         self._told = told
         # Who waits for windows of a stream, in order of arrival.
@@ -222,8 +229,9 @@ class Work:
         error: str | None,
         appends: list[Append],
         scheduled: list[Scheduled],
+        batch: Batch | None = None,
     ) -> bool:
-        """Ack or nack a window, with what is pushed, or raise and change nothing.
+        """Ack or nack a window, with what is pushed or staged, or raise and change nothing.
 
         Returns false when the same lease had settled the window before.
         """
@@ -238,7 +246,8 @@ class Work:
         try:
             if appends or scheduled:
                 await self._transactor.run(appends, scheduled, [], [], decide)
-            else:
+            elif batch is None or not (await self._publisher.publish(batch, decide)).is_new:
+                # A batch that is published already was so with this ack, or without any.
                 _check(await self._database.fetchval("settle_window", *decision))
         except _AlreadyDone:
             return False

@@ -193,7 +193,7 @@ select * from queen.claim_window($1, $2, $3, $4, $5)
 -- name: leased_window :one
 -- The window that a live lease holds, and whose it is.
 select w.id, w.key, w.starts_at, w.ends_at, w.partitions, w.from_offsets, w.to_offsets,
-       s.name as stream, s.namespace, g.name as group_name
+       w.messages, w.bytes, s.name as stream, s.namespace, g.name as group_name
 from queen.stream_work k
 join queen.stream_groups g on g.id = k.group_id
 join queen.streams s on s.id = g.stream_id
@@ -391,6 +391,22 @@ select w.id, w.key, w.starts_at, w.ends_at, w.messages, w.bytes
 from queen.stream_windows w
 where w.stream_id = $1 and ($2::text is null or w.key = $2)
 order by w.id desc limit $3 offset $4
+
+-- name: window_ranges :many
+-- Whole windows of a stream between two times and where their messages lie, by their ends; with
+-- a group, those that it has finished.
+select w.id, w.key, w.starts_at, w.ends_at, w.messages, w.bytes,
+       w.partitions, w.from_offsets, w.to_offsets
+from queen.stream_windows w
+where w.stream_id = $1 and w.starts_at >= $2 and w.ends_at > $2 and w.ends_at <= $3
+  and w.ends_at >= $4 and (w.ends_at, w.id) > ($4, $5)
+  and ($6::integer is null or exists (
+    select 1 from queen.stream_groups g
+    left join queen.stream_work k on k.group_id = g.id and k.window_id = w.id
+    where g.id = $6 and w.ends_at > g.starts_at and w.id <= g.frontier
+      and (k.state = 2 or (k.state is null and not exists (
+        select 1 from queen.stream_dead d where d.group_id = g.id and d.window_id = w.id)))))
+order by w.ends_at, w.id limit $7
 
 -- name: group_windows :many
 -- The same with what a group has done about them, the oldest unfinished first when a state is
