@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from queen.spark.broker import Place
 from queen.spark.planning import Planner, Selection
 from queen.spark.slices import SliceTask
@@ -12,7 +14,7 @@ def test_tasks_can_be_made_of_one_plan_twice() -> None:
     """A query with two branches reads its queues twice: late messages go a way of their own."""
     lane = "00000000-0000-8007-bfff-ffffffffffff"
     points = [Point(at, lane, 0) for at in range(5)]
-    ranges = [Range("orders", start, end) for start, end in zip(points, points[1:], strict=False)]
+    ranges = [Range("orders", start, end) for start, end in pairwise(points)]
     plan = Plan([], 5, 4, 400, [Slice([one], 1, 100) for one in ranges])
     planner = Planner(Selection(Place(("http://127.0.0.1:1",)), ("orders",)))
 

@@ -271,7 +271,10 @@ def _pieces(ranges: list[Range], longest: int) -> Iterator[Range]:
 
 
 def _joined(parts: list[Range]) -> list[Range]:
-    """Return ranges; what ends where the next one begins is read in one go."""
+    """Return ranges; what ends where the next one begins is read in one go.
+
+    The plan itself stays as it is: a query that reads a queue twice makes its tasks twice.
+    """
     ranges: list[Range] = []
     for one in parts:
         if ranges and _follows(ranges[-1], one):
@@ -279,9 +282,6 @@ def _joined(parts: list[Range]) -> list[Range]:
         else:
             ranges.append(one)
     return ranges
-            # A copy: a query that reads a queue twice makes tasks of one plan twice.
-            ranges.append(msgspec.structs.replace(one))
-    return SliceTask(place, ranges, sum(part.messages for part in slices))
 
 
 def _follows(one: Range, other: Range) -> bool:
