@@ -38,7 +38,7 @@ class Streams:
         ]
         assert self.api.push(*items).status == 201
 
-    def poll(self, name: str = "s", group: str = "g", timeout: int = 5000, **more: Any) -> Any:
+    def poll(self, name: str = "s", group: str = "g", timeout: int = 20_000, **more: Any) -> Any:
         body = {"streamName": self.prefix + name, "consumerGroup": group, "timeout": timeout}
         answer = self.api.call("POST", "/api/v1/stream/poll", {**body, **more})
         assert answer.status in (200, 204), answer.json
@@ -93,9 +93,8 @@ def test_a_window_holds_what_was_written_in_its_time(streams: Streams) -> None:
 
 
 def test_the_same_partition_name_in_two_queues_is_one_key(streams: Streams) -> None:
-    streams.define("s", "a", "b", partitioned=True, window_duration_ms=60_000_000)
-    streams.define("s", "a", "b", partitioned=True, window_duration_ms=1000)
-    _start_of_a_window(1.0)
+    streams.define("s", "a", "b", partitioned=True, window_duration_ms=3000)
+    _start_of_a_window(3.0)
     streams.push("a", "a1", partition="k1")
     streams.push("b", "b1", partition="k1")
     streams.push("b", "b2", partition="k2")
@@ -123,7 +122,7 @@ def test_a_window_is_given_back_without_fault(streams: Streams) -> None:
 
 
 def test_a_repeated_ack_is_answered_and_a_stale_one_refused(streams: Streams) -> None:
-    streams.define(window_lease_timeout_ms=300)
+    streams.define(window_lease_timeout_ms=2000)
     streams.push("q", 1)
     window = streams.poll()
     assert streams.ack(window).status == 200
@@ -158,7 +157,7 @@ def test_a_failing_window_is_retried_set_aside_and_can_be_retried(streams: Strea
 
 
 def test_results_are_pushed_with_the_ack_or_not_at_all(streams: Streams) -> None:
-    streams.define(window_lease_timeout_ms=300)
+    streams.define(window_lease_timeout_ms=2000)
     streams.push("q", 1)
     stale = streams.poll()
     window = streams.poll()
@@ -199,9 +198,9 @@ def test_count_windows_close_when_they_are_full(streams: Streams) -> None:
 
 
 def test_a_session_ends_after_its_gap(streams: Streams) -> None:
-    streams.define(window_type="session", window_gap_ms=700, partitioned=True)
+    streams.define(window_type="session", window_gap_ms=2000, partitioned=True)
     streams.push("q", 1, partition="a")
-    time.sleep(0.2)
+    time.sleep(0.1)
     streams.push("q", 2, partition="a")
     streams.push("q", 9, partition="b")
     found = {window["key"]: values(window) for window in streams.drain(3)}
@@ -239,12 +238,12 @@ def test_order_per_key_and_several_in_flight(streams: Streams) -> None:
     first = streams.poll()
     assert streams.poll(timeout=0) is None
     assert streams.ack(first).status == 200
-    assert streams.poll(timeout=0)["start"] > first["start"]
+    assert streams.poll()["start"] > first["start"]
     one, two = streams.poll("wide"), streams.poll("wide")
     assert (values(one), values(two)) == ([0], [1])
     assert streams.poll("wide", timeout=0) is None
     assert streams.ack(two).status == 200
-    assert values(streams.poll("wide", timeout=0)) == [2]
+    assert values(streams.poll("wide")) == [2]
 
 
 def test_a_change_of_the_cut_is_refused_unless_it_is_meant(streams: Streams) -> None:
@@ -308,11 +307,11 @@ def test_lists_and_explanations(streams: Streams) -> None:
     streams.define(partitioned=True, window_duration_ms=300, window_lease_timeout_ms=60_000)
     streams.push("q", 1, partition="a")
     window = streams.poll(consumer="worker-1")
-    time.sleep(0.4)
     streams.push("q", 2, partition="a")
-    time.sleep(0.7)
-    assert streams.poll(timeout=0) is None
-    reasons = streams.get("/explain?group=g")["keys"]
+    reasons: list[Any] = []
+    while len(reasons) < 2:
+        assert streams.poll(timeout=100) is None
+        reasons = streams.get("/explain?group=g")["keys"]
     assert [(one["state"], one["why"]) for one in reasons] == [
         ("leased", "held by worker-1"),
         ("waiting", "waits until earlier windows of its key are done"),
