@@ -31,6 +31,7 @@ _PATH = "/api/v1/fetch/slice"
 _PARTS_AHEAD = 8
 # How often a slice is taken up again without anything new having come.
 _TRIES = 5
+_NO_END = 2**62
 
 _ranges = msgspec.json.Decoder(list[Range])
 
@@ -82,22 +83,19 @@ _Part = list[tuple[int, "Piece"]]
 
 def _fetched(broker: Broker, ranges: list[Range]) -> Iterator[_Part]:
     """Yield what arrives; a connection that was lost is made again."""
+    course = _Course(ranges)
     failures = 0
     while ranges:
         try:
             for frames in _frames(broker, ranges):
-                part = []
-                for frame in frames:
-                    ranges = _from(ranges, frame)
-                    part.append(_piece(ranges[0], frame))
-                    ranges = _behind(ranges, frame)
                 failures = 0
-                yield part
+                yield [course.shown(frame) for frame in frames]
             return
         except Unavailable:
             failures += 1
             if failures == _TRIES:
                 raise
+            ranges = course.left()
 
 
 def _frames(broker: Broker, ranges: list[Range]) -> Iterator[list[Frame]]:
@@ -123,43 +121,58 @@ def _whole(data: bytes) -> int:
     return at
 
 
-def _from(ranges: list[Range], frame: Frame) -> list[Range]:
-    """Return the ranges from the one that a frame belongs to."""
-    for number, one in enumerate(ranges):
-        if _belongs(one, frame):
-            return ranges[number:] if number else ranges
-    raise InvalidFrame("the server sent a frame that was not asked for")
+class _Course:
+    """Follows the frames through the ranges that they were asked for by."""
 
+    def __init__(self, ranges: list[Range]) -> None:
+        self._ranges = ranges
+        self._at = 0
+        self._last: Frame | None = None
+        self._begin()
 
-def _belongs(one: Range, frame: Frame) -> bool:
-    if one.partitionId is not None:
-        is_same = parse_partition(one.partitionId) == frame.partition_id
-        return is_same and frame.base_offset < one.toOffset
-    assert one.end is not None
-    end = (one.end.at, parse_partition(one.end.partitionId) or 0, one.end.offset)
-    place = (frame.created_at_us, frame.partition_id, frame.base_offset)
-    return frame.queue == one.queue and place < end
+    def _begin(self) -> None:
+        """Note, once for a range, what is compared with every frame."""
+        one = self._ranges[self._at] if self._at < len(self._ranges) else None
+        if one is not None and one.partitionId is not None:
+            self._partition = parse_partition(one.partitionId)
+            self._low, self._high = one.fromOffset, one.toOffset
+        elif one is not None and one.end is not None:
+            self._partition = None
+            self._queue = one.queue
+            self._end = (one.end.at, parse_partition(one.end.partitionId) or 0, one.end.offset)
+            self._low, self._high = 0, _NO_END
 
+    def _belongs(self, frame: Frame) -> bool:
+        if self._partition is not None:
+            return frame.partition_id == self._partition and frame.base_offset < self._high
+        place = (frame.created_at_us, frame.partition_id, frame.base_offset)
+        return frame.queue == self._queue and place < self._end
 
-def _piece(one: Range, frame: Frame) -> tuple[int, Piece]:
-    from queen.spark.assembly import piece_of
+    def shown(self, frame: Frame) -> tuple[int, Piece]:
+        """Return how many messages of its range a frame holds, and those that are shown."""
+        from queen.spark.assembly import piece_of
 
-    low, high = (one.fromOffset, one.toOffset) if one.partitionId is not None else (0, 2**62)
-    end = frame.base_offset + frame.count
-    return min(end, high) - max(frame.base_offset, low), piece_of(frame, low, high)
+        while not self._belongs(frame):
+            self._at += 1
+            if self._at == len(self._ranges):
+                raise InvalidFrame("the server sent a frame that was not asked for")
+            self._begin()
+        self._last = frame
+        low, high = max(frame.base_offset, self._low), frame.base_offset + frame.count
+        return min(high, self._high) - low, piece_of(frame, self._low, self._high)
 
-
-def _behind(ranges: list[Range], frame: Frame) -> list[Range]:
-    """Return what is left of ranges behind a frame of the first of them."""
-    one = ranges[0]
-    if one.partitionId is not None:
-        left = msgspec.structs.replace(one, fromOffset=frame.base_offset + frame.count)
-    else:
-        point = Point(
-            frame.created_at_us, partition_uuid(frame.partition_id), frame.base_offset + 1
-        )
-        left = msgspec.structs.replace(one, start=point)
-    return [left, *ranges[1:]]
+    def left(self) -> list[Range]:
+        """Return what lies behind the last frame."""
+        last = self._last
+        one, rest = self._ranges[self._at], self._ranges[self._at + 1 :]
+        if last is None:
+            return [one, *rest]
+        if one.partitionId is not None:
+            low = max(one.fromOffset, last.base_offset + last.count)
+            left = [msgspec.structs.replace(one, fromOffset=low)] if low < one.toOffset else []
+            return left + rest
+        point = Point(last.created_at_us, partition_uuid(last.partition_id), last.base_offset + 1)
+        return [msgspec.structs.replace(one, start=point), *rest]
 
 
 class _End(NamedTuple):
