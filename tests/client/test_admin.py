@@ -67,6 +67,8 @@ async def _look_around(admin: Noted, queue: str) -> None:
     assert isinstance(await admin.analytics(**{"from": hour_ago}), dict)
     assert (await admin.traces_by_name(queue))["total"] == 1
     assert queue in str(await admin.trace_names(limit=1000))
+    streams = (await admin.streams(limit=1000))["streams"]
+    assert (await admin.stream_stats())["totalStreams"] >= min(len(streams), 1)
 
 
 async def _messages(queen: Queen, admin: Noted, queue: str, partition_id: str) -> None:
