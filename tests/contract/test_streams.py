@@ -156,6 +156,18 @@ def test_a_failing_window_is_retried_set_aside_and_can_be_retried(streams: Strea
     assert streams.ack(again).status == 200
 
 
+def test_a_lease_does_not_change_its_mind(streams: Streams) -> None:
+    streams.define(retry_delay_ms=1)
+    streams.push("q", 1)
+    window = streams.poll()
+    assert streams.ack(window, success=False).status == 200
+    assert streams.ack(window, success=False).status == 200
+    assert streams.ack(window).status == 409
+    again = streams.poll()
+    assert streams.ack(again).status == 200
+    assert streams.ack(again, success=False).status == 409
+
+
 def test_results_are_pushed_with_the_ack_or_not_at_all(streams: Streams) -> None:
     streams.define(window_lease_timeout_ms=2000)
     streams.push("q", 1)

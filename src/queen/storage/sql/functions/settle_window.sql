@@ -21,10 +21,12 @@ begin
         return case when exists (
             select 1 from stream_dead d
              where d.group_id = p_group and d.window_id = p_window and d.settled_lease = p_lease
+               and not p_success
         ) then 'already' else 'lost' end;
     end if;
     if w.settled_lease = p_lease then
-        return 'already';
+        -- Who has said no cannot say yes afterwards, nor the other way round.
+        return case when (w.state = 2) = p_success then 'already' else 'lost' end;
     end if;
     if p_lease is null then
         if w.state <> 1 or w.available_at > v_now or w.attempts <= p_retry_limit then
