@@ -109,6 +109,13 @@ def test_a_run_reports_and_hears_that_it_is_to_stop(api: Api, name: str) -> None
     assert api.call("POST", f"{path}/stop").json["running"] is False
 
 
+@pytest.mark.parametrize("run_id", ["", "a b", "a\u0000b", "x" * 65])
+def test_a_run_needs_a_plain_name(api: Api, name: str, run_id: str) -> None:
+    _define(api, _definition(name))
+    report = {"runId": run_id, "state": "running"}
+    assert api.call("POST", f"{_ROOT}/{name}/progress", report).status == 400
+
+
 def test_progress_is_in_the_metrics(api: Api, name: str) -> None:
     _define(api, _definition(name))
     report = {

@@ -411,6 +411,11 @@ def _problems(shown: dict[str, Any]) -> list[str]:
         problems.append(f"nothing was heard of it since {shown['reportedAt']}: was it killed?")
     if progress.get("lateRows") and shown["lateTo"] is None:
         problems.append(f"{progress['lateRows']:,} late messages were left out: keep them: late_to")
+    if progress.get("droppedRows"):
+        problems.append(
+            f"Spark has dropped {progress['droppedRows']:,} rows: was the group moved back? "
+            "Start with a new --checkpoint"
+        )
     if progress.get("fingerprint") not in (None, shown["fingerprint"]):
         problems.append("the run does what an older definition says: start it again")
     return problems

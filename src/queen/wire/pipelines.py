@@ -182,7 +182,7 @@ class Progress(_Part):
     """What a running query says of itself."""
 
     # Of this run; a restart is another one.
-    run_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    run_id: Annotated[str, Meta(pattern="^[0-9A-Za-z_.:-]{1,64}$")]
     state: Literal["starting", "running", "stopped", "failed"]
     fingerprint: Annotated[str, Meta(max_length=64)] | None = None
     host: Annotated[str, Meta(max_length=255)] | None = None

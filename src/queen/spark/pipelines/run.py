@@ -123,6 +123,11 @@ def started(
     function: Function | None = None,
 ) -> Running:
     """Start a live query; returns when it runs."""
+    if definition.kind == "function" and function is None:
+        raise BadRequest(
+            f"{definition.name!r} is a function in a file, which only that file can do: "
+            "queen pipeline run FILE.py"
+        )
     folder = options.checkpoint or _own_folder(spark, definition.name)
     checkpoint = Checkpoint(spark, folder)
     note = checkpoint.note_for(definition, accept=options.accept_changes)
@@ -277,6 +282,8 @@ def backfill(
 ) -> Compiled:
     """Return, as a batch, what a live run that began at `since` has given when sealed time has
     reached `until`; up to now, unless given."""
+    if definition.kind == "function":
+        raise BadRequest("a function says nothing of time: only a definition can be backfilled")
     sealed = sealed_until(definition, options)
     until = sealed if until is None else min(until.astimezone(UTC), sealed)
     with explained(definition):
