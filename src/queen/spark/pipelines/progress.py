@@ -7,6 +7,7 @@ seconds, whether or not there was a batch: silence means that the run is lost.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 2.0
 _MAX_ERROR = 2000
+# What Spark puts around the reason, and the reason itself when it has a name.
+_WRAPPED = re.compile(r"^\[STREAM_FAILED\] .*? terminated with exception: ")
+_STATE = re.compile(r" SQLSTATE: \w+.*$")
+_CONDITION = re.compile(r"\[[A-Z][A-Z_.]{4,}\] ")
 
 
 class Tally(StreamingQueryListener):
@@ -132,18 +137,22 @@ class Reporter:
 
 
 def last_line(error: BaseException | str) -> str:
-    """Return what an error of Spark is about: pages of Java end in one line of ours.
+    """Return what an error of Spark is about: in pages of Java there is one line of ours.
 
     >>> last_line("boom\\n\\tat org.apache.x\\nqueen.errors.NotFound: Queue 'x' not found\\n")
     "Queue 'x' not found"
+    >>> last_line("[STREAM_FAILED] Query [id = 1] terminated with exception: No room. SQLSTATE: X")
+    'No room.'
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("at ", "Caused by", "..."))]
     ours = [line for line in said if line.startswith(("queen.errors.", "ValueError:"))]
-    line = (ours or said or [type(error).__name__])[-1 if ours else 0]
     if ours:
-        line = line.partition(": ")[2] or line
-    return line[:_MAX_ERROR]
+        return (ours[-1].partition(": ")[2] or ours[-1])[:_MAX_ERROR]
+    line = said[0] if said else type(error).__name__
+    line = _STATE.sub("", _WRAPPED.sub("", line))
+    condition = _CONDITION.search(line)
+    return (line if condition is None else line[condition.start() :])[:_MAX_ERROR]
 
 
 def _finite(value: float | None) -> float:
