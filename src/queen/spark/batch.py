@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from queen.spark.columns import check_schema
+from queen.spark.columns import check_schema, has_windows
 from queen.spark.planning import EARLIEST, Planner, ranges_of, selection_of, time_of
 from queen.spark.slices import SliceTask, read_slice
+from queen.spark.windows import WindowReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 def batch_reader(options: dict[str, str], schema: StructType) -> DataSourceReader:
     """Return what reads the queues that the options name."""
     check_schema(schema, options)
+    if has_windows(options):
+        return WindowReader(options, schema)
     if "sealed" in schema.names:
         raise ValueError("option markers is for streams: a batch has no sealed time to tell")
     return BatchReader(options, schema)
@@ -36,23 +39,15 @@ class BatchReader(DataSourceReader):
         self._chosen = selection_of(options, must_be_whole=False)
         self._since = time_of(options, "startingTime")
         self._until = time_of(options, "endingTime")
-        # All closed windows of a stream: what its queues hold up to the end of the last one.
-        self._stream = options.get("stream")
         # One window, by the offsets of its messages, as its lease names them.
         self._ranges = ranges_of(options["ranges"]) if "ranges" in options else None
 
     def partitions(self) -> list[InputPartition]:
         if self._ranges is not None:
             return list(Planner(self._chosen).parts(self._ranges))
-        closed = None
-        if self._stream is not None:
-            queues, closed = Planner(self._chosen).stream(self._stream)
-            self._chosen = self._chosen._replace(queues=queues)
         planner = Planner(self._chosen)
         sealed = planner.cut().sealed
         until = min(_instant(self._until, sealed, sealed), sealed)
-        if self._stream is not None:
-            until = min(until, closed or EARLIEST)
         low = _instant(self._since, EARLIEST, sealed)
         since = dict.fromkeys(self._chosen.queues, low)
         return list(planner.tasks(planner.plan(since, until), since))

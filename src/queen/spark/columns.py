@@ -32,6 +32,13 @@ _ALWAYS: dict[str, DataType] = {
     "createdAt": TimestampType(),
     DATA: StringType(),
 }
+# Only of windows (options `stream` and `lease`): which one a message is in. A message may be in
+# several, and is then in several rows.
+WINDOW_COLUMNS: dict[str, DataType] = {
+    "windowStart": TimestampType(),
+    "windowEnd": TimestampType(),
+    "key": StringType(),
+}
 # `sealed`, only with the option `markers`: the sealed time, in the one row of a micro-batch
 # that is no message. `_corrupt`, only when asked for: payloads that are not what `data` wants.
 _SOMETIMES: dict[str, DataType] = {SEALED: TimestampType(), CORRUPT: StringType()}
@@ -41,9 +48,15 @@ def has_markers(options: Mapping[str, str]) -> bool:
     return options.get("markers", "false").lower() == "true"
 
 
+def has_windows(options: Mapping[str, str]) -> bool:
+    """Whether windows are read, and not whole queues."""
+    return "stream" in options or "lease" in options
+
+
 def default_schema(options: Mapping[str, str]) -> StructType:
     """Return the columns of a read without a schema."""
-    fields = [StructField(name, kind) for name, kind in _ALWAYS.items()]
+    columns = _ALWAYS | (WINDOW_COLUMNS if has_windows(options) else {})
+    fields = [StructField(name, kind) for name, kind in columns.items()]
     if has_markers(options):
         fields.append(StructField(SEALED, TimestampType()))
     return StructType(fields)
@@ -51,7 +64,7 @@ def default_schema(options: Mapping[str, str]) -> StructType:
 
 def check_schema(schema: StructType, options: Mapping[str, str]) -> None:
     """Raise `ValueError` for a schema that a queue does not have."""
-    known = _ALWAYS | _SOMETIMES
+    known = _ALWAYS | _SOMETIMES | (WINDOW_COLUMNS if has_windows(options) else {})
     for field in schema.fields:
         if field.name not in known:
             raise ValueError(

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import msgspec
 
@@ -31,22 +30,16 @@ _SMALL_TASK_MESSAGES = 5000
 _MOST_TASKS_PER_CORE = 16
 
 
-class _Stream(msgspec.Struct):
-    """What a reader must know of a stream."""
+class WindowRange(msgspec.Struct):
+    """What a window holds of one partition; without a queue when the partition is gone."""
 
-    sourceQueues: list[str]  # noqa: N815
-    plannedUntil: datetime | None = None  # noqa: N815
-
-
-class _WindowRange(msgspec.Struct):
     queue: str
     partitionId: str  # noqa: N815
     start: int = msgspec.field(name="from")
     stop: int = msgspec.field(name="to")
 
 
-_window = msgspec.json.Decoder(list[_WindowRange])
-_stream = msgspec.json.Decoder(_Stream)
+_window = msgspec.json.Decoder(list[WindowRange])
 _cut = msgspec.json.Decoder(Cut)
 _plan = msgspec.json.Decoder(Plan)
 _progress = msgspec.json.Decoder(Progress)
@@ -67,7 +60,7 @@ class Selection(NamedTuple):
 def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selection:
     """Return what the options ask for; raises `ValueError` for what they cannot mean."""
     queues = tuple(one.strip() for one in options.get("queue", "").split(",") if one.strip())
-    if not queues and not {"stream", "ranges"} & set(options):
+    if not queues and not {"stream", "lease", "ranges"} & set(options):
         raise ValueError('say which queue to read: .option("queue", "orders"), or "orders,bills"')
     partitions = _names(options.get("partition", ""))
     from_offset = number(options, "startingOffset")
@@ -101,12 +94,17 @@ def _names(text: str) -> tuple[str, ...]:
 def ranges_of(text: str) -> list[Range]:
     """Return the ranges of a leased window."""
     try:
-        found = _window.decode(text)
+        return offsets_of(_window.decode(text))
     except msgspec.DecodeError as error:
         raise ValueError(f"option ranges: the `ranges` of a window, as JSON: {error}") from None
+
+
+def offsets_of(ranges: list[WindowRange]) -> list[Range]:
+    """Return where to fetch what a window holds, of partitions that are still there."""
     return [
         Range(one.queue, partitionId=one.partitionId, fromOffset=one.start, toOffset=one.stop)
-        for one in found
+        for one in ranges
+        if one.queue
     ]
 
 
@@ -155,7 +153,7 @@ class Planner:
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
         # A server that was never there is not waited for; one that goes away is.
-        self._broker = Broker(selection.place, retry_s=_FIRST_PATIENCE_S)
+        self.broker = Broker(selection.place, retry_s=_FIRST_PATIENCE_S)
 
     def cut(self, since: int | None = None, group: str | None = None) -> Cut:
         body: dict[str, Any] = {"queues": self.selection.queues, "group": group}
@@ -191,8 +189,8 @@ class Planner:
         return _plan.decode(self._ask("plan", body))
 
     def _ask(self, verb: str, body: Any) -> bytes:
-        answer = self._broker.call("POST", f"/api/v1/fetch/{verb}", msgspec.json.encode(body))
-        self._broker.retry_s = PATIENCE_S
+        answer = self.broker.call("POST", f"/api/v1/fetch/{verb}", msgspec.json.encode(body))
+        self.broker.retry_s = PATIENCE_S
         return answer
 
     def tasks(
@@ -229,13 +227,6 @@ class Planner:
             part.append(one)
             size += length
         return [*made, self.task(Slice(part, size, 0))] if part else made
-
-    def stream(self, name: str) -> tuple[tuple[str, ...], int | None]:
-        """Return the queues of a stream, and until when its windows are closed."""
-        path = f"/api/v1/resources/streams/{quote(name, safe='')}"
-        about = _stream.decode(self._broker.call("GET", path))
-        until = about.plannedUntil
-        return tuple(about.sourceQueues), microseconds(until) if until else None
 
 
 def _loss(queues: list[str], since: Mapping[str, int]) -> str:

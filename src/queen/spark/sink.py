@@ -197,10 +197,16 @@ def _open(door: _Door, task: _Task) -> _Opened:
     return found
 
 
-def _stage(door: _Door, layout: Layout, task: _Task, batches: Iterator[pa.RecordBatch]) -> Staged:
+def _stage(
+    door: _Door,
+    layout: Layout,
+    task: _Task,
+    batches: Iterator[pa.RecordBatch],
+    first_task: int = 0,
+) -> Staged:
     """Send the rows of a task to the broker, in parts."""
     context = _context()
-    number, attempt = context.partitionId(), context.taskAttemptId()
+    number, attempt = first_task + context.partitionId(), context.taskAttemptId()
     prefix = f"{task.query}:{task.batch}:{number}:"
     stage = _Stage(door, task, number, attempt)
     try:
@@ -221,6 +227,38 @@ def _stage(door: _Door, layout: Layout, task: _Task, batches: Iterator[pa.Record
         stage.messages,
         stage.is_old,
     )
+
+
+class Stager:
+    """A function for `mapInArrow`: stages the rows of a task, and returns what it has staged.
+
+    Nothing is published by it; whoever has collected what it returns names that in a commit, or
+    in the ack of a window.
+    """
+
+    # Of the rows that it returns.
+    SCHEMA = "epoch long, task int, attempt long, messages long"
+
+    def __init__(
+        self, options: dict[str, str], layout: Layout, query: str, run: str, first_task: int
+    ) -> None:
+        self._door = _door_of(options)
+        self._layout = layout
+        self._task = _Task(query, run, 0, once=True)
+        self._first_task = first_task
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        staged = _stage(self._door, self._layout, self._task, batches, self._first_task)
+        if staged.messages:
+            columns = {
+                "epoch": pa.array([staged.epoch], pa.int64()),
+                "task": pa.array([staged.task], pa.int32()),
+                "attempt": pa.array([staged.attempt], pa.int64()),
+                "messages": pa.array([staged.messages], pa.int64()),
+            }
+            yield pa.RecordBatch.from_pydict(columns)
 
 
 class _Stage:

@@ -47,7 +47,7 @@ _SAY_AGAIN_S = 30.0
 def stream_reader(options: dict[str, str], schema: StructType) -> DataSourceStreamReader:
     """Return what reads the queues that the options name."""
     check_schema(schema, options)
-    if {"stream", "ranges"} & set(options):
+    if {"stream", "lease", "ranges"} & set(options):
         raise ValueError("windows are read in a batch: give option queue to read as a stream")
     return StreamReader(options, schema)
 

@@ -30,7 +30,11 @@ from queen.client.streams.window import LeasedWindow, Window
 from queen.client.texts import instant
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
+
     from queen.client.queen import Queen
+    from queen.spark.leased import FrameHandler, FrameWindow
 
 Self = TypeVar("Self", bound="ConsumerBuilder[Any]")
 W = TypeVar("W", bound=LeasedWindow)
@@ -202,6 +206,25 @@ class StreamConsumer(ConsumerBuilder[Window]):
         order.
         """
         return self._processing(handler, signals=signals)
+
+    def process_frames(
+        self,
+        handler: FrameHandler,
+        spark: SparkSession,
+        *,
+        schema: str | DataType | None = None,
+        signals: bool = True,
+    ) -> Processing[FrameWindow]:
+        """Run a handler on every window as a DataFrame: `handler(window, frame)`.
+
+        Its columns are those of `format("queen")`; `schema` says what `data` is (`"user string,
+        total double"`), and so does `into`. `window.write(frame, queue)` writes rows with the
+        ack. The jobs of a handler are cancelled when its lease is lost; an async handler runs
+        them with `await window.run(frame.count)`.
+        """
+        from queen.spark.leased import FrameWindow, frame_processing
+
+        return frame_processing(self, FrameWindow, handler, spark, schema, signals=signals)
 
     def handler(self, handler: H) -> H:
         """Register a handler; `await queen.run()` runs all of them. A decorator."""

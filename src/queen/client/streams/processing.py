@@ -65,15 +65,23 @@ class Processing(Taker[W]):
         finally:
             if not handling.done():
                 handling.cancel()
-                await asyncio.wait((handling,))
+                await self._ended(window, handling)
         if handling.cancelled():
             return RuntimeError("the handler was cancelled")
         return handling.result()
 
+    async def _ended(self, _window: W, handling: asyncio.Future[Exception | None]) -> None:
+        """Wait for the end of a handler that was cancelled."""
+        await asyncio.wait((handling,))
+
+    async def _handle(self, window: W) -> None:
+        """Run the handler."""
+        await self.load(window)
+        await self._called(self._handler, window)
+
     async def _outcome(self, window: W) -> Exception | None:
         try:
-            await self.load(window)
-            await self._called(self._handler, window)
+            await self._handle(window)
         except Exception as error:
             self.failed += 1
             _log.warning("a handler failed: %s", type(error).__name__)

@@ -19,7 +19,11 @@ from queen.client.streams.window import LeasedWindow
 from queen.client.sync import SyncLoop, each
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
+
     from queen.client.sync import SyncQueen
+    from queen.spark.leased import FrameHandler, SyncFrameWindow
 
 
 class SyncWindow(LeasedWindow):
@@ -135,6 +139,26 @@ class SyncStreamConsumer(ConsumerBuilder[SyncWindow]):
         run = self._processing(handler, signals=False)
         with self._owner.stopped_by_signals(run):
             return self._owner.wait_for(run.run())
+
+    def process_frames(
+        self,
+        handler: FrameHandler,
+        spark: SparkSession,
+        *,
+        schema: str | DataType | None = None,
+    ) -> Processing[SyncFrameWindow]:
+        """Run a handler on every window as a DataFrame: `handler(window, frame)`.
+
+        Its columns are those of `format("queen")`; `schema` says what `data` is (`"user string,
+        total double"`), and so does `into`. `window.write(frame, queue)` writes rows with the
+        ack. The jobs of a handler are cancelled when its lease is lost.
+        """
+        from queen.spark.leased import SyncFrameWindow, frame_processing
+
+        run = frame_processing(self, SyncFrameWindow, handler, spark, schema, signals=False)
+        with self._owner.stopped_by_signals(run):
+            self._owner.wait_for(run.run())
+        return run
 
     def __iter__(self) -> SyncLoop[SyncWindow]:
         """Yield windows one at a time; asking for the next acks the last."""

@@ -210,8 +210,12 @@ class LeasedWindow(EitherSpelling):
     async def _ack(self, success: bool, error: str | BaseException | None) -> list[Pushed]:
         text = error_text(error)
         told = {"error": text[:_MOST_ERROR]} if text is not None else {}
-        pushes = {"push": self._pushes} if success and self._pushes else {}
-        return await self._settle({"success": success, **told, **pushes})
+        results = await self._results() if success else {}
+        return await self._settle({"success": success, **told, **results})
+
+    async def _results(self) -> dict[str, Any]:
+        """Return what goes with an ack."""
+        return {"push": self._pushes} if self._pushes else {}
 
     async def _give_back(self) -> None:
         # Sent twice it is refused the second time, and it is free or another's all the same.
