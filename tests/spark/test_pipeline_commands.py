@@ -44,7 +44,7 @@ def command(server: ServerProcess, spark: SparkSession, monkeypatch: pytest.Monk
 
     def run(*arguments: str, code: int = 0, words: str = "") -> list[Any]:
         done = CliRunner().invoke(app, ["pipeline", *arguments])
-        assert done.exit_code == code, (done.output, done.stderr, done.exception)
+        assert done.exit_code == code, (done.output, done.stderr, str(done.exception))
         assert words in done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
