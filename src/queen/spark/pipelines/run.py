@@ -232,7 +232,10 @@ class Running:
             try:
                 over = self.query.awaitTermination(1) if not self._is_to_stop.is_set() else False
             except PySparkException as error:
-                raise self._failed(error) from error
+                if not self._is_to_stop.is_set():
+                    raise self._failed(error) from error
+                # Ctrl-C reaches Spark's processes too. The batch they had is repeated whole.
+                over = True
             if self._is_to_stop.is_set() and not over:
                 self.stop()
                 return True
