@@ -30,6 +30,10 @@ def test_the_settings_are_those_that_were_measured(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.streaming.multipleWatermarkPolicy") == "min"
 
 
+def test_a_local_session_listens_to_this_machine_only(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.driver.host") in ("127.0.0.1", "localhost")
+
+
 def test_asking_twice_gives_the_same_session(spark: SparkSession) -> None:
     again = queen.spark.session("tests", "local[2]", spark_sql_ansi_enabled=True)
     assert again.sparkContext is spark.sparkContext

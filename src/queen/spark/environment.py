@@ -90,9 +90,11 @@ def _launch_environment(master: str) -> Iterator[None]:
         "PYTHONPATH": _python_path(),
         "PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),
     }
-    if master.startswith("local"):
+    is_local = master.startswith("local")
+    if is_local:
         wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    if "SPARK_LOCAL_IP" not in os.environ and not _host_is_known():
+    if "SPARK_LOCAL_IP" not in os.environ and (is_local or not _host_is_known()):
+        # Who computes alone listens to nobody else.
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
     before = {key: os.environ.get(key) for key in wanted}
     os.environ.update(wanted)
