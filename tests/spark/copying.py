@@ -41,9 +41,11 @@ class Copy(NamedTuple):
     def start(self, spark: SparkSession, *, available_now: bool = True) -> StreamingQuery:
         rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(self.folder)
         if self.fails or self.waits:
-            trouble = f.udf(_Trouble(self.fails, self.fails_at, self.waits), "long", useArrow=False)
-            rows = rows.withColumn("n", trouble("n"))
-        data = f.struct("n", f.repeat(f.lit("x"), self.padding).alias("padding"))
+            # What it returns must be large: small results stay in the task until it ends.
+            padding = f.udf(_Trouble(self), "string", useArrow=False)("n")
+        else:
+            padding = f.repeat(f.lit("x"), self.padding)
+        data = f.struct("n", padding.alias("padding"))
         df = rows.select(data.alias("data"), f.col("lane").alias("partition"))
         writer = df.writeStream.format("queen").option("checkpointLocation", self.checkpoint)
         writer = writer.option("url", self.url).option("queue", self.queue)
@@ -89,18 +91,17 @@ class Copy(NamedTuple):
 class _Trouble:
     """Runs in tasks: fails once, or waits."""
 
-    def __init__(self, fails: str | None, fails_at: int, waits: str | None) -> None:
-        self._fails = fails
-        self._fails_at = fails_at
-        self._waits = waits
+    def __init__(self, copy: Copy) -> None:
+        self._copy = copy
 
-    def __call__(self, n: int) -> int:
-        if self._fails is not None and n == self._fails_at and Path(self._fails).exists():
-            _until_gone(self._fails)
+    def __call__(self, n: int) -> str:
+        copy = self._copy
+        if copy.fails is not None and n == copy.fails_at and Path(copy.fails).exists():
+            _until_gone(copy.fails)
             raise RuntimeError("a task fails, as it was asked to")
-        if self._waits is not None:
-            _until_gone(self._waits)
-        return n
+        if copy.waits is not None:
+            _until_gone(copy.waits)
+        return "x" * copy.padding
 
 
 def _until_gone(path: str) -> None:
@@ -113,7 +114,12 @@ def main(arguments: dict[str, Any]) -> None:
 
     master = arguments.pop("master", "local[2]")
     spark = queen.spark.session(
-        "copying", master, spark_ui_enabled=False, spark_driver_memory="600m"
+        "copying",
+        master,
+        spark_ui_enabled=False,
+        spark_driver_memory="600m",
+        # A task hands its rows on a few at a time, so that some are staged before others are made.
+        spark_sql_execution_arrow_maxRecordsPerBatch=100,
     )
     query = Copy(**arguments).start(spark, available_now=False)
     query.awaitTermination()
