@@ -340,6 +340,7 @@ def test_a_long_poll_of_a_query_group_is_refused_at_once(api: Api, queue: str, p
         ("plan", {"sources": [], "until": 1}, "sources"),
         ("plan", {"sources": [{"queue": "q"}]}, "until"),
         ("plan", {"sources": [{"queue": "q"}], "until": 1, "slices": 0}, "slices"),
+        ("plan", {"sources": [{"queue": "q"}], "until": 1, "maxBytes": 2**63}, "maxBytes"),
         ("slice", {"ranges": [{"queue": "q"}]}, "start"),
         ("slice", {"ranges": [{"queue": "q", "partitionId": "x"}]}, "partitionId"),
         ("progress", {"group": "", "sources": [{"queue": "q"}], "doneUntil": 1}, "group"),

@@ -22,6 +22,7 @@ Microseconds = Annotated[
     int, Meta(ge=0, le=MAX_TIME_US, description="Microseconds since 1970, UTC.")
 ]
 Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
+_Limit = Annotated[int, Meta(ge=1, le=MAX_OFFSET)]
 _Names = Annotated[list[Name], Meta(min_length=1, max_length=1000)]
 
 
@@ -75,8 +76,8 @@ class PlanRequest(msgspec.Struct):
     fromOffset: Offset = 0
     toOffset: Offset = MAX_OFFSET
     slices: Annotated[int, Meta(ge=1, le=MAX_SLICES)] = 1
-    maxMessages: Annotated[int, Meta(ge=1)] | None = None
-    maxBytes: Annotated[int, Meta(ge=1)] | None = None
+    maxMessages: _Limit | None = None
+    maxBytes: _Limit | None = None
 
 
 class Point(msgspec.Struct):
@@ -121,7 +122,7 @@ class SliceRequest(msgspec.Struct):
 class ProgressSource(msgspec.Struct):
     queue: Name
     # As it was last answered; a group that was moved since is not moved back.
-    moves: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    moves: Annotated[int, Meta(ge=0, le=2**30)] = 0
 
 
 class ProgressRequest(msgspec.Struct):
