@@ -117,6 +117,11 @@ class Deployment:
 
     # ---- the truth ----
 
+    @property
+    def dsn(self) -> str:
+        """Where PostgreSQL is, for who goes behind the servers' back."""
+        return self._postgres.dsn
+
     async def is_drained(self, queue: str, group: str) -> bool:
         """Return whether a group has finished everything in a queue, false if nobody can say."""
         try:

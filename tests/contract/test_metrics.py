@@ -183,6 +183,45 @@ def test_counters_never_go_back_when_queues_come_and_go() -> None:
     assert pushed(two, three)[OTHER] == 107
 
 
+def test_streams_have_numbers_for_each_group(api: Api, queue: str) -> None:
+    stream = f"{queue}-stream"
+    definition = {
+        "name": stream,
+        "namespace": "",
+        "source_queue_names": [queue],
+        "partitioned": True,
+        "window_duration_ms": 100,
+        "window_grace_period_ms": 0,
+        "retry_limit": 0,
+    }
+    assert api.call("POST", "/api/v1/stream/define", definition).status == 201
+    for partition in "abc":
+        api.push({"queue": queue, "partition": partition, "payload": 1})
+    planned = _value(api, "queen_stream_windows_planned_total")
+    settled = {
+        outcome: _value(api, "queen_stream_windows_settled_total", outcome=outcome)
+        for outcome in ("done", "retry", "dead")
+    }
+    polled = []
+    for group in ("g", "g", "g", "idle"):
+        body = {"streamName": stream, "consumerGroup": group, "timeout": 5000}
+        polled.append(api.call("POST", "/api/v1/stream/poll", body).json["window"])
+    for window, success in zip(polled[:2], (True, False), strict=True):
+        body = {"leaseId": window["leaseId"], "success": success}
+        assert api.call("POST", "/api/v1/stream/ack", body).status == 200
+    for name, value in (("waiting", 1), ("leased", 1), ("retrying", 0), ("dead", 1)):
+        found = _value(api, f"queen_stream_windows_{name}", stream=stream, group="g")
+        assert found == value, name
+    assert _value(api, "queen_stream_windows_waiting", stream=stream, group="idle") == 3
+    assert _value(api, "queen_stream_behind_seconds", stream=stream, group="g") > 0
+    for outcome, more in (("done", 1), ("retry", 0), ("dead", 1)):
+        found = _value(api, "queen_stream_windows_settled_total", outcome=outcome)
+        assert found == settled[outcome] + more
+    # Another server on the database may have planned some of them.
+    assert _value(api, "queen_stream_windows_planned_total") >= planned
+    assert _value(api, "queen_stream_plan_duration_seconds_count") > 0
+
+
 def test_the_page_names_every_metric_and_no_other(api: Api) -> None:
     text = api.call("GET", "/metrics/prometheus").raw.decode()
     served = dict(re.findall(r"^# TYPE (queen_\w+) (\w+)$", text, re.MULTILINE))

@@ -43,7 +43,7 @@ from queen.service.groups import BEGINNING
 from queen.service.streams.work import Granted
 
 RUNS = int(os.environ.get("QUEEN_TEST_MODEL_RUNS", "0"))
-DEFAULT_RUNS, STEPS = 20, 40
+DEFAULT_RUNS, STEPS = 8, 40
 T = TypeVar("T")
 
 SIZE_S = 3600
@@ -140,6 +140,11 @@ class StreamsAgainstModel(RuleBasedStateMachine):
         self._define(0, recut=False)
         for group in GROUPS:
             self._open(group)
+        # Something to work on from the first step.
+        for _ in range(3):
+            for key in KEYS:
+                self.push(0, 0, key, 1)
+            self.time_passes(0, 2)
 
     def _define(self, broker: int, *, recut: bool) -> None:
         made = self.run(
@@ -225,6 +230,11 @@ class StreamsAgainstModel(RuleBasedStateMachine):
     @rule(broker=servers, group=groups)
     def poll(self, broker: int, group: str) -> None:
         self._poll(broker, group)
+
+    @rule(group=groups)
+    def poll_all(self, group: str) -> None:
+        while self._poll(0, group):
+            pass
 
     def _poll(self, broker: int, group: str) -> bool:
         progress = self.progress[group]

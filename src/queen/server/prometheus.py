@@ -148,11 +148,28 @@ _PIPELINE_METRICS: tuple[
 )
 
 
+_STREAM_GAUGES = (
+    ("queen_stream_windows_waiting", "Windows a group has not finished", "unfinished"),
+    ("queen_stream_windows_leased", "Those that a consumer has on a lease", "leased"),
+    ("queen_stream_windows_retrying", "Those that failed and pause", "retrying"),
+    ("queen_stream_windows_dead", "Windows set aside for good", "dead"),
+    (
+        "queen_stream_behind_seconds",
+        "Time since the oldest window ended that the group has not finished; 0 when idle",
+        "behind_s",
+    ),
+)
+# What settling a window comes to.
+_SETTLED = ("done", "retry", "dead")
+
+
 class Snapshot(NamedTuple):
     """What a scrape has asked the database."""
 
     queues: list[Record]
     groups: list[Record]
+    # Groups of streams.
+    streams: list[Record]
     # What all servers did with the busiest queues in the last full minute.
     minute: list[Record]
     totals: dict[str, int]
@@ -214,8 +231,10 @@ class _Scrape(Collector):
             # Without the database these are unknown, and zero is a number.
             yield from self._cluster()
             yield from self._last_minute()
+            yield from self._streams()
             yield from self._statistics()
             yield from self._pipelines()
+        yield from self._windows()
         yield from self._counters()
         yield from self._parked()
         yield from self._histograms()
@@ -305,6 +324,32 @@ class _Scrape(Collector):
             for name, progress, _ in reports:
                 family.add_metric((name,), value(progress))
             yield family
+
+    def _streams(self) -> Iterator[Metric]:
+        for name, about, field in _STREAM_GAUGES:
+            family = GaugeMetricFamily(name, about, labels=("stream", "group"))
+            for row in self._seen.streams:
+                family.add_metric((row["stream"], row["group_name"]), row[field])
+            yield family
+
+    def _windows(self) -> Iterator[Metric]:
+        planner, settled = self._broker.planner, self._broker.work.settled
+        yield CounterMetricFamily(
+            "queen_stream_windows_planned", "Windows this server has closed", planner.windows
+        )
+        family = CounterMetricFamily(
+            "queen_stream_windows_settled",
+            "Windows settled at this server",
+            labels=("outcome",),
+        )
+        for outcome in _SETTLED:
+            family.add_metric((outcome,), settled[outcome])
+        yield family
+        yield _histogram(
+            "queen_stream_plan_duration_seconds",
+            "Time it took to seal the sources of a stream and to close its windows",
+            planner.seconds,
+        )
 
     def _parked(self) -> Iterator[Metric]:
         broker = self._broker
@@ -435,6 +480,7 @@ class Exporter:
             }
             queues = await database.fetch("busiest_queues")
             groups = await database.fetch("list_groups", "", "", "", None, max(most, 1))
+            streams = await database.fetch("stream_gauges", max(most, 1))
             end = (await broker.now()).replace(second=0, microsecond=0)
             minute = await database.fetch(
                 "queue_series", 1, end - timedelta(minutes=1), end, "", "", "", None, max(most, 1)
@@ -442,6 +488,6 @@ class Exporter:
             pipelines = await broker.pipelines.page(None, max(most, 1), 0)
         except QueenError:
             # A scrape must tell that the database is down, not fail because of it.
-            return Snapshot([], [], [], nothing, [], Stamp(None, 0.0, None), False)
+            return Snapshot([], [], [], [], nothing, [], Stamp(None, 0.0, None), False)
         totals = {**nothing, **totals}
-        return Snapshot(queues, groups, minute, totals, pipelines, stamp, True)
+        return Snapshot(queues, groups, streams, minute, totals, pipelines, stamp, True)

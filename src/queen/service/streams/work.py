@@ -11,6 +11,7 @@ import asyncio
 import secrets
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
@@ -100,6 +101,8 @@ class Work:
         # Who waits for windows of a stream, in order of arrival.
         self._waiting: dict[int, dict[asyncio.Event, None]] = {}
         self._closed = False
+        # For whoever watches: windows that were settled here, by outcome.
+        self.settled: Counter[str] = Counter()
 
     # ---- waking ----
 
@@ -186,7 +189,7 @@ class Work:
     async def _bury(self, stream: Stream, group_id: int, window_id: int) -> None:
         """Set a window aside whose consumers never came back."""
         definition = stream.definition
-        await self._database.fetchval(
+        outcome = await self._database.fetchval(
             "settle_window",
             group_id,
             window_id,
@@ -196,6 +199,8 @@ class Work:
             definition.retry_limit,
             definition.retry_delay_ms,
         )
+        if outcome == "dead":
+            self.settled[outcome] += 1
         self._look_everywhere(stream.id)
 
     async def give_back(self, granted: Granted) -> None:
@@ -239,9 +244,12 @@ class Work:
         limits = definition.retry_limit, definition.retry_delay_ms
         decision = (*lease[1:], lease.id, success, error, *limits)
 
+        outcome = ""
+
         async def decide(transaction: Transaction) -> None:
+            nonlocal outcome
             rows = await transaction.fetch("settle_window", *decision)
-            _check(rows[0][0])
+            outcome = _checked(rows[0][0])
 
         try:
             if appends or scheduled:
@@ -249,8 +257,11 @@ class Work:
             elif batch is None or not (await self._publisher.publish(batch, decide)).is_new:
                 # A batch that is published already was so with this ack, or without any.
                 _check(await self._database.fetchval("settle_window", *decision))
+            else:
+                outcome = _checked(await self._database.fetchval("settle_window", *decision))
         except _AlreadyDone:
             return False
+        self.settled[outcome] += 1
         self._look_everywhere(owner.stream_id)
         return True
 
@@ -294,11 +305,12 @@ class Work:
         self._look_everywhere(stream.id)
 
 
-def _check(outcome: str) -> None:
+def _checked(outcome: str) -> str:
     if outcome == "lost":
         raise LeaseLost("Invalid or expired lease")
     if outcome == "already":
         raise _AlreadyDone
+    return outcome
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -76,7 +76,7 @@ begin
         exit when not exists (
             select 1 from stream_groups s join stream_windows n on n.stream_id = s.stream_id
              where s.id = p_group and n.id > s.frontier);
-        exit when queen.fill_work(p_group, 1000) = 0;
+        exit when queen.fill_work(p_group, 200) = 0;
     end loop;
 
     perform queen.use_stream_group(p_group, g.used_at);

@@ -6,9 +6,9 @@ create or replace function queen.stream_history(
 language sql stable
 set search_path = queen, pg_temp
 as $$
+    -- In the order of ends: the largest id would be looked for through all windows.
     select greatest(p_frontier, (
-        select max(w.id) from stream_windows w
-         where w.stream_id = p_stream and w.ends_at = (
-            select max(e.ends_at) from stream_windows e
-             where e.stream_id = p_stream and e.ends_at <= p_starts_at)))
+        select w.id from stream_windows w
+         where w.stream_id = p_stream and w.ends_at <= p_starts_at
+         order by w.ends_at desc, w.id desc limit 1))
 $$;

@@ -358,32 +358,32 @@ where $1::text[] is null or s.namespace = any ($1)
 -- name: stream_consumers :many
 select g.name, g.paused, g.created_at,
        greatest(g.last_done_at, w.last_done_at) as last_done_at,
-       greatest(g.last_done_end, w.last_done_end) as last_done_end,
-       g.done + w.done as done, w.leased, w.retrying,
-       w.unfinished + (select count(*) from queen.stream_windows n
-                        where n.stream_id = g.stream_id and n.id > g.frontier
-                          and n.ends_at > g.starts_at) as waiting,
-       (select count(*) from queen.stream_dead d where d.group_id = g.id) as dead,
-       greatest(0, extract(epoch from clock_timestamp() - coalesce(w.oldest, (
+       greatest(g.last_done_end, (
             select n.ends_at from queen.stream_windows n
-             where n.stream_id = g.stream_id and n.id > g.frontier and n.ends_at > g.starts_at
-             order by n.id limit 1), clock_timestamp())))::double precision as behind_s
-from queen.stream_groups g
+             where n.stream_id = g.stream_id and n.id = w.last)) as last_done_end,
+       g.done + w.done as done, b.leased, b.retrying, b.unfinished as waiting,
+       (select count(*) from queen.stream_dead d where d.group_id = g.id) as dead,
+       coalesce(greatest(0, extract(epoch from clock_timestamp() - b.oldest_end)), 0)
+           ::double precision as behind_s
+from (
+    select * from queen.stream_groups where stream_id = $1 order by name limit $2 offset $3
+) g
+cross join lateral queen.stream_backlog(g.id, 100000) b
 cross join lateral (
-    select count(*) filter (where k.state = 2) as done,
-           count(*) filter (where k.state < 2) as unfinished,
-           count(*) filter (where k.lease_id is not null and k.available_at > clock_timestamp())
-               as leased,
-           count(*) filter (where k.lease_id is null and k.state = 1
-                              and k.available_at > clock_timestamp()) as retrying,
-           max(k.done_at) as last_done_at,
-           max(n.ends_at) filter (where k.state = 2) as last_done_end,
-           min(n.ends_at) filter (where k.state < 2) as oldest
-    from queen.stream_work k
-    join queen.stream_windows n on n.stream_id = g.stream_id and n.id = k.window_id
-    where k.group_id = g.id
+    select count(*) as done, max(k.done_at) as last_done_at, max(k.window_id) as last
+    from queen.stream_work k where k.group_id = g.id and k.state = 2
 ) w
-where g.stream_id = $1 order by g.name limit $2 offset $3
+order by g.name
+
+-- name: stream_gauges :many
+-- How far the groups of streams are that were used last.
+select s.name as stream, g.name as group_name, b.unfinished, b.leased, b.retrying,
+       (select count(*) from queen.stream_dead d where d.group_id = g.id) as dead,
+       coalesce(greatest(0, extract(epoch from clock_timestamp() - b.oldest_end)), 0)
+           ::double precision as behind_s
+from (select * from queen.stream_groups order by used_at desc, id limit $1) g
+join queen.streams s on s.id = g.stream_id
+cross join lateral queen.stream_backlog(g.id, 10000) b
 
 -- name: stream_windows :many
 -- Windows of a stream, newest first.
@@ -409,30 +409,32 @@ where w.stream_id = $1 and w.starts_at >= $2 and w.ends_at > $2 and w.ends_at <=
 order by w.ends_at, w.id limit $7
 
 -- name: group_windows :many
--- The same with what a group has done about them, the oldest unfinished first when a state is
--- asked for that only unfinished ones have.
-select * from (
-    select w.id, w.key, w.starts_at, w.ends_at, w.messages, w.bytes, k.attempts, k.consumer,
-           coalesce(k.error, d.error) as error,
-           case when k.lease_id is not null then k.available_at end as lease_until,
-           case when k.lease_id is null and k.available_at > clock_timestamp()
-                then k.available_at end as retry_at,
-           case when k.state = 2 then 'done'
-                when k.state = 0 then 'waiting'
-                when k.lease_id is not null and k.available_at > clock_timestamp() then 'leased'
-                when k.state = 1 and k.available_at > clock_timestamp() then 'retrying'
-                when k.state = 1 then 'ready'
-                when d.id is not null then 'dead'
-                when w.id > g.frontier then 'planned'
-                else 'done' end as state
-    from queen.stream_groups g
-    join queen.stream_windows w on w.stream_id = g.stream_id and w.ends_at > g.starts_at
-    left join queen.stream_work k on k.group_id = g.id and k.window_id = w.id
-    left join queen.stream_dead d on d.group_id = g.id and d.window_id = w.id
-    where g.id = $1 and ($2::text is null or w.key = $2)
-) x
-where $3::text is null or x.state = $3
-order by case when $3 is null then x.id end desc, x.id limit $4 offset $5
+-- The same with what a group has done about them; see `queen.pick_windows`.
+select w.id, w.key, w.starts_at, w.ends_at, w.messages, w.bytes, k.attempts, k.consumer,
+       coalesce(k.error, d.error) as error,
+       case when k.lease_id is not null then k.available_at end as lease_until,
+       case when k.lease_id is null and k.available_at > clock_timestamp()
+            then k.available_at end as retry_at,
+       case when k.state = 2 then 'done'
+            when k.state = 0 then 'waiting'
+            when k.lease_id is not null and k.available_at > clock_timestamp() then 'leased'
+            when k.state = 1 and k.available_at > clock_timestamp() then 'retrying'
+            when k.state = 1 then 'ready'
+            when d.id is not null then 'dead'
+            when w.id > g.frontier then 'planned'
+            else 'done' end as state
+from queen.pick_windows($1, $2, $3, $4, $5) p
+join queen.stream_groups g on g.id = $1
+join lateral (
+    select * from queen.stream_windows n where n.stream_id = g.stream_id and n.id = p.window_id
+) w on true
+left join lateral (
+    select * from queen.stream_work n where n.group_id = g.id and n.window_id = p.window_id
+) k on true
+left join lateral (
+    select * from queen.stream_dead n where n.group_id = g.id and n.window_id = p.window_id
+) d on true
+order by p.place
 
 -- name: explained_work :many
 -- What a group has not finished, the oldest first.
