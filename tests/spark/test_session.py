@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,13 @@ def test_the_java_of_the_package_starts_as_spark_starts_it(
     assert found.version in java.FITTING
     command = [str(found.home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
     assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def test_workers_find_pyspark_compiled(spark: SparkSession) -> None:
+    def place(_rows: Iterator[int]) -> Iterator[str]:
+        import pyspark
+
+        yield pyspark.__file__
+
+    (found,) = spark.sparkContext.parallelize([1], 1).mapPartitions(place).collect()
+    assert Path(found).exists(), "it is imported from an archive"

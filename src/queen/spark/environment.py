@@ -1,8 +1,9 @@
 """A Spark session as Queen needs it.
 
-What is set here was measured; whatever the caller sets wins. Two things must be right before
+What is set here was measured; whatever the caller sets wins. Some things must be right before
 the JVM starts, because its Python processes get them from it: where `queen` is imported from,
-and which Python runs it. They are set for the start only, and then put back.
+which Python runs it, and that it finds PySpark compiled. They are set for the start only, and
+then put back.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import queen
-from queen.spark.java import find_java
+from queen.spark.java import cache_folder, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,6 +95,8 @@ def _launch_environment(master: str) -> Iterator[None]:
     is_local = master.startswith("local")
     if is_local:
         wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if is_local and not {"SPARK_HOME", "PYSPARK_PYTHON"} & os.environ.keys():
+        wanted["SPARK_HOME"] = str(_home_without_archive())
     if "SPARK_LOCAL_IP" not in os.environ and (is_local or not _host_is_known()):
         # Who computes alone listens to nobody else.
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -113,6 +117,25 @@ def _python_path() -> str:
     home = str(Path(queen.__file__).resolve().parents[1])
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return os.pathsep.join([home, *(part for part in given if part != home)])
+
+
+def _home_without_archive() -> Path:
+    """Return a `SPARK_HOME` that is PySpark's own, less the archive of its Python code.
+
+    Spark puts that archive first on the path of its Python processes, and what is imported
+    from an archive is compiled each time: a second for each process, several for each query.
+    Without it they find the installed package, which is compiled.
+    """
+    import pyspark
+
+    installed = Path(pyspark.__file__).resolve().parent
+    home = cache_folder() / f"spark-{sha256(bytes(installed)).hexdigest()[:12]}"
+    home.mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "jars", "sbin"):
+        # Another session may be making the same link.
+        with suppress(FileExistsError):
+            (home / name).symlink_to(installed / name)
+    return home
 
 
 def _host_is_known() -> bool:

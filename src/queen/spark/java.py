@@ -95,7 +95,7 @@ for argument; do
 done
 exec {shlex.quote(str(java))} "$@"
 """
-    folder = _cache_folder() / "java"
+    folder = cache_folder() / "java"
     launcher = folder / "bin" / "java"
     if not launcher.exists() or launcher.read_text() != script:
         launcher.parent.mkdir(parents=True, exist_ok=True)
@@ -107,6 +107,7 @@ exec {shlex.quote(str(java))} "$@"
     return folder
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Return where this user's programs keep what they can make again."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "queen"

@@ -92,7 +92,8 @@ def _results(
         with SyncQueen(url) as queen:
             for one in _pipelines(queen):
                 place = f"{folder}/{one.name}"
-                running.append(one.run(spark, checkpoint=place, every=0.5, starting="earliest"))
+                running.append(one.run(spark, checkpoint=place, starting="earliest"))
+                _first_batch(running[-1])
             return _gathered(queen, running, visits, visitors)
     finally:
         for each in running:
@@ -130,6 +131,12 @@ def _pipelines(queen: SyncQueen) -> list[SyncStream]:
         .to(_SALES)
     )
     return [views, sales]
+
+
+def _first_batch(running: Running) -> None:
+    """Wait until a query is under way: two that start at once start slowly."""
+    while running.query.isActive and not running.progress.batches:
+        time.sleep(0.05)
 
 
 def _gathered(

@@ -26,9 +26,10 @@ from queen.errors import BadRequest
 from queen.wire.pipelines import Definition, Output, Reads
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from queen.spark.pipelines.compiler import Compiled
+    from queen.spark.pipelines.run import Running
 
 Made = Callable[..., Any]
 
@@ -44,6 +45,14 @@ class Function(NamedTuple):
     def __call__(self, *frames: DataFrame) -> Any:
         """Call the function itself, as a test does."""
         return self.make(*frames)
+
+    def run(self, spark: SparkSession, **options: Any) -> Running:
+        """Start it as `queen.spark.run_pipeline` does, with the same options; returns at once."""
+        from queen.spark.pipelines.run import Options, started, store
+
+        given = Options(**options)
+        store(self.definition, given, replace=True)
+        return started(self.definition, spark, given, self)
 
     def applied(self, frames: Mapping[str, DataFrame]) -> Compiled:
         """Return what the function makes of what it reads."""

@@ -1,0 +1,65 @@
+"""Two pipelines in a row: clicks are enriched, enriched clicks are counted.
+
+The first is a Python function over DataFrames, which joins a table that does not change. The
+second is a definition. Between them is a queue, so each can be stopped, changed and run again
+on its own, and others can read what the first one gives.
+"""
+
+import os
+import tempfile
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+import queen.spark
+from queen import SyncQueen
+
+RUN = uuid.uuid4().hex[:8]
+CLICKS, ENRICHED, TOTALS = f"clicks-{RUN}", f"enriched-{RUN}", f"totals-{RUN}"
+COUNTRIES = [("anna", "IT"), ("bruno", "FR"), ("carla", "IT")]
+
+
+@queen.spark.pipeline(
+    reads={CLICKS: "user string, ts timestamp"}, writes=ENRICHED, name=f"enrich-{RUN}"
+)
+def enrich(clicks: DataFrame) -> DataFrame:
+    users = clicks.sparkSession.createDataFrame(COUNTRIES, "user string, country string")
+    return clicks.select("data.*").join(users, "user", "left")
+
+
+def push(queen: SyncQueen) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    for user, _ in COUNTRIES:
+        queen.queue(CLICKS).partition(user).push([{"user": user, "ts": now}] * 10)
+
+
+def main(url: str, spark: SparkSession) -> list[Any]:
+    found: list[Any] = []
+    with SyncQueen(url) as broker, tempfile.TemporaryDirectory() as folder:
+        push(broker)
+        first = enrich.run(spark, url=url, checkpoint=f"{folder}/1", starting="earliest")
+        second = (
+            broker.stream(f"by-country-{RUN}", "analytics")
+            .sources(ENRICHED)
+            .schema("country string, ts timestamp")
+            .event_time("data.ts")
+            .key("data.country")
+            .tumbling_time(1)
+            .grace_period(20)  # Longer than the first stage takes.
+            .aggregate(clicks="count(*)")
+            .to(TOTALS)
+            .run(spark, checkpoint=f"{folder}/2", starting="earliest")
+        )
+        results = broker.queue(TOTALS).limit(2).idle(60)
+        results.consume(lambda message: found.append(message.data))
+        first.stop()
+        second.stop()
+    for row in sorted(found, key=lambda one: str(one["country"])):
+        print(f"{row['country']}: {row['clicks']} clicks")
+    return found
+
+
+if __name__ == "__main__":
+    main(os.environ.get("QUEEN_URL", "http://localhost:6632"), queen.spark.session("stages"))
