@@ -199,7 +199,7 @@ def campaign(
         made.close()
 
 
-@pytest.mark.timeout(300 + 120 * len(_DEATHS))
+@pytest.mark.timeout(900 + 180 * len(_DEATHS))
 def test_f56_f57_f58_whoever_is_killed_each_result_is_there_once(
     campaign: Campaign, spark: SparkSession, server: ServerProcess, api: Api, sums: Sums, dsn: str
 ) -> None:
