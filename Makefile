@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lint types contracts unit test demo bench reference lock clean
+.PHONY: help setup check format lint types contracts unit test demo bench bench-spark reference lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -45,8 +45,14 @@ test: lint types contracts ## All checks and all tests
 demo: $(STAMP) ## Serve, push 10,000 messages, consume them, cut queues into windows, show the counts
 	$(BIN)/queen demo
 
-bench: $(STAMP) ## Measure and print the table of rates
+bench: $(STAMP) ## Measure and print the tables of rates: the broker, and NEXMark on Spark
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.nexmark --events 200000
+
+bench-spark: $(STAMP) ## Measure Spark over queues: NEXMark, reading speed, latency
+	$(BIN)/python -m benchmarks.nexmark
+	$(BIN)/python -m benchmarks.spark_read
+	$(BIN)/python -m benchmarks.spark_latency
 
 reference: $(STAMP) ## Write docs/reference from the served API document, the commands and the client
 	$(BIN)/python -m tools.reference

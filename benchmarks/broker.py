@@ -113,6 +113,11 @@ class Broker:
             raise BenchError(f"{method} {path} answered {answer.status}: {content[:500]!r}")
         return content
 
+    @property
+    def pids(self) -> tuple[int, int]:
+        """Of the server and of PostgreSQL; the second may be a child of the first."""
+        return self._process.pid, self.postgres.pid
+
     def usage(self) -> "Usage":
         return Usage(self._process.pid, self.postgres.pid)
 

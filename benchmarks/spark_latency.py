@@ -84,7 +84,7 @@ class _Producer:
 def _read(spark: SparkSession, broker: Broker, queue: str, **options: Any) -> DataFrame:
     reader = spark.readStream.format("queen").option("url", url_of(broker)).option("queue", queue)
     markers = ", sealed timestamp" if options.get("markers") == "true" else ""
-    columns = f"createdAt timestamp, partition string, data struct<{_SCHEMA.replace(' ', ': ')}>"
+    columns = f"createdAt timestamp, partition string, data struct<{_SCHEMA}>"
     return reader.options(**options).schema(columns + markers).load()
 
 

@@ -14,15 +14,16 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.broker import Broker
 from benchmarks.frames import MEDIA_TYPE, frame
 from benchmarks.messages import MessagePool, partition_for, partition_name
 from benchmarks.report import machine
-from benchmarks.spark_session import broker_and_spark, url_of
+from benchmarks.spark_session import Cpu, broker_and_spark, cpu, url_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,19 +112,31 @@ def _queue_reader(spark: SparkSession, url: str, queue: str, fields: str) -> Rea
     return read
 
 
+class _Took(NamedTuple):
+    """What one read cost."""
+
+    seconds: float
+    cpu: Cpu
+
+
 def _measure(
-    reads: dict[str, Read], rounds: int, work: Callable[[DataFrame], list[Any]], console: Console
-) -> dict[str, list[float]]:
-    """Read everything in turn; return the seconds of each round but the first."""
-    took: dict[str, list[float]] = {name: [] for name in reads}
+    reads: dict[str, Read],
+    rounds: int,
+    work: Callable[[DataFrame], list[Any]],
+    broker: Broker,
+    console: Console,
+) -> dict[str, list[_Took]]:
+    """Read everything in turn; return the cost of each round but the first."""
+    took: dict[str, list[_Took]] = {name: [] for name in reads}
     answers: dict[str, list[Any]] = {}
     for number in range(rounds + 1):
         for name, read in reads.items():
-            started = time.perf_counter()
+            before, started = cpu(broker), time.perf_counter()
             answers[name] = work(read())
-            took[name].append(time.perf_counter() - started)
-        print_row = "  ".join(f"{name} {times[-1]:.2f}" for name, times in took.items())
-        console.print(f"{'warm-up' if number == 0 else number}: {print_row}", highlight=False)
+            took_s = time.perf_counter() - started
+            took[name].append(_Took(took_s, cpu(broker).since(before)))
+        row = "  ".join(f"{name} {times[-1].seconds:.2f}" for name, times in took.items())
+        console.print(f"{'warm-up' if number == 0 else number}: {row}", highlight=False)
     _check(answers)
     return {name: times[1:] for name, times in took.items()}
 
@@ -158,26 +171,27 @@ def main() -> None:
             _push(broker.port, queue, partitions, payloads, arguments.segment)
             reads[queue] = _queue_reader(spark, url_of(broker), queue, fields)
         reads["parquet"] = lambda: spark.read.parquet(parquet)
-        took = _measure(reads, arguments.rounds, work, console)
+        took = _measure(reads, arguments.rounds, work, broker, console)
     _print(console, took, len(payloads))
     console.print(machine())
 
 
-def _print(console: Console, took: dict[str, list[float]], messages: int) -> None:
-    medians = {name: statistics.median(times) for name, times in took.items()}
-    table = Table("read from", "median s", "messages/s", "to JSON files", "to Parquet", "best s")
+def _print(console: Console, took: dict[str, list[_Took]], messages: int) -> None:
+    medians = {
+        name: statistics.median(one.seconds for one in times) for name, times in took.items()
+    }
+    table = Table("read from", "median s", "messages/s", "to JSON", "to Parquet", "best s")
+    table.add_column("CPU s: Spark")
+    table.add_column("broker")
     for name, median_s in medians.items():
         ratio = medians["json"] / median_s
+        cells = [f"{median_s:.2f}", f"{messages / median_s:,.0f}", f"{ratio:.2f}"]
+        cells += [f"{medians['parquet'] / median_s:.2f}"]
+        cells += [f"{min(one.seconds for one in took[name]):.2f}"]
+        cells += [f"{statistics.median(one.cpu.spark for one in took[name]):.2f}"]
+        cells += [f"{statistics.median(one.cpu.broker for one in took[name]):.2f}"]
         is_slow = name.startswith("read-") and ratio < _AIM
-        table.add_row(
-            name,
-            f"{median_s:.2f}",
-            f"{messages / median_s:,.0f}",
-            f"{ratio:.2f}",
-            f"{medians['parquet'] / median_s:.2f}",
-            f"{min(took[name]):.2f}",
-            style="red" if is_slow else "",
-        )
+        table.add_row(name, *cells, style="red" if is_slow else "")
     console.print(table)
 
 

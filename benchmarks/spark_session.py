@@ -6,9 +6,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil  # type: ignore[import-untyped,unused-ignore]
 
 from benchmarks.broker import Broker
 
@@ -42,3 +44,32 @@ def seconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+class Cpu(NamedTuple):
+    """Processor time in seconds. It says more than the clock does on a machine that is busy."""
+
+    spark: float
+    broker: float
+
+    def since(self, before: Cpu) -> Cpu:
+        return Cpu(self.spark - before.spark, self.broker - before.broker)
+
+
+def cpu(broker: Broker) -> Cpu:
+    """Return what this process and Spark have used so far, and what the broker and PostgreSQL."""
+    theirs = [psutil.Process(pid) for pid in broker.pids]
+    with_children = {one for each in theirs for one in (each, *each.children(recursive=True))}
+    own = psutil.Process()
+    everyone = {own, *own.children(recursive=True)}
+    return Cpu(_used(everyone - with_children), _used(with_children))
+
+
+def _used(processes: set[psutil.Process]) -> float:
+    seconds = 0.0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            # Those that have ended are in the account of whoever started them.
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
