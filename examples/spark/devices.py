@@ -23,7 +23,7 @@ SNAPSHOTS, LATE = f"device-snapshots-{RUN}", f"device-late-{RUN}"
 
 def push(queen: SyncQueen) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
-    readings = [
+    readings: list[tuple[str, str, list[float], datetime]] = [
         (TEMPERATURE, "device-1", [72, 73, 74, 75], now),
         (PRESSURE, "device-1", [14.5, 15.0], now),
         (TEMPERATURE, "device-2", [90, 94], now),

@@ -70,7 +70,8 @@ select (select sum(done) from queen.stream_groups)
 _STEP = """
 with seal as materialized (select pg_advisory_xact_lock(7001, id), id from queen.queues
                            where name = $1),
-moved as (update queen.queues q set sealed_until = greatest(q.sealed_until, clock_timestamp() + $2 * interval '1 s')
+moved as (update queen.queues q
+             set sealed_until = greatest(q.sealed_until, clock_timestamp() + $2 * interval '1 s')
             from seal where q.id = seal.id returning q.id)
 update queen.partitions p
    set head_at = greatest(p.head_at, clock_timestamp() + $3 * interval '1 s')

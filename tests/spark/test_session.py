@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -95,7 +95,7 @@ def test_the_java_of_the_package_starts_as_spark_starts_it(
 
 
 def test_workers_find_pyspark_compiled(spark: SparkSession) -> None:
-    def place(_rows: Iterator[int]) -> Iterator[str]:
+    def place(_rows: Iterable[int]) -> Iterable[str]:
         import pyspark
 
         yield pyspark.__file__

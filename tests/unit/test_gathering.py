@@ -39,7 +39,7 @@ def _written(steps: list[tuple[int, int, int]]) -> list[Written]:
 
 def _instants(looks: list[int]) -> list[datetime]:
     end = _START + timedelta(days=1)
-    return sorted({_START + timedelta(seconds=second) for second in looks}) + [end]
+    return [*sorted({_START + timedelta(seconds=second) for second in looks}), end]
 
 
 def _sessions(segments: list[Written], looks: list[int]) -> tuple[list[Closed], Session | None]:

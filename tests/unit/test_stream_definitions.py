@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queen.core.streams import CUTTING, StreamDefinition, completed, differences
 
-_FIELDS = {
+_FIELDS: dict[str, Any] = {
     "window_duration_ms": 60_000,
     "window_slide_ms": 20_000,
     "window_gap_ms": 5_000,

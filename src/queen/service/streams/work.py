@@ -256,8 +256,6 @@ class Work:
                 await self._transactor.run(appends, scheduled, [], [], decide)
             elif batch is None or not (await self._publisher.publish(batch, decide)).is_new:
                 # A batch that is published already was so with this ack, or without any.
-                _check(await self._database.fetchval("settle_window", *decision))
-            else:
                 outcome = _checked(await self._database.fetchval("settle_window", *decision))
         except _AlreadyDone:
             return False
