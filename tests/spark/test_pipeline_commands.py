@@ -152,7 +152,7 @@ def test_sigterm_ends_a_run_after_its_batch(
         # The rows of the first two minutes are there while the run goes on.
         got: list[Any] = []
         while len(got) < 6:
-            assert running.poll() is None
+            assert running.poll() is None, running.communicate()
             popped = queen.queue(f"out-{defined}").group("test").pop(wait_s=1, batch=100)
             got += popped
             for one in popped:

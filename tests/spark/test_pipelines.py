@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from queen import SyncQueen
 from queen.errors import BadRequest, Conflict
@@ -175,7 +176,7 @@ def test_what_spark_has_against_a_definition_is_said_plainly(
 def big_orders(events: DataFrame) -> DataFrame:
     """A pipeline of a user who only knows Spark."""
     rows, _ = windowed(events, 60, time="data.ts", grace=10)
-    return rows.groupBy("window").agg({"data.amount": "max"})
+    return rows.groupBy("window").agg(f.max("data.amount").alias("most"))
 
 
 def test_a_function_is_a_pipeline(
@@ -189,7 +190,7 @@ def test_a_function_is_a_pipeline(
     store(function.definition, options)
     assert started(function.definition, spark, options, function).wait()
     rows = messages(api, out)
-    assert sorted(row["max(data.amount)"] for row in rows) == [2, 7]
+    assert sorted(row["most"] for row in rows) == [2, 7]
     changed = reads(lambda events: events)
     with pytest.raises(Conflict, match="code"):
         started(changed.definition, spark, options, changed)

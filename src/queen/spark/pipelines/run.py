@@ -311,8 +311,9 @@ def plan_of(
             made = function.applied(frames)
         else:
             made = compiled(definition, reading.live(spark, definition, options.source()))
-    plan: Any = made.result._jdf.queryExecution()
-    return str(plan.optimizedPlan().toString())
+    # `explain` prints it; this is what it prints.
+    jvm: Any = spark.sparkContext._jvm
+    return str(jvm.PythonSQLUtils.explainString(made.result._jdf.queryExecution(), "simple"))
 
 
 def results_of(made: Compiled) -> DataFrame:
