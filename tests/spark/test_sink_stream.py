@@ -6,9 +6,6 @@ import json
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -26,6 +23,7 @@ from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.contract.sinkcalls import Sink
 from tests.spark.copying import Copy
+from tests.spark.drivers import Driver
 
 _KILLS = int(os.environ.get("QUEEN_TEST_SPARK_KILLS", "0"))
 
@@ -144,33 +142,8 @@ def test_a_full_queue_holds_the_query_up_and_loses_nothing(
 # ---- drivers that are killed ----
 
 
-class Driver:
-    """A driver in a process of its own."""
-
-    def __init__(self, copy: Copy, log: Path, master: str = "local[2]") -> None:
-        arguments = json.dumps({**copy._asdict(), "master": master})
-        self._log = log
-        with log.open("w") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.copying", arguments],
-                stdout=errors,
-                stderr=errors,
-                cwd=Path(__file__).parents[2],
-                start_new_session=True,
-            )
-
-    def until(self, happened: Callable[[], bool], timeout_s: float = 240) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not happened():
-            assert self._process.poll() is None, self._log.read_text()[-3000:]
-            assert time.monotonic() < deadline, self._log.read_text()[-3000:]
-            time.sleep(0.02)
-
-    def kill(self) -> None:
-        """Kill Python and its JVM at once: they are a group of their own."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(timeout=20)
+def driver_of(copy: Copy, log: Path, master: str = "local[2]") -> Driver:
+    return Driver("tests.spark.copying", {**copy._asdict(), "master": master}, log)
 
 
 @pytest.fixture
@@ -178,7 +151,7 @@ def drive(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     with ExitStack() as stack:
 
         def start(copy: Copy, **more: Any) -> Driver:
-            driver = Driver(copy, tmp_path / "driver.log", **more)
+            driver = driver_of(copy, tmp_path / "driver.log", **more)
             stack.callback(driver.kill)
             return driver
 
@@ -280,13 +253,13 @@ def test_f58_two_drivers_on_one_checkpoint_leave_each_row_once(
     spark: SparkSession, api: Api, copy: Copy, tmp_path: Path
 ) -> None:
     copy.add(0, range(30))
-    drivers = [Driver(copy, tmp_path / f"driver-{n}.log") for n in range(2)]
+    drivers = [driver_of(copy, tmp_path / f"driver-{n}.log") for n in range(2)]
     try:
         for number in range(1, 40):
             copy.add(number, range(number * 30, number * 30 + 30))
             time.sleep(0.5)
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and all(one._process.poll() is None for one in drivers):
+        while time.monotonic() < deadline and all(one.is_running for one in drivers):
             time.sleep(0.2)
     finally:
         for driver in drivers:
