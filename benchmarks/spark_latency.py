@@ -31,7 +31,7 @@ from rich.table import Table
 from benchmarks.broker import Broker
 from benchmarks.frames import MEDIA_TYPE, frame
 from benchmarks.report import machine
-from benchmarks.spark_session import broker_and_spark, seconds, url_of
+from benchmarks.spark_session import broker_and_spark, seconds, url_of, wide_console
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -275,7 +275,7 @@ def _quantiles(values: list[float]) -> list[str]:
 
 def main() -> None:
     arguments = _arguments()
-    console = Console()
+    console = wide_console()
     with broker_and_spark("spark-latency") as (broker, spark, folder):
         _floor(spark, broker, folder, arguments.batches, console)
         _latency(spark, broker, folder, arguments.seconds, console)

@@ -23,7 +23,7 @@ from benchmarks.broker import Broker
 from benchmarks.frames import MEDIA_TYPE, frame
 from benchmarks.messages import MessagePool, partition_for, partition_name
 from benchmarks.report import machine
-from benchmarks.spark_session import Cpu, broker_and_spark, cpu, url_of
+from benchmarks.spark_session import Cpu, broker_and_spark, cpu, url_of, wide_console
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -156,7 +156,7 @@ def _check(answers: dict[str, list[Any]]) -> None:
 
 def main() -> None:
     arguments = _arguments()
-    console = Console()
+    console = wide_console()
     fields = "city string, amount double" if arguments.few else _FIELDS
     work = _aggregated_few if arguments.few else _aggregated
     payloads = list(_payloads(arguments.messages))

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
+from rich.console import Console
 
 from benchmarks.broker import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_WIDTH_WITHOUT_TERMINAL = 140
 _FOLDER = Path(__file__).resolve().parent.parent / ".bench"
 
 
@@ -33,6 +35,14 @@ def broker_and_spark(name: str) -> Iterator[tuple[Broker, SparkSession, Path]]:
         finally:
             spark.stop()
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def wide_console() -> Console:
+    """Return a console that has room for a table in a file too."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDTH_WITHOUT_TERMINAL
+    return console
 
 
 def url_of(broker: Broker) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.nexmark.events import events
@@ -22,7 +21,7 @@ from benchmarks.nexmark.filling import Queues, fill, new_queues
 from benchmarks.nexmark.oracle import Oracle
 from benchmarks.nexmark.queries import QUERIES, Query, run
 from benchmarks.report import machine
-from benchmarks.spark_session import broker_and_spark, seconds, url_of
+from benchmarks.spark_session import broker_and_spark, seconds, url_of, wide_console
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +56,7 @@ def _measure(
 
 def main() -> int:
     arguments = _arguments()
-    console = Console()
+    console = wide_console()
     history = list(events(arguments.events, per_s=_PER_S))
     table = Table("query", "what", "events read", "results", "s", "events/s", title="NEXMark")
     is_right = True
