@@ -4,7 +4,8 @@ Time comes from the broker's database and cannot be moved. `advance` moves what 
 the past instead, in one transaction: when messages were written, until when they are leased,
 when they are retried or delivered, since when groups exist. The broker then looks again at
 once. Delays, windows, leases, schedules, expiry and retention behave as if so much time had
-passed; a consumer's own clock, and anything that sleeps, does not notice.
+passed; a consumer's own clock, and anything that sleeps, does not notice. Queues that a stream
+reads together have one time: it passes for all of them.
 
 Only a server started with `queen serve --test-clock` allows it, as those of `queen.testing`
 are. It is for tests: never turn it on where messages matter.
