@@ -42,7 +42,7 @@ format: $(STAMP) ## Rewrite the code in the house format
 test: lint types contracts ## All checks and all tests
 	$(BIN)/pytest -n 2
 
-demo: $(STAMP) ## Serve, push 10,000 messages, consume them, cut queues into windows, show the counts
+demo: $(STAMP) ## Serve, push, consume, cut into windows, compute on Spark, and compare the counts
 	$(BIN)/queen demo
 
 bench: $(STAMP) ## Measure and print the tables of rates: the broker, and NEXMark on Spark

@@ -59,8 +59,9 @@ def main(url: str, spark: SparkSession) -> list[Any]:
             .to(METRICS)
         )
         running = metrics.run(spark, checkpoint=folder, starting="earliest")
-        results = broker.queue(METRICS).limit(3).idle(60)
-        results.consume(lambda message: found.append(message.data))
+        while len(found) < 3 and running.query.isActive:
+            popped = broker.queue(METRICS).pop(wait_s=1, batch=100, auto_ack=True)
+            found += [message.data for message in popped]
         running.stop()
     for row in sorted(found, key=lambda one: one["rank"]):
         print(

@@ -58,8 +58,10 @@ def main(url: str, spark: SparkSession) -> tuple[list[Any], list[Any]]:
             .to(SNAPSHOTS)
         )
         running = snapshots.run(spark, checkpoint=folder, starting="earliest")
-        broker.queue(SNAPSHOTS).limit(2).idle(60).consume(lambda one: found.append(one.data))
-        broker.queue(LATE).limit(1).idle(60).consume(lambda one: late.append(one.data))
+        while len(found) + len(late) < 3 and running.query.isActive:
+            for queue, rows in ((SNAPSHOTS, found), (LATE, late)):
+                popped = broker.queue(queue).pop(wait_s=1, batch=100, auto_ack=True)
+                rows += [message.data for message in popped]
         running.stop()
     for row in sorted(found, key=lambda one: str(one["device"])):
         alarm = ", critical" if row["is_critical"] else ""

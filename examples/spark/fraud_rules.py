@@ -51,8 +51,9 @@ def main(url: str, spark: SparkSession) -> list[Any]:
             .to(ALERTS)
         )
         running = alerts.run(spark, checkpoint=folder, starting="earliest")
-        results = broker.queue(ALERTS).limit(2).idle(60)
-        results.consume(lambda message: found.append(message.data))
+        while len(found) < 2 and running.query.isActive:
+            popped = broker.queue(ALERTS).pop(wait_s=1, batch=100, auto_ack=True)
+            found += [message.data for message in popped]
         running.stop()
     for alert in sorted(found, key=lambda one: str(one["user"])):
         print(f"{alert['user']}: {' and '.join(alert['why'])}")

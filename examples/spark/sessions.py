@@ -48,8 +48,9 @@ def main(url: str, spark: SparkSession) -> list[Any]:
             .to(VISITS)
         )
         running = visits.run(spark, checkpoint=folder, starting="earliest")
-        results = broker.queue(VISITS).limit(3).idle(60)
-        results.consume(lambda message: found.append(message.data))
+        while len(found) < 3 and running.query.isActive:
+            popped = broker.queue(VISITS).pop(wait_s=1, batch=100, auto_ack=True)
+            found += [message.data for message in popped]
         running.stop()
     for visit in sorted(found, key=lambda one: (str(one["user"]), str(one["windowStart"]))):
         print(f"{visit['user']} saw {' '.join(visit['pages'])}")

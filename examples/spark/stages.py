@@ -52,8 +52,9 @@ def main(url: str, spark: SparkSession) -> list[Any]:
             .to(TOTALS)
             .run(spark, checkpoint=f"{folder}/2", starting="earliest")
         )
-        results = broker.queue(TOTALS).limit(2).idle(60)
-        results.consume(lambda message: found.append(message.data))
+        while len(found) < 2 and second.query.isActive:
+            popped = broker.queue(TOTALS).pop(wait_s=1, batch=100, auto_ack=True)
+            found += [message.data for message in popped]
         first.stop()
         second.stop()
     for row in sorted(found, key=lambda one: str(one["country"])):

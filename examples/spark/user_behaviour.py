@@ -66,8 +66,9 @@ def main(url: str, spark: SparkSession) -> list[Any]:
             .to(BEHAVIOUR)
         )
         running = behaviour.run(spark, checkpoint=folder, starting="earliest")
-        results = broker.queue(BEHAVIOUR).limit(2).idle(60)
-        results.consume(lambda message: found.append(message.data))
+        while len(found) < 2 and running.query.isActive:
+            popped = broker.queue(BEHAVIOUR).pop(wait_s=1, batch=100, auto_ack=True)
+            found += [message.data for message in popped]
         running.stop()
     for row in sorted(found, key=lambda one: str(one["user"])):
         print(f"{row['user']}: {row['clicks']} clicks, {row['conversion']:.0%} bought,", end=" ")

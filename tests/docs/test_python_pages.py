@@ -39,6 +39,16 @@ PAGES = [
     "docs/howto/several-servers.md",
     "docs/howto/transactions.md",
 ]
+# Run in `tests/spark`, where Spark is.
+SPARK_PAGES = [
+    "docs/tutorial/first-pipeline.md",
+    "docs/howto/backfill.md",
+    "docs/howto/exactly-once-with-spark.md",
+    "docs/howto/join-with-spark.md",
+    "docs/howto/late-data-with-spark.md",
+    "docs/howto/read-with-spark.md",
+    "docs/howto/write-from-spark.md",
+]
 _BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SERVER = re.compile(r"http://queen-\d")
 _RUNNER = """
@@ -99,7 +109,7 @@ def test_a_page_prints_what_it_says(page: str, servers: list[ServerProcess]) -> 
 
 
 def test_every_page_with_python_is_run() -> None:
-    others = {"docs/howto/push-from-sql.md", "docs/howto/test-your-consumer.md"}
+    others = {"docs/howto/push-from-sql.md", "docs/howto/test-your-consumer.md", *SPARK_PAGES}
     found = {
         str(path.relative_to(ROOT))
         for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
