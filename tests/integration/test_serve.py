@@ -27,8 +27,13 @@ Start = Callable[..., ServerProcess]
 _QUEEN = str(Path(sys.executable).parent / "queen")
 
 
-def run(
-    *arguments: str, timeout_s: float = 60, **environment: str
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that ends by itself, and soon."""
+    return run_for(60, *arguments, **environment)
+
+
+def run_for(
+    timeout_s: float, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command that ends by itself."""
     return subprocess.run(
@@ -156,7 +161,7 @@ def test_several_workers_share_the_port_and_the_work(tmp_path: Path, start_serve
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_demo_agrees_with_itself() -> None:
-    shown = run("demo", timeout_s=590)
+    shown = run_for(590, "demo")
     assert shown.returncode == 0, (shown.stdout, shown.stderr)
     assert "All counts agree" in shown.stdout
     counts = dict(re.findall(r"│ ([^│]+?) +│ +([\d,]+) │ [^│]+ │ +\2 │", shown.stdout))
