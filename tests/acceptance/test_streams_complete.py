@@ -12,6 +12,7 @@ open, and seals and heads stand ahead of the clock, as one that was set back lea
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -118,7 +119,7 @@ class Run:
     # ---- producers ----
 
     def _take(self, most: int) -> list[int]:
-        return [number for number, _ in zip(self._numbers, range(most), strict=False)]
+        return list(itertools.islice(self._numbers, most))
 
     async def produce(self) -> None:
         clients = [self._push(number) for number in range(CLIENTS)]
