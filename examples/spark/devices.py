@@ -65,8 +65,10 @@ def main(url: str, spark: SparkSession) -> tuple[list[Any], list[Any]]:
         running.stop()
     for row in sorted(found, key=lambda one: str(one["device"])):
         alarm = ", critical" if row["is_critical"] else ""
-        print(f"{row['device']}: {row['low']} to {row['high']}, {row['mean']} on average{alarm}")
-    print(f"too late: {late[0]['data']['value']} of {late[0]['partition']}")
+        span = f"{row['low']:g} to {row['high']:g}, {row['mean']:g} on average"
+        print(f"{row['device']}: {span}{alarm}")
+    for row in late:
+        print(f"too late: {row['data']['value']:g} of {row['partition']}")
     return found, late
 
 

@@ -96,19 +96,19 @@ def delivery(definition: Definition, target: Target) -> Callable[[DataFrame, int
 
 def messages(definition: Definition, compiled: Compiled) -> DataFrame:
     """Return results, and late rows if they are wanted, as the sink takes them."""
-    output, late = definition.output, compiled.late
-    if definition.late_to is None or late is None:
+    late = compiled.late
+    if definition.late_to is not None:
+        # Late rows are texts, so results are too; in a backfill, which has none, as well.
+        payload = _text_of(compiled)
+    else:
         payload = f.col("data") if compiled.is_message else f.struct(*_payload(compiled.result))
-        return compiled.result.select(
-            f.lit(output.queue).alias("queue"),
-            f.col(PARTITION).alias("partition"),
-            payload.alias("data"),
-        )
     results = compiled.result.select(
-        f.lit(output.queue).alias("queue"),
+        f.lit(definition.output.queue).alias("queue"),
         f.col(PARTITION).alias("partition"),
-        _text_of(compiled).alias("data"),
+        payload.alias("data"),
     )
+    if definition.late_to is None or late is None:
+        return results
     aside = late.select(
         f.lit(definition.late_to).alias("queue"), "partition", late_payload().alias("data")
     )
