@@ -210,6 +210,8 @@ def test_f56_f57_f58_whoever_is_killed_each_result_is_there_once(
     assert "".join(campaign.happened) == _DEATHS
     wanted = canonical(oracle(events))
     assert len(wanted) > 50
+    # The other connection has been idle for long.
+    api = server.api()
     rest = sums._replace(url=server.url, messages_per_batch=_EVENTS)
     assert rest.start(spark, available_now=True).wait()
     assert canonical(messages(api, sums.out)) == wanted
