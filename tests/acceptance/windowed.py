@@ -26,8 +26,8 @@ async def main(urls: str, stream: str, results: str, groups: str, path: str) -> 
         digest = hashlib.sha256(held.encode()).hexdigest()[:16]
         seen = {"window": window.id, "group": window.consumer_group, "digest": digest}
         os.write(file, json.dumps(seen | {"attempt": window.attempt}).encode() + b"\n")
-        # Long enough to be killed at.
-        await asyncio.sleep(random.uniform(0, 0.02))
+        # Now and then long enough to be killed at.
+        await asyncio.sleep(random.choice([0.8] + [0.01] * 30))
         numbers = [one.data for one in window.messages]
         window.push(results, seen | {"numbers": numbers}, partition=str(os.getpid()))
 
