@@ -167,6 +167,7 @@ class StreamListRoutes:
     async def forget(self, request: Request) -> Response:
         stream, group = await self._stream(request), request.params[1]
         existed = await self._broker.database.fetch("delete_stream_group", stream.id, group)
+        self._broker.work.forget_group(stream, group)
         await audit(self._broker, request, "stream.group.delete", f"{stream.name}/{group}")
         answer = wire.GroupDeleted(True, bool(existed))
         return Response(200, msgspec.json.encode(answer))

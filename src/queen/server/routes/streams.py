@@ -176,7 +176,9 @@ class StreamRoutes:
     async def poll(self, request: Request) -> Response:
         wanted = decoded(_poll, request.body)
         check_name("consumer group", wanted.consumerGroup)
-        stream = await stream_for(self._broker, request.caller, wanted.streamName)
+        check_name("stream", wanted.streamName)
+        stream = await self._broker.streams.recent(wanted.streamName)
+        _check_seen(request.caller, stream)
         starts_at = await self._starts_at(wanted)
         work = self._broker.work
         group_id = await work.group(stream, wanted.consumerGroup, starts_at)
@@ -326,9 +328,13 @@ async def stream_for(broker: Broker, caller: Caller, name: str) -> Stream:
     """Return a stream that exists and is the caller's to see."""
     check_name("stream", name)
     stream = await broker.streams.get(name)
+    _check_seen(caller, stream)
+    return stream
+
+
+def _check_seen(caller: Caller, stream: Stream) -> None:
     if not caller.sees(stream.namespace):
         raise NotFound("Stream not found")
-    return stream
 
 
 def _definition_of(wanted: wire.DefineRequest) -> StreamDefinition:

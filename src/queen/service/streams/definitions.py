@@ -16,6 +16,7 @@ import msgspec
 from queen.core.streams import StreamDefinition, differences
 from queen.errors import NotFound, StreamDiffers, Unavailable
 from queen.service.catalog import Catalog
+from queen.service.streams.recent import Recent
 from queen.storage.database import Database, Record, Transaction
 
 _definition = msgspec.json.Decoder(StreamDefinition)
@@ -44,10 +45,19 @@ class Definitions:
         self._database = database
         self._catalog = catalog
         self._changed = changed
+        self._recent: Recent[str, Stream] = Recent()
 
     async def find(self, name: str) -> Stream | None:
         rows = await self._database.fetch("stream_by_name", name)
         return _stream(rows[0]) if rows else None
+
+    async def recent(self, name: str) -> Stream:
+        """Return a stream as it is, or was a moment ago."""
+        found = self._recent.get(name)
+        if found is None:
+            found = await self.get(name)
+            self._recent.put(name, found)
+        return found
 
     async def get(self, name: str) -> Stream:
         found = await self.find(name)
@@ -77,11 +87,13 @@ class Definitions:
                 changed = await _replace(
                     transaction, name, namespace, definition, sources, recut=recut
                 )
+        self._recent.forget(name)
         self._changed()
         return Defined(await self.get(name), bool(made), changed)
 
     async def delete(self, name: str) -> bool:
         """Forget a stream with its windows and groups; the queues stay as they are."""
+        self._recent.forget(name)
         return bool(await self._database.fetch("delete_stream", name))
 
 

@@ -26,6 +26,7 @@ from queen.service.sinks import Batch
 from queen.service.staging import Scheduled
 from queen.service.streams.content import Span
 from queen.service.streams.definitions import Stream
+from queen.service.streams.recent import Recent
 from queen.service.transact import Transactor
 from queen.storage.database import Abandoned, Database, Record, Transaction
 
@@ -101,6 +102,9 @@ class Work:
         # Who waits for windows of a stream, in order of arrival.
         self._waiting: dict[int, dict[asyncio.Event, None]] = {}
         self._closed = False
+        # Ids of groups, and whose they are, for as long as they are surely true.
+        self._groups: Recent[tuple[int, str], int] = Recent()
+        self._owners: Recent[int, Owner] = Recent()
         # For whoever watches: windows that were settled here, by outcome.
         self.settled: Counter[str] = Counter()
 
@@ -120,6 +124,14 @@ class Work:
         self.look(stream_id)
         self._told(stream_id)
 
+    def _let_one_look(self, stream_id: int) -> None:
+        """One more window may be ready: one who waits is enough, here or elsewhere."""
+        for event in self._waiting.get(stream_id, ()):
+            if not event.is_set():
+                event.set()
+                return
+        self._told(stream_id)
+
     def close(self) -> None:
         """Answer everybody who waits: the server ends."""
         self._closed = True
@@ -129,10 +141,18 @@ class Work:
 
     async def group(self, stream: Stream, name: str, starts_at: datetime | None) -> int:
         """Return the id of a group; a new one begins at an instant, or with the first message."""
+        known = self._groups.get((stream.id, name))
+        if known is not None:
+            return known
         group_id = await self._database.fetchval("open_stream_group", stream.id, name, starts_at)
         if group_id is None:
             raise NotFound("Stream not found")
+        self._groups.put((stream.id, name), int(group_id))
         return int(group_id)
+
+    def forget_group(self, stream: Stream, name: str) -> None:
+        """A group was deleted: who comes by its name afterwards is a new one."""
+        self._groups.forget((stream.id, name))
 
     async def find_group(self, stream: Stream, name: str) -> int:
         group_id = await self._database.fetchval("stream_group", stream.id, name)
@@ -177,6 +197,7 @@ class Work:
                 definition.retry_limit,
             )
             if row["outcome"] == _NO_GROUP:
+                self._groups.forget((stream.id, group))
                 raise NotFound("The stream or its group was deleted")
             if row["outcome"] == _EXHAUSTED:
                 await self._bury(stream, group_id, row["window_id"])
@@ -213,17 +234,22 @@ class Work:
 
     async def owner(self, lease: Lease) -> Owner:
         """Return whose lease it is; a lease of a group that is gone is lost."""
+        known = self._owners.get(lease.group_id)
+        if known is not None:
+            return known
         rows = await self._database.fetch("stream_of_group", lease.group_id)
         if not rows:
             raise LeaseLost
         row = rows[0]
-        return Owner(
+        found = Owner(
             row["id"],
             row["name"],
             row["namespace"],
             row["group_name"],
             _definition.decode(row["definition"]),
         )
+        self._owners.put(lease.group_id, found)
+        return found
 
     async def settle(
         self,
@@ -260,7 +286,7 @@ class Work:
         except _AlreadyDone:
             return False
         self.settled[outcome] += 1
-        self._look_everywhere(owner.stream_id)
+        self._let_one_look(owner.stream_id)
         return True
 
     async def release(self, owner: Owner, lease: Lease) -> None:
