@@ -39,6 +39,7 @@ def main(url: str, spark: SparkSession) -> list[Any]:
     found: list[Any] = []
     with SyncQueen(url) as broker, tempfile.TemporaryDirectory() as folder:
         push(broker)
+        broker.queue(ENRICHED).create()  # The second stage may be there before the first writes.
         first = enrich.run(spark, url=url, checkpoint=f"{folder}/1", starting="earliest")
         second = (
             broker.stream(f"by-country-{RUN}", "analytics")
