@@ -53,7 +53,8 @@ class Query(NamedTuple):
 def run(
     query: Query, url: str, spark: SparkSession, queues: Queues, out: str, **options: Any
 ) -> Running:
-    """Start a query over everything that is in the queues now; its results go to `out`."""
+    """Start a query over everything that is in the queues now; its results go to `out`, which is
+    also its name."""
     from queen import SyncQueen
 
     options = {"url": url, "available_now": True, "starting": "earliest", **options}
@@ -76,44 +77,44 @@ _PLACES = {
 }
 
 
-def _bids(queen: SyncQueen, queues: Queues, number: int) -> Any:
-    stream = queen.stream(f"{queues.bids}-q{number}").sources(queues.bids)
+def _bids(queen: SyncQueen, queues: Queues, name: str) -> Any:
+    stream = queen.stream(name).sources(queues.bids)
     return stream.schema(BID_SCHEMA).event_time("data.at").grace_period(GRACE_S)
 
 
-def _side(queen: SyncQueen, queues: Queues, kind: str, number: int) -> Any:
+def _side(queen: SyncQueen, queues: Queues, kind: str, name: str) -> Any:
     schema = PERSON_SCHEMA if kind == PERSON else AUCTION_SCHEMA
-    stream = queen.stream(f"{queues.bids}-q{number}").sources(queues.of(kind)).schema(schema)
+    stream = queen.stream(name).sources(queues.of(kind)).schema(schema)
     return stream.event_time("data.at").grace_period(GRACE_S).named(kind)
 
 
-def _pass_through(queen: SyncQueen, queues: Queues, _: str) -> Any:
+def _pass_through(queen: SyncQueen, queues: Queues, name: str) -> Any:
     fields = (f"data.{one}" for one in ("auction", "bidder", "price", "channel", "url", "at"))
-    return _bids(queen, queues, 0).select(*fields)
+    return _bids(queen, queues, name).select(*fields)
 
 
-def _currency(queen: SyncQueen, queues: Queues, _: str) -> Any:
-    stream = _bids(queen, queues, 1)
+def _currency(queen: SyncQueen, queues: Queues, name: str) -> Any:
+    stream = _bids(queen, queues, name)
     price = f"data.price * {EURO_PER_DOLLAR}D"
     return stream.select("data.auction", "data.bidder", "data.at", price=price)
 
 
-def _selection(queen: SyncQueen, queues: Queues, _: str) -> Any:
-    stream = _bids(queen, queues, 2).where(f"data.auction % {LUCKY} = 0")
+def _selection(queen: SyncQueen, queues: Queues, name: str) -> Any:
+    stream = _bids(queen, queues, name).where(f"data.auction % {LUCKY} = 0")
     return stream.select("data.auction", "data.price")
 
 
-def _local_items(queen: SyncQueen, queues: Queues, _: str) -> Any:
-    sellers = _side(queen, queues, PERSON, 3).where("data.state in ('OR', 'ID', 'CA')")
-    auctions = _side(queen, queues, AUCTION, 3).where("data.category = 10")
+def _local_items(queen: SyncQueen, queues: Queues, name: str) -> Any:
+    sellers = _side(queen, queues, PERSON, name).where("data.state in ('OR', 'ID', 'CA')")
+    auctions = _side(queen, queues, AUCTION, name).where("data.category = 10")
     joined = auctions.join(sellers, on={"data.seller": "data.id"}, within=3600)
     person = {one: f"person.data.{one}" for one in ("name", "city", "state")}
     return joined.select(auction="auction.data.id", **person)
 
 
-def _average_prices(_: SyncQueen, queues: Queues, out: str) -> Function:
+def _average_prices(_: SyncQueen, queues: Queues, name: str) -> Function:
     reads = {queues.auctions: AUCTION_SCHEMA, queues.bids: BID_SCHEMA}
-    made = pipeline(reads=reads, writes=out, name=f"{queues.bids}-q4", markers=True)
+    made = pipeline(reads=reads, writes=name, name=name, markers=True)
     return made(average_prices)
 
 
@@ -141,28 +142,28 @@ def average_prices(auctions: DataFrame, bids: DataFrame) -> DataFrame:
     )
 
 
-def _hot_items(queen: SyncQueen, queues: Queues, _: str) -> Any:
-    stream = _bids(queen, queues, 5).sliding_time(WINDOW_S, SLIDE_S).key("data.auction")
+def _hot_items(queen: SyncQueen, queues: Queues, name: str) -> Any:
+    stream = _bids(queen, queues, name).sliding_time(WINDOW_S, SLIDE_S).key("data.auction")
     return stream.aggregate(bids="count(*)").top(1, by="bids")
 
 
-def _highest_bid(queen: SyncQueen, queues: Queues, _: str) -> Any:
-    stream = _bids(queen, queues, 7).tumbling_time(WINDOW_S)
+def _highest_bid(queen: SyncQueen, queues: Queues, name: str) -> Any:
+    stream = _bids(queen, queues, name).tumbling_time(WINDOW_S)
     best = "max(struct(data.price, data.auction, data.bidder))"
     fields = {one: f"best.{one}" for one in ("price", "auction", "bidder")}
     return stream.aggregate(best=best).select("windowStart", "windowEnd", **fields)
 
 
-def _new_users(queen: SyncQueen, queues: Queues, _: str) -> Any:
-    sellers = _side(queen, queues, PERSON, 8)
-    auctions = _side(queen, queues, AUCTION, 8)
+def _new_users(queen: SyncQueen, queues: Queues, name: str) -> Any:
+    sellers = _side(queen, queues, PERSON, name)
+    auctions = _side(queen, queues, AUCTION, name)
     on = {"data.id": "data.seller", _WINDOW_OF: _WINDOW_OF}
     joined = sellers.join(auctions, on=on, within=WINDOW_S).dedup("person.data.id")
     return joined.select(id="person.data.id", name="person.data.name", at="person.data.at")
 
 
-def _sessions(queen: SyncQueen, queues: Queues, _: str) -> Any:
-    stream = _bids(queen, queues, 11).session(WINDOW_S).key("data.bidder")
+def _sessions(queen: SyncQueen, queues: Queues, name: str) -> Any:
+    stream = _bids(queen, queues, name).session(WINDOW_S).key("data.bidder")
     return stream.aggregate(bids="count(*)")
 
 
