@@ -86,7 +86,13 @@ def _results(
     from queen.client import SyncQueen
     from queen.spark.environment import session
 
-    spark = session("queen demo", spark_ui_enabled=False, spark_driver_memory="1g")
+    spark = session(
+        "queen demo",
+        spark_ui_enabled=False,
+        spark_driver_memory="1g",
+        # For half a minute it does not pay to compile more than a little.
+        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1",
+    )
     running: list[Running] = []
     try:
         with SyncQueen(url) as queen:

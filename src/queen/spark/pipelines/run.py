@@ -217,7 +217,9 @@ class Running:
         """End after the micro-batch that is under way; returns when it has ended."""
         self.ask_to_stop()
         deadline = time.monotonic() + _GRACEFUL_S
-        while self._is_busy() and time.monotonic() < deadline:
+        # A query that is behind begins the next batch at once, and is never seen idle.
+        done = self._last_batch()
+        while self._is_busy() and self._last_batch() == done and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
         self.query.stop()
         self._end(None)
@@ -243,6 +245,10 @@ class Running:
                 self._end(None)
                 return True
         return False
+
+    def _last_batch(self) -> int | None:
+        last = self.query.lastProgress
+        return None if last is None else int(last["batchId"])
 
     def _is_busy(self) -> bool:
         return self.query.isActive and bool(self.query.status["isTriggerActive"])
