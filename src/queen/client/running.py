@@ -121,6 +121,8 @@ class Runner:
         except asyncio.CancelledError:
             # A thread cannot be cancelled; whoever goes on without it would have two at work.
             await asyncio.wait((running,))
+            # Nobody wants to know any more how it ended.
+            running.exception()
             raise
         return await result if inspect.isawaitable(result) else result
 

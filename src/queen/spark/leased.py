@@ -19,14 +19,16 @@ import asyncio
 import functools
 import inspect
 import logging
+import tempfile
 import uuid
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote, urlencode
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StringType, StructType, VariantType
 
 from queen.client.streams.processing import Processing
@@ -37,9 +39,8 @@ from queen.errors import BadRequest
 from queen.spark import register
 from queen.spark.broker import Broker, place_of
 from queen.spark.columns import CORRUPT, DATA, check_schema, default_schema
-from queen.spark.lanes import PARTITION, QUEUE, TRACE, TRANSACTION, Layout, layout_of
+from queen.spark.lanes import PARTITION, QUEUE, TRACE, TRANSACTION, layout_of
 from queen.spark.planning import WindowRange, offsets_of, selection_of
-from queen.spark.sink import Stager
 from queen.spark.slices import SliceTask, read_slice
 from queen.spark.typed import type_of
 
@@ -81,7 +82,7 @@ class _Frames(NamedTuple):
 
 class _Write(NamedTuple):
     frame: DataFrame
-    layout: Layout
+    queue: str | None
 
 
 def frame_processing(
@@ -166,11 +167,12 @@ class _FrameWindow(LeasedWindow):
             WindowRange(one.queue, one.partition_id, one.from_offset, one.to_offset)
             for one in self.ranges
         ]
-        task = SliceTask(selection.place, offsets_of(ranges), 0)
-        arrow = to_arrow_schema(frames.schema, timezone="UTC")
-        batches = list(read_slice(task, frames.schema)) if any(one.queue for one in ranges) else []
-        table = pa.Table.from_batches(batches, schema=arrow)
-        return frames.spark.createDataFrame(table, frames.schema)
+        found = offsets_of(ranges)
+        task = SliceTask(selection.place, found, 0)
+        batches = list(read_slice(task, frames.schema)) if found else []
+        if not batches:
+            return frames.spark.createDataFrame([], frames.schema)
+        return frames.spark.createDataFrame(pa.Table.from_batches(batches), frames.schema)
 
     # ---- out ----
 
@@ -186,8 +188,9 @@ class _FrameWindow(LeasedWindow):
         rows = _messages(frame)
         if partition is not None:
             rows = rows.withColumn(PARTITION, f.lit(partition))
-        options = {} if queue is None else {"queue": queue}
-        self._writes.append(_Write(rows, layout_of(options, rows.schema)))
+        # Refused here, where the caller can see it.
+        layout_of({} if queue is None else {"queue": queue}, rows.schema)
+        self._writes.append(_Write(rows, queue))
         return self
 
     async def _results(self) -> dict[str, Any]:
@@ -207,20 +210,26 @@ class _FrameWindow(LeasedWindow):
             self._is_staged = True
 
     def _staged(self) -> dict[str, Any] | None:
-        stages: list[dict[str, int]] = []
-        epochs: set[int] = set()
-        for number, (rows, layout) in enumerate(self._writes):
-            first_task = number * _TASKS_OF_A_WRITE
-            stager = Stager(self._frames.options, layout, self.tag, self._run_id, first_task)
-            for row in rows.mapInArrow(stager, Stager.SCHEMA).collect():
-                epochs.add(row.epoch)
-                names = ("task", "attempt", "messages")
-                stages.append({name: row[name] for name in names})
-        if not stages:
+        found: list[dict[str, Any]] = []
+        with tempfile.TemporaryDirectory(prefix="queen-window-") as folder:
+            for number, (rows, queue) in enumerate(self._writes):
+                told = Path(folder) / str(number)
+                options = {
+                    **self._frames.options,
+                    **({} if queue is None else {"queue": queue}),
+                    "transactionName": self.tag,
+                    "stageRun": self._run_id,
+                    "firstTask": str(number * _TASKS_OF_A_WRITE),
+                    "stageTo": str(told),
+                }
+                rows.write.format("queen").options(**options).mode("append").save()
+                found.append(msgspec.json.decode(told.read_bytes()))
+        staged = [one for one in found if one is not None]
+        if not staged:
             return None
-        (epoch,) = epochs
-        about = {"query": self.tag, "run": self._run_id, "epoch": epoch, "batch": 0}
-        return {**about, "stages": stages}
+        # All of them are of one run, so of one epoch.
+        stages = [stage for one in staged for stage in one["stages"]]
+        return {**staged[0], "query": self.tag, "stages": stages}
 
     def _staged_pushes(self, sink: dict[str, Any]) -> dict[str, int]:
         """Stage what was pushed, behind what was written."""
@@ -256,6 +265,7 @@ class _FrameWindow(LeasedWindow):
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             await asyncio.wait((running,))
+            running.exception()
             raise
 
     def _cancel(self) -> None:

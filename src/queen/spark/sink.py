@@ -17,9 +17,11 @@ import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -56,6 +58,8 @@ def batch_writer(options: dict[str, str], schema: StructType, overwrite: bool) -
     number = options.get("transactionbatch", "0")
     if not number.isdecimal():
         raise ValueError(f"option transactionBatch is {number!r}, not a whole number")
+    if "stageto" in options:
+        return _staging_writer(options, schema)
     own = uuid.uuid4().hex
     # Without a name it is a query of its own, which nobody will ever ask for again.
     task = _Task(name or own, own, int(number), once=name is None)
@@ -144,6 +148,40 @@ class QueenWriter(DataSourceArrowWriter):
         _abort(self._door, messages)
 
 
+class StagingWriter(DataSourceArrowWriter):
+    """Writes a DataFrame as far as the broker, and leaves it to somebody else to publish it.
+
+    The driver's side of Spark is a process beside the program that asked, so what was staged is
+    told in a file: the body of a commit, or of the ack of a window.
+    """
+
+    def __init__(
+        self, door: _Door, layout: Layout, task: _Task, first_task: int, told: str
+    ) -> None:
+        self._door = door
+        self._layout = layout
+        self._task = task
+        self._first_task = first_task
+        self._told = told
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _stage(self._door, self._layout, self._task, iterator, self._first_task)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        named = [one for one in messages if isinstance(one, Staged) and one.messages]
+        body = _request(named, "commit")[1] if named else None
+        Path(self._told).write_bytes(msgspec.json.encode(body))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _abort(self._door, messages)
+
+
+def _staging_writer(options: dict[str, str], schema: StructType) -> StagingWriter:
+    task = _Task(options["transactionname"], options["stagerun"], 0, once=True)
+    door, layout = _door_of(options), layout_of(options, schema)
+    return StagingWriter(door, layout, task, int(options["firsttask"]), options["stageto"])
+
+
 class QueenStreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a query. The names of its methods are Spark's."""
 
@@ -227,38 +265,6 @@ def _stage(
         stage.messages,
         stage.is_old,
     )
-
-
-class Stager:
-    """A function for `mapInArrow`: stages the rows of a task, and returns what it has staged.
-
-    Nothing is published by it; whoever has collected what it returns names that in a commit, or
-    in the ack of a window.
-    """
-
-    # Of the rows that it returns.
-    SCHEMA = "epoch long, task int, attempt long, messages long"
-
-    def __init__(
-        self, options: dict[str, str], layout: Layout, query: str, run: str, first_task: int
-    ) -> None:
-        self._door = _door_of(options)
-        self._layout = layout
-        self._task = _Task(query, run, 0, once=True)
-        self._first_task = first_task
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        staged = _stage(self._door, self._layout, self._task, batches, self._first_task)
-        if staged.messages:
-            columns = {
-                "epoch": pa.array([staged.epoch], pa.int64()),
-                "task": pa.array([staged.task], pa.int32()),
-                "attempt": pa.array([staged.attempt], pa.int64()),
-                "messages": pa.array([staged.messages], pa.int64()),
-            }
-            yield pa.RecordBatch.from_pydict(columns)
 
 
 class _Stage:

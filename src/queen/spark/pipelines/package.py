@@ -24,7 +24,8 @@ _SKIPPED = ("__pycache__",)
 def write_package(place: Path, files: Sequence[Path] = ()) -> list[str]:
     """Write the archive; return what is in it."""
     names = []
-    with tarfile.open(place, "w:gz") as archive:
+    # It travels once, so it is not worth many seconds to make it a little smaller.
+    with tarfile.open(place, "w:gz", compresslevel=1) as archive:
         home = Path(queen.__file__).resolve().parent
         for path in _files_below(home):
             archive.add(path, f"queen/{path.relative_to(home)}", recursive=False)

@@ -1,0 +1,209 @@
+"""A real cluster: a master and two workers, one of which dies in the middle.
+
+The machines of the cluster have Spark, pyarrow and numpy, and nothing of ours: executors get
+Queen from the archive of `queen pipeline package`. The driver runs in a process of its own, as
+`queen pipeline run` starts it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil  # type: ignore[import-untyped,unused-ignore]
+import pyspark
+import pytest
+
+from queen import SyncQueen
+from queen.spark.java import find_java
+from tests.api import Api
+from tests.cli.conftest import QUEEN, environment
+from tests.conftest import ServerProcess
+from tests.ports import free_port
+from tests.spark.history import messages
+
+_HOME = Path(pyspark.__file__).parent
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+_PATIENCE_S = 240
+_PIPELINE = """
+from queen.spark import pipeline
+
+@pipeline(reads={{"{queue}": "n bigint"}}, writes="{out}", name="{name}")
+def twice(numbers):
+    return numbers.repartition(2).selectExpr("data.n", "data.n * 2 as twice")
+"""
+# What runs Python on the machines of the cluster. It does not see what is installed here.
+_PYTHON = """#!/bin/sh
+if [ -n "$QUEEN_TEST_DRIVER" ]; then exec {python} "$@"; fi
+PYTHONPATH="$PYTHONPATH:{machine}" exec {python} -S "$@"
+"""
+
+
+class Cluster(NamedTuple):
+    url: str
+    workers: list[psutil.Process]
+    python: Path
+
+    def executors(self) -> list[psutil.Process]:
+        """The executors of all workers that live."""
+        return [
+            child
+            for worker in self.workers
+            if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE
+            for child in worker.children()
+            if any(_EXECUTOR in part for part in child.cmdline())
+        ]
+
+
+def started(role: str, folder: Path, *arguments: str, **more: str) -> subprocess.Popen[bytes]:
+    env = {
+        **os.environ,
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_HOME": str(_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        **more,
+    }
+    # The workers' machines have no Queen of their own.
+    env.pop("PYTHONPATH", None)
+    command = [str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}", *arguments]
+    with (folder / f"{role}.log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, env=env, cwd=folder)
+
+
+def end(process: psutil.Process) -> None:
+    """End a process and those it started, by their ids."""
+    try:
+        family = [*process.children(recursive=True), process]
+    except psutil.NoSuchProcess:
+        return
+    for one in family:
+        try:
+            one.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def until(what: Any, ended: subprocess.Popen[bytes] | None = None) -> Any:
+    """Wait until something is true, as long as the process that makes it so lives."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not (found := what()):
+        assert ended is None or ended.poll() is None, "it has ended"
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.1)
+    return found
+
+
+def machine(folder: Path) -> Path:
+    """What a machine of a cluster has beside Spark itself."""
+    made = folder / "machine"
+    made.mkdir()
+    installed = _HOME.parent
+    for name in ("numpy", "numpy.libs", "pyarrow", "pyspark", "py4j"):
+        if (installed / name).exists():
+            (made / name).symlink_to(installed / name)
+    python = folder / "python"
+    python.write_text(_PYTHON.format(python=sys.executable, machine=made))
+    python.chmod(0o755)
+    return python
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    port = free_port()
+    where = ("--host", "127.0.0.1", "--webui-port", str(free_port()))
+    url = f"spark://127.0.0.1:{port}"
+    with ExitStack() as running:
+
+        def start(role: str, *arguments: str) -> subprocess.Popen[bytes]:
+            process = started(role, tmp_path, *arguments)
+            running.callback(process.wait, timeout=30)
+            running.callback(end, psutil.Process(process.pid))
+            return process
+
+        master = start("master.Master", *where, "--port", str(port))
+        until(lambda: is_listening(port), master)
+        size = ("--cores", "1", "--memory", "1g")
+        workers = [
+            start("worker.Worker", "--host", "127.0.0.1", "--webui-port", str(free_port()),
+                  *size, "--work-dir", str(tmp_path / f"work-{number}"), url)
+            for number in range(2)
+        ]  # fmt: skip
+        yield Cluster(url, [psutil.Process(one.pid) for one in workers], machine(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_pipeline_survives_the_death_of_a_worker(
+    cluster: Cluster, server: ServerProcess, api: Api, queue: str, tmp_path: Path
+) -> None:
+    name, archive = f"p-{uuid.uuid4().hex[:12]}", tmp_path / "queen.tar.gz"
+    file = tmp_path / "twice.py"
+    file.write_text(_PIPELINE.format(queue=queue, out=f"{queue}-out", name=name))
+    env = {
+        **environment(server.url),
+        "PYSPARK_PYTHON": str(cluster.python),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "QUEEN_TEST_DRIVER": "yes",
+    }
+    packed = [QUEEN, "pipeline", "package", "--to", str(archive)]
+    subprocess.run(packed, check=True, capture_output=True, env=env, timeout=_PATIENCE_S)
+    settings = ("spark.ui.enabled=false", "spark.executor.memory=512m", "spark.cores.max=2")
+    command = [QUEEN, "pipeline", "run", str(file), "--master", cluster.url, "--every", "0.1"]
+    command += ["--package", str(archive), "--checkpoint", str(tmp_path / "checkpoint")]
+    command += ["--from", "earliest", *(part for one in settings for part in ("--conf", one))]
+
+    def push(first: int) -> None:
+        api.push(*({"queue": queue, "payload": {"n": n}} for n in range(first, first + 50)))
+
+    push(0)
+    with (
+        SyncQueen(server.url) as queen,
+        (tmp_path / "driver.log").open("wb") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=env) as driver,
+    ):
+        seen: list[Any] = []
+
+        def have(rows: int) -> bool:
+            out = queen.queue(f"{queue}-out").group("test")
+            seen.extend(out.pop(wait_s=1, batch=1000, auto_ack=True))
+            return len(seen) >= rows
+
+        try:
+            until(lambda: have(50), driver)
+            until(lambda: len(cluster.executors()) == 2, driver)
+            for first in range(50, 500, 50):
+                push(first)
+                if first == 250:
+                    # The machine is gone: the worker, its executor and what that has started.
+                    end(cluster.workers[0])
+            until(lambda: have(500), driver)
+            push(500)
+            until(lambda: have(550), driver)
+            driver.send_signal(signal.SIGTERM)
+            out, _ = driver.communicate(timeout=_PATIENCE_S)
+        finally:
+            if driver.poll() is None:
+                end(psutil.Process(driver.pid))
+    assert driver.returncode == 0, (tmp_path / "driver.log").read_text()[-3000:]
+    assert json.loads(out)["state"] == "stopped"
+    assert len(cluster.executors()) <= 1
+    rows = messages(api, f"{queue}-out")
+    assert sorted(row["n"] for row in rows) == list(range(550))
+    assert all(row["twice"] == 2 * row["n"] for row in rows)
+    assert api.call("GET", f"/api/v1/pipelines/{name}").json["state"] == "stopped"
