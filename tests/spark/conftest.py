@@ -14,7 +14,6 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 import queen.spark
 from tests.conftest import ServerProcess
 
-
 # Tests are over before the second compiler of a JVM has paid for itself; drivers in processes
 # of their own get this too.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
