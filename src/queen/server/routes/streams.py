@@ -181,10 +181,7 @@ class StreamRoutes:
         _check_seen(request.caller, stream)
         starts_at = await self._starts_at(wanted)
         work = self._broker.work
-        group_id = await work.group(stream, wanted.consumerGroup, starts_at)
-        polling = work.poll(
-            stream, wanted.consumerGroup, group_id, wanted.consumer or "", wanted.timeout / 1000
-        )
+        polling = self._granted(stream, wanted, starts_at)
         granted = await (unless_gone(request, polling) if wanted.timeout else polling)
         if granted is None:
             return EMPTY
@@ -193,6 +190,19 @@ class StreamRoutes:
             await work.give_back(granted)
             return EMPTY
         return Response(200, await self._window(granted, wanted.maxInlineBytes))
+
+    async def _granted(
+        self, stream: Stream, wanted: wire.PollRequest, starts_at: datetime | None
+    ) -> Granted | None:
+        work, group = self._broker.work, wanted.consumerGroup
+        asked = wanted.consumer or "", wanted.timeout / 1000
+        group_id = await work.recent_group(stream, group, starts_at)
+        try:
+            return await work.poll(stream, group, group_id, *asked)
+        except NotFound:
+            # It was deleted a moment ago: who comes by its name is a new group.
+            group_id = await work.group(stream, group, starts_at)
+            return await work.poll(stream, group, group_id, *asked)
 
     async def _starts_at(self, wanted: wire.PollRequest) -> datetime | None:
         """Return where a group begins that is new; None is the first message."""

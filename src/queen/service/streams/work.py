@@ -141,14 +141,16 @@ class Work:
 
     async def group(self, stream: Stream, name: str, starts_at: datetime | None) -> int:
         """Return the id of a group; a new one begins at an instant, or with the first message."""
-        known = self._groups.get((stream.id, name))
-        if known is not None:
-            return known
         group_id = await self._database.fetchval("open_stream_group", stream.id, name, starts_at)
         if group_id is None:
             raise NotFound("Stream not found")
         self._groups.put((stream.id, name), int(group_id))
         return int(group_id)
+
+    async def recent_group(self, stream: Stream, name: str, starts_at: datetime | None) -> int:
+        """Return the id that a group has, or had a moment ago."""
+        known = self._groups.get((stream.id, name))
+        return await self.group(stream, name, starts_at) if known is None else known
 
     def forget_group(self, stream: Stream, name: str) -> None:
         """A group was deleted: who comes by its name afterwards is a new one."""
