@@ -107,6 +107,7 @@ async def test_what_is_written_appears_with_the_ack(
     await filled(client, queue)
     out = f"{queue}-out"
     there: list[int] = []
+    told: list[str] = []
 
     def handler(window: Any, frame: DataFrame) -> None:
         window.write(totals(frame), out)
@@ -119,7 +120,9 @@ async def test_what_is_written_appears_with_the_ack(
     consumer = client.consumer(queue, "g").into(Order).limit(2)
     consumer = consumer.max_inline_bytes(0) if is_large else consumer
     consumer = consumer.on_success(lambda _window: there.append(1))
+    consumer = consumer.on_error(lambda _window, error: told.append(str(error)))
     done = await consumer.process_frames(handler, spark)
+    assert told == ["after the writes"]
     assert (done.handled, done.failed, there) == (1, 1, [1])
     rows = await stored(client, out)
     assert sorted((row for row in rows if "total" in row), key=lambda row: row["user"]) == _TOTALS

@@ -250,7 +250,11 @@ class _FrameWindow(LeasedWindow):
 
     def _tagged(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call something; the jobs it starts in this thread bear the tag of the window."""
-        context = self._frames.spark.sparkContext
+        spark = self._frames.spark
+        context = spark.sparkContext
+        # A writer looks for sources in the session of its thread, and a new thread has none.
+        sessions = spark._get_j_spark_session_class(spark._jvm)
+        sessions.setActiveSession(spark._jsparkSession)
         context.addJobTag(self.tag)
         try:
             return function(*arguments)
