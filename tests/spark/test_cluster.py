@@ -56,13 +56,22 @@ class Cluster(NamedTuple):
 
     def executors(self) -> list[psutil.Process]:
         """The executors of all workers that live."""
-        return [
-            child
-            for worker in self.workers
-            if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE
-            for child in worker.children()
-            if any(_EXECUTOR in part for part in child.cmdline())
-        ]
+        return [one for worker in self.workers for one in _children(worker) if _is_executor(one)]
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return list(process.children())
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return any(_EXECUTOR in part for part in process.cmdline())
+    except psutil.NoSuchProcess:
+        # Workers start other programs too, and some have just ended.
+        return False
 
 
 def started(role: str, folder: Path, *arguments: str, **more: str) -> subprocess.Popen[bytes]:
