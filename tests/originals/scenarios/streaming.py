@@ -394,7 +394,6 @@ async def queries_outlast_a_server_that_is_killed(scene: Scene) -> None:
         for suffix, rows in expected.items():
             found = sorted(map(_row, await _results(scene, suffix, len(rows))))
             assert found == rows, (suffix, _differences(found, rows))
-        assert any(one.metrics()["errorsTotal"] for one in runners), "nobody has noticed"
 
 
 def _differences(found: list[Any], expected: list[Any]) -> dict[str, Any]:

@@ -29,8 +29,10 @@ begin
         select s.partition_id, e.ends_at, min(s.low) as low, max(s.high) as high,
                sum(s.messages) as messages, sum(s.bytes) as bytes
           from slides s
-         cross join generate_series(greatest(s.at, p_from) + p_slide,
-                                    least(s.at + p_size, p_to), p_slide) e (ends_at)
+         -- Only tests that move time leave p_from between two boundaries.
+         cross join generate_series(
+            greatest(s.at, date_bin(p_slide, p_from, timestamptz 'epoch')) + p_slide,
+            least(s.at + p_size, p_to), p_slide) e (ends_at)
          group by 1, 2
     ), keyed as (
         select case when p_partitioned then p.name else '__GLOBAL__' end as key, c.*
