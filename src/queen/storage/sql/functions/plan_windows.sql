@@ -29,9 +29,12 @@ begin
         select s.partition_id, e.ends_at, min(s.low) as low, max(s.high) as high,
                sum(s.messages) as messages, sum(s.bytes) as bytes
           from slides s
-         -- Only tests that move time leave p_from between two boundaries.
+         -- Only tests that move time leave p_from between two boundaries: the rest of that
+         -- slide is a window then, and windows that overlap have moved along.
          cross join generate_series(
-            greatest(s.at, date_bin(p_slide, p_from, timestamptz 'epoch')) + p_slide,
+            greatest(s.at, case when p_size = p_slide
+                                then date_bin(p_slide, p_from, timestamptz 'epoch')
+                                else p_from end) + p_slide,
             least(s.at + p_size, p_to), p_slide) e (ends_at)
          group by 1, 2
     ), keyed as (
