@@ -60,7 +60,7 @@ def test_queues_are_a_table_on_a_terminal(run: Run, on_terminal: Run, queue: str
 
 
 def test_what_is_not_there_is_not_found(run: Run, queue: str) -> None:
-    assert "shows what there is" in run("queue", "show", queue, code=3).err
+    assert "queen queue list" in run("queue", "show", queue, code=3).err
     run("queue", "delete", queue, "-y", code=3)
     run("queue", "clear", queue, "-y", code=3)
     run("group", "show", queue, code=3)

@@ -77,7 +77,7 @@ def verdict(error: errors.QueenError, urls: Sequence[str]) -> tuple[int, str]:
         case errors.Forbidden():
             code, hint = NOT_ALLOWED, "use a token that may do this"
         case errors.NotFound() | errors.ItemNotFound():
-            code, hint = NOT_FOUND, "`list` of queue, group and stream shows what there is"
+            code, hint = NOT_FOUND, "`queen queue list` (group, stream) shows what there is"
         case errors.StreamDiffers():
             code, hint = FAILED, "on the command line that is --recut"
         case errors.BadRequest():

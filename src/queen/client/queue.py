@@ -6,7 +6,6 @@ with a copy changes it.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -15,13 +14,13 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from queen.client.consumer import Consumer, Handler
+from queen.client.consuming import Consuming
 from queen.client.deadletters import DeadLetterQuery
 from queen.client.http import Answer, Poll
 from queen.client.messages import Popped, Pushed, Received, messages_of
 from queen.client.refusals import understood
 from queen.client.replay import Stored, replayed
-from queen.client.spelling import EitherSpelling
-from queen.client.texts import camel, instant
+from queen.client.texts import camel
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen
@@ -35,7 +34,7 @@ H = TypeVar("H", bound=Handler)
 DEFAULT_PARTITION = "Default"
 
 
-class QueueBuilder(EitherSpelling):
+class QueueBuilder(Consuming):
     """What to do with one queue, or with all queues of a namespace and task."""
 
     # What its messages are decoded to.
@@ -58,20 +57,10 @@ class QueueBuilder(EitherSpelling):
         self._idle_s: float | None = None
         self._each = False
         self._auto_ack = True
-        self._renews = True
-        self._mode: str | None = None
-        self._from: str | None = None
         self._wait_s = 30.0
         self._buffer: tuple[int, float] | None = None
-        self._into: Any = None
         self._on_success: Done | None = None
         self._on_error: Failed | None = None
-
-    def _with(self: Self, **changes: Any) -> Self:
-        changed = copy.copy(self)
-        for name, value in changes.items():
-            setattr(changed, f"_{name}", value)
-        return changed
 
     # ---- what it is ----
 
@@ -144,25 +133,9 @@ class QueueBuilder(EitherSpelling):
         For `pop`: the server acks as it delivers, and what is lost on the way is lost."""
         return self._with(auto_ack=wanted)
 
-    def renew_lease(self: Self, wanted: bool = True) -> Self:
-        """Prolong leases at half their time while a handler works (the default)."""
-        return self._with(renews=wanted)
-
-    def subscription_mode(self: Self, mode: str) -> Self:
-        """Where a new group starts: `all` or `new`."""
-        return self._with(mode=mode)
-
-    def subscription_from(self: Self, start: str | datetime) -> Self:
-        """Where a new group starts: `now`, or a time."""
-        return self._with(**{"from": instant(start)})
-
     def wait(self: Self, seconds: float) -> Self:
         """How long a pop waits for messages; 0 asks once."""
         return self._with(wait_s=seconds)
-
-    def into(self: Self, kind: Any) -> Self:
-        """Decode payloads to a type; `message.data` is then of it."""
-        return self._with(into=kind)
 
     def on_success(self: Self, callback: Done) -> Self:
         """Call this with the messages whenever a handler has returned."""

@@ -5,7 +5,6 @@ Every setter returns a new builder; `stop` stops whatever was started from any o
 
 from __future__ import annotations
 
-import copy
 import os
 import socket
 import weakref
@@ -16,18 +15,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 import msgspec
 
 from queen.client.consumer import Handler
+from queen.client.consuming import Consuming
 from queen.client.durations import Seconds, seconds_of
 from queen.client.http import Poll
 from queen.client.refusals import understood
 from queen.client.running import Runner
-from queen.client.spelling import EitherSpelling
 from queen.client.streams.builder import Stream
 from queen.client.streams.iteration import Windows
 from queen.client.streams.messages import Leased
 from queen.client.streams.processing import Processing
 from queen.client.streams.taking import Taker
 from queen.client.streams.window import LeasedWindow, Window
-from queen.client.texts import instant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +48,7 @@ class _Polled(msgspec.Struct):
 _polled = msgspec.json.Decoder(_Polled)
 
 
-class ConsumerBuilder(EitherSpelling, Generic[W]):
+class ConsumerBuilder(Consuming, Generic[W]):
     """How the windows of a stream are consumed."""
 
     # What its windows are.
@@ -68,22 +66,12 @@ class ConsumerBuilder(EitherSpelling, Generic[W]):
         self._idle_s: float | None = None
         self._wait_s = 30.0
         self._auto_ack = True
-        self._renews = True
         self._loads = True
         self._inline_bytes: int | None = None
-        self._mode: str | None = None
-        self._from: str | None = None
-        self._into: Any = None
         self._on_success: Done | None = None
         self._on_error: Failed | None = None
         # Shared by all builders that were made from one.
         self._started: weakref.WeakSet[Runner] = weakref.WeakSet()
-
-    def _with(self: Self, **changes: Any) -> Self:
-        changed = copy.copy(self)
-        for name, value in changes.items():
-            setattr(changed, f"_{name}", value)
-        return changed
 
     def concurrency(self: Self, windows: int) -> Self:
         """Work on so many windows at once."""
@@ -105,10 +93,6 @@ class ConsumerBuilder(EitherSpelling, Generic[W]):
         """Ack when the handler returns, nack when it raises (the default)."""
         return self._with(auto_ack=wanted)
 
-    def renew_lease(self: Self, wanted: bool = True) -> Self:
-        """Prolong leases at half their time while a handler works (the default)."""
-        return self._with(renews=wanted)
-
     def large(self: Self, wanted: bool = True) -> Self:
         """Hand out large windows without their messages; `window.stream()` yields them."""
         return self._with(loads=not wanted)
@@ -120,18 +104,6 @@ class ConsumerBuilder(EitherSpelling, Generic[W]):
     def named(self: Self, name: str) -> Self:
         """What operators see as the owner of a lease; host and process unless told."""
         return self._with(name=name)
-
-    def subscription_mode(self: Self, mode: str) -> Self:
-        """Where a new group starts: `all` or `new`."""
-        return self._with(mode=mode)
-
-    def subscription_from(self: Self, start: str | datetime) -> Self:
-        """Where a new group starts: `now`, or a time."""
-        return self._with(**{"from": instant(start)})
-
-    def into(self: Self, kind: Any) -> Self:
-        """Decode payloads to a type; `message.data` is then of it."""
-        return self._with(into=kind)
 
     def on_success(self: Self, callback: Done) -> Self:
         """Call this with the window whenever a handler has returned."""
