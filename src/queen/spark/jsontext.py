@@ -6,8 +6,8 @@ text with something to escape, binary, and VARIANT.
 
     null                    null, also inside a struct: fields are never left out
     boolean, integers       as they are
-    float, double           the shortest text that reads back the same; NaN and the infinities
-                            have no form in JSON and are null
+    float, double           the shortest text that reads back the same, 8.0 and not 8; NaN and
+                            the infinities have no form in JSON and are null
     decimal                 a number with all its digits
     string                  a string
     binary                  a string, base64
@@ -112,7 +112,8 @@ def _as_text(column: Column) -> Column:
 
 def _numbers(column: Column) -> Column:
     finite = pc.if_else(pc.is_finite(column), column, pa.scalar(None, column.type))
-    return _as_text(finite)
+    # 8.0, not 8: whoever reads it finds the type that it had.
+    return pc.replace_substring_regex(_as_text(finite), r"^(-?\d+)$", r"\1.0")
 
 
 def _nothing(column: Column) -> Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ def demo() -> None:
     """Serve, push and consume, cut chats into windows, compute and join on Spark; count it all."""
     from rich.console import Console
 
+    # As Ctrl-C does: what was started is stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console()
     started = time.monotonic()
     console.print("Starting a broker with its own PostgreSQL in a temporary folder ...")

@@ -17,7 +17,7 @@ import importlib.util
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -123,14 +123,35 @@ def is_file(place: str) -> bool:
 def _module(path: Path) -> Any:
     if not path.exists():
         raise BadRequest(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Not the name of another module, whatever the file is called.
+    name = f"_pipeline_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Spark pickles functions of the user's by the name of their module.
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    sys.modules[name] = module
+    known = set(sys.modules)
+    folder = path.resolve().parent
+    # Like a program, it finds what lies beside it.
+    sys.path.insert(0, str(folder))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(folder))
+    _send_along([name, *(sys.modules.keys() - known)], folder)
     return module
+
+
+def _send_along(names: Iterable[str], folder: Path) -> None:
+    """Let functions of the file and of its neighbours travel to tasks with their code: the
+    processes that run them cannot import either."""
+    from pyspark import cloudpickle
+
+    for name in names:
+        module = sys.modules[name]
+        file = getattr(module, "__file__", None)
+        if file is not None and Path(file).resolve().parent == folder:
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _read(reads: str | Sequence[str] | Mapping[str, str | None]) -> list[tuple[str, str | None]]:

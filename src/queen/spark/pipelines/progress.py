@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 2.0
 _MAX_ERROR = 2000
+_TRACEBACK = "Traceback (most recent call last):"
 # What Spark puts around the reason, and the reason itself when it has a name.
 _WRAPPED = re.compile(r"^\[STREAM_FAILED\] .*? terminated with exception: ")
 _STATE = re.compile(r" SQLSTATE: \w+.*$")
@@ -44,7 +45,10 @@ _CONDITION = re.compile(r"\[[A-Z][A-Z_.]{4,}\] ")
 class Tally(StreamingQueryListener):
     """Adds up what one query says of itself."""
 
-    def __init__(self, run_id: str, fingerprint: str, checkpoint: str) -> None:
+    def __init__(
+        self, run_id: str, fingerprint: str, checkpoint: str, over: Callable[[], None]
+    ) -> None:
+        self._over = over
         # Of the query; known when it has started.
         self.query_run_id: str | None = None
         self.last_batch = -1
@@ -67,7 +71,8 @@ class Tally(StreamingQueryListener):
         """Spark's name. Nothing has changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Spark's name. Whoever waits for the query knows."""
+        if str(event.runId) == self.query_run_id:
+            self._over()
 
     def add(self, batch: StreamingQueryProgress) -> None:
         """Count one micro-batch."""
@@ -143,16 +148,28 @@ def last_line(error: BaseException | str) -> str:
     "Queue 'x' not found"
     >>> last_line("[STREAM_FAILED] Query [id = 1] terminated with exception: No room. SQLSTATE: X")
     'No room.'
+    >>> last_line("Traceback (most recent call last):\\n  File x\\nOSError: full\\n SQLSTATE: X")
+    'OSError: full'
     """
+    raised = _raised(str(error))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("at ", "Caused by", "..."))]
     ours = [line for line in said if line.startswith(("queen.errors.", "ValueError:"))]
     if ours:
         return (ours[-1].partition(": ")[2] or ours[-1])[:_MAX_ERROR]
+    if raised is not None:
+        return raised[:_MAX_ERROR]
     line = said[0] if said else type(error).__name__
     line = _STATE.sub("", _WRAPPED.sub("", line))
     condition = _CONDITION.search(line)
     return (line if condition is None else line[condition.start() :])[:_MAX_ERROR]
+
+
+def _raised(text: str) -> str | None:
+    """Return the line in which the last traceback of Python says what was raised."""
+    inside = text.rpartition(_TRACEBACK)[2] if _TRACEBACK in text else ""
+    lines = inside.splitlines()
+    return next((one for one in lines if one and not one[0].isspace()), None)
 
 
 def _finite(value: float | None) -> float:

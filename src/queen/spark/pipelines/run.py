@@ -24,11 +24,12 @@ from pyspark.errors import PySparkException
 
 from queen.client.streams.pipeline import PATH, pipeline_path
 from queen.core.differences import fingerprint
-from queen.errors import BadRequest, QueenError
+from queen.errors import BadRequest, PipelineFailed
 from queen.spark.broker import Broker, Place, place_of
 from queen.spark.pipelines import reading, writing
 from queen.spark.pipelines.checkpoint import Checkpoint
 from queen.spark.pipelines.compiler import PARTITION, Compiled, compiled, needs_time
+from queen.spark.pipelines.hold import Hold, hold
 from queen.spark.pipelines.progress import Reporter, Tally, last_line
 from queen.wire.pipelines import Definition, Progress, decoded_definition, plain, reason_against
 
@@ -129,20 +130,43 @@ def started(
             "queen pipeline run FILE.py"
         )
     folder = options.checkpoint or _own_folder(spark, definition.name)
+    held = hold(spark, folder)
+    try:
+        return _started(definition, spark, options, function, folder, held)
+    except BaseException:
+        if held is not None:
+            held.release()
+        raise
+
+
+def _started(
+    definition: Definition,
+    spark: SparkSession,
+    options: Options,
+    function: Function | None,
+    folder: str,
+    held: Hold | None,
+) -> Running:
     checkpoint = Checkpoint(spark, folder)
     note = checkpoint.note_for(definition, accept=options.accept_changes)
     target = writing.Target(_sink_options(options), note.transaction, options.table_url)
     with explained(definition):
-        if function is not None:
-            frames = reading.live(spark, definition, options.source(), markers=function.markers)
-            made = function.applied(frames)
-        else:
-            made = compiled(definition, reading.live(spark, definition, options.source()))
+        made = _live(definition, spark, options, function)
         writer = writing.written(definition, made, target)
-    run = Running(spark, definition, options, folder)
+    run = Running(spark, definition, options, folder, held)
     with explained(definition), checkpoint.claimed(note):
         run.start(writer)
     return run
+
+
+def _live(
+    definition: Definition, spark: SparkSession, options: Options, function: Function | None
+) -> Compiled:
+    """Return the streaming query of a pipeline, not started."""
+    if function is None:
+        return compiled(definition, reading.live(spark, definition, options.source()))
+    frames = reading.live(spark, definition, options.source(), markers=function.markers)
+    return function.applied(frames)
 
 
 def _sink_options(options: Options) -> dict[str, str]:
@@ -177,13 +201,19 @@ class Running:
     """A live query of a pipeline."""
 
     def __init__(
-        self, spark: SparkSession, definition: Definition, options: Options, folder: str
+        self,
+        spark: SparkSession,
+        definition: Definition,
+        options: Options,
+        folder: str,
+        held: Hold | None,
     ) -> None:
         self.definition = definition
         self.checkpoint = folder
         self._spark = spark
+        self._held = held
         self._options = options
-        self._tally = Tally(uuid.uuid4().hex, fingerprint(plain(definition)), folder)
+        self._tally = Tally(uuid.uuid4().hex, fingerprint(plain(definition)), folder, self._let_go)
         broker = Broker(options.place(), retry_s=0)
         self._reporter = Reporter(broker, definition.name, self._tally, self.ask_to_stop)
         self._is_to_stop = threading.Event()
@@ -227,7 +257,7 @@ class Running:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Return true when it has ended, by itself or because somebody wanted it to.
 
-        Raises `QueenError` with the reason when it has failed.
+        Raises `PipelineFailed` with the reason when it has failed.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while deadline is None or time.monotonic() < deadline:
@@ -246,6 +276,11 @@ class Running:
                 return True
         return False
 
+    def _let_go(self) -> None:
+        """Leave the checkpoint to the next run: Spark writes nothing there any more."""
+        if self._held is not None:
+            self._held.release()
+
     def _last_batch(self) -> int | None:
         last = self.query.lastProgress
         return None if last is None else int(last["batchId"])
@@ -257,10 +292,10 @@ class Running:
         """Let whoever waits for it stop it; returns at once."""
         self._is_to_stop.set()
 
-    def _failed(self, error: PySparkException) -> QueenError:
+    def _failed(self, error: PySparkException) -> PipelineFailed:
         said = last_line(error)
         self._end(said)
-        return QueenError(f"pipeline {self.definition.name!r} failed: {said}")
+        return PipelineFailed(f"pipeline {self.definition.name!r} failed: {said}")
 
     def _end(self, error: str | None) -> None:
         with self._ending:
@@ -269,6 +304,7 @@ class Running:
             self._is_over = True
         self._catch_up()
         self._tally.ended(error)
+        self._let_go()
         self._spark.streams.removeListener(self._tally)
         self._reporter.close()
 
@@ -312,11 +348,7 @@ def plan_of(
 ) -> str:
     """Return the plan that Spark makes of a pipeline."""
     with explained(definition):
-        if function is not None:
-            frames = reading.live(spark, definition, options.source(), markers=function.markers)
-            made = function.applied(frames)
-        else:
-            made = compiled(definition, reading.live(spark, definition, options.source()))
+        made = _live(definition, spark, options, function)
     # `explain` prints it; this is what it prints.
     jvm: Any = spark.sparkContext._jvm
     return str(jvm.PythonSQLUtils.explainString(made.result._jdf.queryExecution(), "simple"))
