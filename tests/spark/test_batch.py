@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
 
 from queen.core.ids import message_id, parse_message
 from tests.api import Api
@@ -315,3 +323,45 @@ def test_tokens_and_namespaces_are_respected(
     with pytest.raises(StreamingQueryException, match="the token does not allow this"):
         query.processAllAvailable()
     query.stop()
+
+
+class _Numbers(DataSource):
+    """A source that takes filters, as ours would."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "numbers-to-filter"
+
+    def schema(self) -> str:
+        return "n int"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Filtering()
+
+
+class _Filtering(DataSourceReader):
+    def __init__(self) -> None:
+        self._only: int | None = None
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        for one in filters:
+            if isinstance(one, EqualTo):
+                self._only = one.value
+            else:
+                yield one
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        yield from ((n,) for n in range(23) if self._only in (None, n))
+
+
+def test_spark_keeps_the_filters_of_the_query_before(spark: SparkSession) -> None:
+    """Why `format("queen")` takes none. When this fails, Spark is mended, and it can."""
+    spark.dataSource.register(_Numbers)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", True)
+    try:
+        numbers = spark.read.format("numbers-to-filter").load()
+        assert numbers.where("n = 7").count() == 1
+        # There are 23.
+        assert numbers.count() == 1
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")

@@ -107,6 +107,17 @@ _TYPES = """
 """
 
 
+def test_variants_are_written_as_they_are(
+    spark: SparkSession, api: Api, write: Write, queue: str
+) -> None:
+    texts = ['{"a": [1, "x", null]}', "7", '"text"', "null"]
+    rows = spark.createDataFrame([(one,) for one in texts], "text string").coalesce(1)
+    write(rows.select(f.expr("parse_json(text) as data")), queue=queue)
+    write(rows.select(f.expr("struct(parse_json(text) as inner) as data")), queue=f"{queue}-b")
+    assert data(api, queue) == [json.loads(one) for one in texts]
+    assert data(api, f"{queue}-b") == [{"inner": json.loads(one)} for one in texts]
+
+
 def test_every_type_has_its_json(spark: SparkSession, api: Api, write: Write, queue: str) -> None:
     columns = _TYPES.replace("void(1) as nil", "null as nil")
     write(spark.range(1).select(f.expr(columns).alias("data")), queue=queue)
