@@ -37,6 +37,26 @@ def test_a_message_is_in_each_of_its_windows(read: Read, stream: str) -> None:
     assert read("key string", stream=stream).count() == 16
 
 
+def test_rows_of_many_windows_say_which_one_they_are_in(
+    read: Read, server: ServerProcess, queue: str
+) -> None:
+    """All windows of a task are read in one request, and share segments."""
+    keys = [f"k{number}" for number in range(12)]
+    with SyncQueen(server.url) as queen:
+        made = queen.stream(queue).sources(queue).partitioned().count(2, 1).grace_period(0)
+        made.define()
+        for key in keys:
+            queen.queue(queue).partition(key).push(list(range(5)))
+        first = queen.consumer(queue, "g").poll_window(10)
+        assert first is not None
+        first.ack()
+    columns = "data bigint, partition string, offset bigint, key string, windowEnd timestamp"
+    found = read(columns, stream=queue, tasks=2).collect()
+    assert all(row.key == row.partition and row.data == row.offset for row in found)
+    numbers = {key: sorted(row.data for row in found if row.key == key) for key in keys}
+    assert numbers == {key: [0, 1, 1, 2, 2, 3, 3, 4] for key in keys}
+
+
 def test_groups_and_times_choose_windows(read: Read, stream: str) -> None:
     done = read("data bigint, windowStart timestamp, windowEnd timestamp", stream=stream, group="g")
     found = done.collect()

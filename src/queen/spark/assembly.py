@@ -10,7 +10,7 @@ Messages that a reader is not shown are the exception: a segment that holds one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,9 @@ from queen.core.visibility import DELETED, ONLY_GROUP
 from queen.errors import BadRequest
 from queen.spark.columns import CORRUPT, DATA, SEALED, is_raw
 from queen.spark.documents import lines_of, parsed
+
+if TYPE_CHECKING:
+    from queen.spark.slices import WindowOf
 
 # Enough for the fixed cost of a batch not to count, and little enough for memory.
 _BATCH_ROWS = 20_000
@@ -46,9 +49,13 @@ class Piece(NamedTuple):
     segment: Segment
     # Of each message, when they do not follow each other.
     offsets: Sequence[int] | None = None
+    # In which these messages are wanted; the same ones may be wanted in several.
+    window: WindowOf | None = None
 
 
-def piece_of(frame: Frame, low: int = 0, high: int = 2**62) -> Piece:
+def piece_of(
+    frame: Frame, low: int = 0, high: int = 2**62, window: WindowOf | None = None
+) -> Piece:
     """Return the messages of a frame that a reader of [low, high) is shown."""
     segment, base = frame.segment(), frame.base_offset
     offsets: list[int] | None = None
@@ -63,7 +70,7 @@ def piece_of(frame: Frame, low: int = 0, high: int = 2**62) -> Piece:
         if len(kept) < segment.count:
             segment, offsets = _some_of(segment, kept), [base + at for at in kept]
     names = (frame.queue, frame.partition, frame.partition_id)
-    return Piece(*names, frame.created_at_us, base, segment, offsets)
+    return Piece(*names, frame.created_at_us, base, segment, offsets, window)
 
 
 def _some_of(segment: Segment, kept: list[int]) -> Segment:
@@ -207,8 +214,9 @@ class _Joined:
         places = np.arange(self.count + 1, dtype=np.int32) * _ID_BYTES
         return _texts(table.tobytes(), places)
 
-    def times(self) -> pa.Array:
-        at = np.array([piece.created_at_us for piece in self.pieces], dtype=np.int64)
+    def times(self, of: Callable[[Piece], int]) -> pa.Array:
+        """Return an instant that all messages of a piece share."""
+        at = np.array([of(piece) for piece in self.pieces], dtype=np.int64)
         return pa.array(np.repeat(at, self.counts)).cast(pa.timestamp("us", tz="UTC"))
 
     def names(self, of: Callable[[Piece], str]) -> pa.Array:
@@ -241,9 +249,17 @@ _MAKERS: dict[str, Callable[[_Joined], pa.Array]] = {
     "id": lambda joined: joined.ids(),
     "transactionId": lambda joined: joined.transaction_ids(),
     "traceId": lambda joined: joined.trace_ids(),
-    "createdAt": lambda joined: joined.times(),
+    "createdAt": lambda joined: joined.times(lambda piece: piece.created_at_us),
+    "windowStart": lambda joined: joined.times(lambda piece: _window_of(piece).start_us),
+    "windowEnd": lambda joined: joined.times(lambda piece: _window_of(piece).end_us),
+    "key": lambda joined: joined.names(lambda piece: _window_of(piece).key),
     SEALED: lambda joined: pa.nulls(joined.count, pa.timestamp("us", tz="UTC")),
 }
+
+
+def _window_of(piece: Piece) -> WindowOf:
+    assert piece.window is not None
+    return piece.window
 
 
 def _texts(data: bytes, offsets: Any, kind: pa.DataType | None = None) -> pa.Array:

@@ -219,7 +219,7 @@ class Planner:
         tasks = max(min(self.selection.tasks, total // _SMALL_TASK_MESSAGES), 1)
         each = -(-total // tasks) or 1
         made, part, size = [], list[Range](), 0
-        for one in _pieces(ranges, each):
+        for one in pieces(ranges, each):
             length = one.toOffset - one.fromOffset
             if size + length > each:
                 made.append(self.task(Slice(part, size, 0)))
@@ -254,7 +254,8 @@ def _grouped(plan: Plan, cores: int) -> list[list[Slice]]:
     return [slices[a:b] for a, b in pairwise(edges)]
 
 
-def _pieces(ranges: list[Range], longest: int) -> Iterator[Range]:
+def pieces(ranges: list[Range], longest: int) -> Iterator[Range]:
+    """Yield ranges, cut where they are longer than that."""
     for one in ranges:
         for low in range(one.fromOffset, one.toOffset, longest):
             high = min(low + longest, one.toOffset)

@@ -36,6 +36,14 @@ _NO_END = 2**62
 _ranges = msgspec.json.Decoder(list[Range])
 
 
+class WindowOf(NamedTuple):
+    """The window that a range is a part of."""
+
+    key: str
+    start_us: int
+    end_us: int
+
+
 class SliceTask(InputPartition):
     """What a task has to read; it travels, so it is plain."""
 
@@ -50,6 +58,8 @@ class SliceTask(InputPartition):
         self.sealed_us = sealed_us
         # When fewer are there: fail.
         self.must_be_whole = True
+        # Of each range, when windows are read.
+        self.windows: list[WindowOf] | None = None
 
     def __repr__(self) -> str:
         # The place holds a token.
@@ -63,7 +73,7 @@ def read_slice(task: SliceTask, schema: StructType) -> Iterator[pa.RecordBatch]:
     assembler = Assembler(schema)
     seen = 0
     ranges = _ranges.decode(task.ranges_json)
-    for part in _ahead(_fetched(Broker(task.place), ranges)):
+    for part in _ahead(_fetched(Broker(task.place), ranges, task.windows)):
         for count, piece in part:
             seen += count
             yield from assembler.add(piece)
@@ -81,9 +91,11 @@ def read_slice(task: SliceTask, schema: StructType) -> Iterator[pa.RecordBatch]:
 _Part = list[tuple[int, "Piece"]]
 
 
-def _fetched(broker: Broker, ranges: list[Range]) -> Iterator[_Part]:
+def _fetched(
+    broker: Broker, ranges: list[Range], windows: list[WindowOf] | None
+) -> Iterator[_Part]:
     """Yield what arrives; a connection that was lost is made again."""
-    course = _Course(ranges)
+    course = _Course(ranges, windows)
     failures = 0
     while ranges:
         try:
@@ -124,14 +136,17 @@ def _whole(data: bytes) -> int:
 class _Course:
     """Follows the frames through the ranges that they were asked for by."""
 
-    def __init__(self, ranges: list[Range]) -> None:
+    def __init__(self, ranges: list[Range], windows: list[WindowOf] | None) -> None:
         self._ranges = ranges
+        self._windows = windows
         self._at = 0
         self._last: Frame | None = None
         self._begin()
 
     def _begin(self) -> None:
         """Note, once for a range, what is compared with every frame."""
+        # A segment that two ranges share is sent for each of them.
+        self._after = -1
         one = self._ranges[self._at] if self._at < len(self._ranges) else None
         if one is not None and one.partitionId is not None:
             self._partition = parse_partition(one.partitionId)
@@ -144,7 +159,8 @@ class _Course:
 
     def _belongs(self, frame: Frame) -> bool:
         if self._partition is not None:
-            return frame.partition_id == self._partition and frame.base_offset < self._high
+            in_range = self._after < frame.base_offset < self._high
+            return in_range and frame.partition_id == self._partition
         place = (frame.created_at_us, frame.partition_id, frame.base_offset)
         return frame.queue == self._queue and place < self._end
 
@@ -158,8 +174,10 @@ class _Course:
                 raise InvalidFrame("the server sent a frame that was not asked for")
             self._begin()
         self._last = frame
+        self._after = frame.base_offset
+        window = self._windows[self._at] if self._windows is not None else None
         low, high = max(frame.base_offset, self._low), frame.base_offset + frame.count
-        return min(high, self._high) - low, piece_of(frame, self._low, self._high)
+        return min(high, self._high) - low, piece_of(frame, self._low, self._high, window)
 
     def left(self) -> list[Range]:
         """Return what lies behind the last frame."""

@@ -12,34 +12,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 import msgspec
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from queen.spark.broker import Broker
-from queen.spark.columns import WINDOW_COLUMNS
 from queen.spark.planning import (
     EARLIEST,
     Planner,
     WindowRange,
     microseconds,
     offsets_of,
+    pieces,
     selection_of,
     text_of,
     time_of,
 )
-from queen.spark.slices import SliceTask, read_slice
+from queen.spark.slices import SliceTask, WindowOf, read_slice
+from queen.wire.cuts import Range
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _PAGE = 1000
-# Of small windows a task reads many.
+# Of small windows a task reads many, in one request.
 _TASK_MESSAGES = 5000
+_TASK_RANGES = 5000
 
 
 class _Window(msgspec.Struct):
@@ -59,25 +60,6 @@ _window = msgspec.json.Decoder(_Window)
 _page = msgspec.json.Decoder(_Page)
 
 
-class Part(NamedTuple):
-    """A window, or a piece of one."""
-
-    key: str
-    start_us: int
-    end_us: int
-    slice: SliceTask
-
-
-class WindowTask(InputPartition):
-    """What a task has to read."""
-
-    def __init__(self, parts: list[Part]) -> None:
-        self.parts = parts
-
-    def __repr__(self) -> str:
-        return f"WindowTask(windows={len(self.parts)})"
-
-
 class WindowReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         if "stream" in options and "lease" in options:
@@ -89,27 +71,35 @@ class WindowReader(DataSourceReader):
         self._planner = Planner(selection_of(options, must_be_whole=False))
 
     def partitions(self) -> list[InputPartition]:
-        planner = self._planner
-        windows = list(_windows(planner.broker, self._options))
+        windows = list(_windows(self._planner.broker, self._options))
         total = sum(one.messages for one in windows)
-        each = max(total // planner.selection.tasks, _TASK_MESSAGES)
+        each = max(total // self._planner.selection.tasks, _TASK_MESSAGES)
         made: list[InputPartition] = []
-        parts: list[Part] = []
+        ranges: list[Range] = []
+        labels: list[WindowOf] = []
         size = 0
         for window in windows:
-            times = microseconds(window.start), microseconds(window.end)
-            for slice_task in planner.parts(offsets_of(window.ranges)):
-                parts.append(Part(window.key, *times, slice_task))
-                size += slice_task.messages
-                if size >= each:
-                    made.append(WindowTask(parts))
-                    parts, size = [], 0
-        return [*made, WindowTask(parts)] if parts else made
+            label = WindowOf(window.key, microseconds(window.start), microseconds(window.end))
+            for one in pieces(offsets_of(window.ranges), each):
+                ranges.append(one)
+                labels.append(label)
+                size += one.toOffset - one.fromOffset
+                if size >= each or len(ranges) == _TASK_RANGES:
+                    made.append(self._task(ranges, labels, size))
+                    ranges, labels, size = [], [], 0
+        return [*made, self._task(ranges, labels, size)] if ranges else made
+
+    def _task(self, ranges: list[Range], labels: list[WindowOf], messages: int) -> SliceTask:
+        task = SliceTask(self._planner.selection.place, ranges, messages)
+        task.must_be_whole = self._planner.selection.must_be_whole
+        task.windows = labels
+        return task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, WindowTask):
-            for part in partition.parts:
-                yield from _rows(part, self._schema)
+        if not isinstance(partition, SliceTask):
+            # What Spark makes of no tasks at all.
+            return iter(())
+        return read_slice(partition, self._schema)
 
 
 def _windows(broker: Broker, options: Mapping[str, str]) -> Iterator[_Window]:
@@ -137,23 +127,3 @@ def _bounds(options: Mapping[str, str]) -> dict[str, str]:
     if isinstance(until, int):
         bounds["toTime"] = text_of(until)
     return bounds
-
-
-def _rows(part: Part, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a window, with the window."""
-    import pyarrow as pa
-
-    inner = StructType([field for field in schema.fields if field.name not in WINDOW_COLUMNS])
-    if not inner.fields:
-        # Something must say how many there are.
-        inner = StructType().add("offset", "long")
-    wanted = to_arrow_schema(schema, timezone="UTC")
-    about = {"windowStart": part.start_us, "windowEnd": part.end_us, "key": part.key}
-    for batch in read_slice(part.slice, inner):
-        columns = [
-            pa.repeat(pa.scalar(about[field.name], field.type), batch.num_rows)
-            if field.name in about
-            else batch.column(field.name)
-            for field in wanted
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=wanted)
