@@ -230,9 +230,11 @@ def _kill_at(point: str, api: Api, copy: Copy, batch: int, drive: Callable[..., 
     (b) inside the first, (c) as soon as the second is published."""
     assert copy.waits is not None
     waits = Path(copy.waits)
+    driver = drive(copy)
+    # What the last one has left undone.
+    driver.until(lambda: batch == 0 or copy.log("commits", batch - 1).exists())
     if point == "b":
         waits.touch()
-    driver = drive(copy)
     for number in (batch, batch + 1):
         copy.add(number, range(number * 30, number * 30 + 30))
     published = once(batch * 30 + 60)
