@@ -1,8 +1,9 @@
 """The pages about pipelines do what they say.
 
 The ```python blocks of a page are one program, and its `queen pipeline` commands are run where
-they stand. The lines of its ```text blocks are what the program prints. All pages share a server;
-their queues have different names.
+they stand. A block that begins with the name of a file in a comment is that file. The lines of
+its ```text blocks are what the program prints. All pages share a server; their queues have
+different names.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ PAGES = [
     "docs/howto/exactly-once-with-spark.md",
     "docs/howto/join-with-spark.md",
     "docs/howto/late-data-with-spark.md",
+    "docs/howto/pipeline-functions.md",
 ]
+_FILE = re.compile(r"# (\w+\.py)\n")
 _BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -37,6 +40,7 @@ def at_home(
 ) -> ServerProcess:
     """A reader with a home of their own, who has started a server."""
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QUEEN_URL", server.url)
     return server
 
@@ -51,6 +55,8 @@ def test_a_page_prints_what_it_says(page: str, spark: SparkSession, at_home: Ser
     for kind, text in _BLOCK.findall((ROOT / page).read_text()):
         if kind == "text":
             said += text
+        elif file := _FILE.match(text):
+            Path(file[1]).write_text(text)
         elif kind == "python":
             code = compile(text.replace('format("queen")', known), page, "exec")
             with contextlib.redirect_stdout(printed):
