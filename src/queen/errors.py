@@ -16,6 +16,7 @@
     ├── Conflict              the request contradicts what is stored
     │   └── StreamDiffers     a stream would be cut into other windows; says what differs
     ├── HistoryGone           retention has removed what was asked for
+    ├── PipelineFailed        Spark gave a query up; only `queen.spark` raises it
     ├── NoJava                no Java that Spark can run on; only `queen.spark` raises it
     ├── Overloaded            a bounded queue inside the server is full
     ├── QueueFull             the queue holds as many messages as it may

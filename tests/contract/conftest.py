@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, closing
@@ -16,6 +17,8 @@ from tests.api import Api, Poll, pop_path
 from tests.conftest import ServerProcess
 from tests.contract.rawhttp import RawConnection
 from tests.documented import Documented
+
+_REFRESH_S = 10.0
 
 Park = Callable[..., Poll]
 Connect = Callable[[ServerProcess], Api]
@@ -146,8 +149,10 @@ async def stored(connection: asyncpg.Connection, queue: str) -> int:
 
 def refresh(api: Api) -> None:
     """Count now. Another server may be at it; its numbers are as new."""
-    for _ in range(50):
+    deadline = time.monotonic() + _REFRESH_S
+    while time.monotonic() < deadline:
         answer = api.call("POST", "/api/v1/stats/refresh")
         if answer.status == 200 and not answer.json["skipped"]:
             return
+        time.sleep(0.005)
     raise AssertionError(answer)

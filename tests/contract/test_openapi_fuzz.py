@@ -33,7 +33,7 @@ from tests.api import Answer, Api
 from tests.conftest import ServerProcess
 from tests.documented import Documented
 
-REQUESTS = int(os.environ.get("QUEEN_TEST_FUZZ", "5000"))
+REQUESTS = int(os.environ.get("QUEEN_TEST_FUZZ", "2500"))
 SEED = int(os.environ.get("QUEEN_TEST_SEED", "20260102"))
 _LONGEST_WAIT_MS = 20
 _NEGATIVE_PERCENT = 35

@@ -45,6 +45,7 @@ SPARK_PAGES = [
     "docs/howto/backfill.md",
     "docs/howto/exactly-once-with-spark.md",
     "docs/howto/join-with-spark.md",
+    "docs/howto/pipeline-functions.md",
     "docs/howto/late-data-with-spark.md",
     "docs/howto/read-with-spark.md",
     "docs/howto/write-from-spark.md",

@@ -32,7 +32,7 @@ from tests.model.model import COMPLETED, REFUSED, Delivery, Lane, Letter, Messag
 
 SHRINK = bool(os.environ.get("QUEEN_TEST_MODEL_SHRINK"))
 RUNS = int(os.environ.get("QUEEN_TEST_MODEL_RUNS", "0"))
-DEFAULT_RUNS, STEPS = 200, 30
+DEFAULT_RUNS, STEPS = 100, 30
 GROUPS = (QUEUE_MODE, "g", "late")
 PARTITIONS = ("a", "b", "c")
 # Found again after one step of time, not after two.

@@ -31,6 +31,7 @@ STATUS: dict[type[errors.QueenError], int] = {
     errors.Conflict: 409,
     errors.StreamDiffers: 409,
     errors.HistoryGone: 410,
+    errors.PipelineFailed: 500,
     errors.NoJava: 500,
     errors.Overloaded: 429,
     errors.QueueFull: 429,
