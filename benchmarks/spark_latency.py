@@ -47,6 +47,7 @@ _PARTS = ("latestOffset", "queryPlanning", "getBatch", "walCommit", "addBatch", 
 # The first batches of a query pay for what it does once.
 _WARM_UP = 5
 _LATENCY_WARM_UP_S = 15.0
+_PATIENCE_S = 60.0
 
 
 def _arguments() -> argparse.Namespace:
@@ -141,23 +142,46 @@ def _floor(
     producer = _Producer(broker, queue)
     producer.push(1)
     table = Table("micro-batch of 1,000", "median ms", *_PARTS, "source commit etc.")
-    for name, (df, out) in _kinds(spark, broker, queue, startingTime="latest").items():
+    for name, (df, out) in _kinds(spark, broker, queue, startingTime="earliest").items():
         with _running(df, broker, folder, out, {"processingTime": "0 seconds"}) as query:
-            for number in range(batches + _WARM_UP):
+            heard = _Heard(query)
+            heard.until(1)
+            for _ in range(batches + _WARM_UP):
+                before = heard.rows
                 producer.push(_BATCH)
-                _until_read(query, number + 1)
-            found = _full(query)
-        table.add_row(name, *_medians([one["durationMs"] for one in found[_WARM_UP:]]))
+                heard.until(before + _BATCH)
+        table.add_row(name, *_medians([one["durationMs"] for one in heard.batches[-batches:]]))
     console.print(table)
 
 
-def _until_read(query: StreamingQuery, batches: int) -> None:
-    """Wait until so many batches have been reported that hold something."""
-    while len(_full(query)) < batches:
-        failure = query.exception()
-        if failure is not None:
-            raise failure
-        time.sleep(0.005)
+class _Heard:
+    """What Spark has said of the batches of a query; it keeps only the last hundred."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._found: dict[int, Any] = {}
+
+    @property
+    def batches(self) -> list[Any]:
+        """Those that hold messages, and not only a marker."""
+        return [one for one in self._found.values() if one["numInputRows"] >= _BATCH]
+
+    @property
+    def rows(self) -> int:
+        return sum(one["numInputRows"] for one in self._found.values())
+
+    def until(self, rows: int) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while self.rows < rows:
+            failure = self._query.exception()
+            if failure is not None:
+                raise failure
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.rows} rows after {_PATIENCE_S} s, not {rows}")
+            time.sleep(0.005)
+            for one in self._query.recentProgress:
+                if one["numInputRows"]:
+                    self._found[one["batchId"]] = one
 
 
 def _full(query: StreamingQuery) -> list[Any]:
