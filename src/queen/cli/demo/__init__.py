@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _ACTS: tuple[Callable[[int, Console], list[Count]], ...] = (show_queues, show_chats, show_shop)
 _NEXT = """Where to look next:
   queen serve                          a broker that stays; try its API at /docs
-  docs/tutorial/first-queue.md         then first-stream.md and first-pipeline.md beside it
-  examples/README.md                   programs for queues, streams and Spark, one screen each"""
+  docs/tutorial/first-queue.md         then first-stream.md, first-pipeline.md
+  examples/README.md                   programs for queues, streams and Spark"""
 
 
 def demo() -> None:
