@@ -46,12 +46,13 @@ class Tally(StreamingQueryListener):
     """Adds up what one query says of itself."""
 
     def __init__(
-        self, run_id: str, fingerprint: str, checkpoint: str, over: Callable[[], None]
+        self, name: str, run_id: str, fingerprint: str, checkpoint: str, over: Callable[[], None]
     ) -> None:
+        self._name = name
         self._over = over
-        # Of the query; known when it has started.
-        self.query_run_id: str | None = None
-        self.last_batch = -1
+        self._query_run_id: str | None = None
+        # Events come in their order, a little later than what they tell of.
+        self.has_heard_all = threading.Event()
         self.progress = Progress(
             run_id=run_id,
             state="starting",
@@ -61,17 +62,20 @@ class Tally(StreamingQueryListener):
         )
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Spark's name. The query is known by what `start` returned."""
+        # No two queries of a name run at once in a session.
+        if self._query_run_id is None and event.name == self._name:
+            self._query_run_id = str(event.runId)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        if str(event.progress.runId) == self.query_run_id:
+        if str(event.progress.runId) == self._query_run_id:
             self.add(event.progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Spark's name. Nothing has changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        if str(event.runId) == self.query_run_id:
+        if str(event.runId) == self._query_run_id:
+            self.has_heard_all.set()
             self._over()
 
     def add(self, batch: StreamingQueryProgress) -> None:
@@ -94,7 +98,6 @@ class Tally(StreamingQueryListener):
         now.dropped_rows += sum(int(one.numRowsDroppedByWatermark) for one in operators)
         now.watermark = _watermark(batch.eventTime.get("watermark")) or now.watermark
         now.state = "running"
-        self.last_batch = int(batch.batchId)
 
     def ended(self, error: str | None) -> None:
         self.progress.state = "stopped" if error is None else "failed"

@@ -213,7 +213,8 @@ class Running:
         self._spark = spark
         self._held = held
         self._options = options
-        self._tally = Tally(uuid.uuid4().hex, fingerprint(plain(definition)), folder, self._let_go)
+        version = fingerprint(plain(definition))
+        self._tally = Tally(definition.name, uuid.uuid4().hex, version, folder, self._let_go)
         broker = Broker(options.place(), retry_s=0)
         self._reporter = Reporter(broker, definition.name, self._tally, self.ask_to_stop)
         self._is_to_stop = threading.Event()
@@ -240,7 +241,6 @@ class Running:
         except BaseException:
             self._spark.streams.removeListener(self._tally)
             raise
-        self._tally.query_run_id = str(self.query.runId)
         self._reporter.start()
 
     def stop(self) -> None:
@@ -302,20 +302,11 @@ class Running:
             if self._is_over:
                 return
             self._is_over = True
-        self._catch_up()
+        self._tally.has_heard_all.wait(_HEARD_S)
         self._tally.ended(error)
         self._let_go()
         self._spark.streams.removeListener(self._tally)
         self._reporter.close()
-
-    def _catch_up(self) -> None:
-        """Wait for what the listener has not been told yet: it is told a little later."""
-        deadline = time.monotonic() + _HEARD_S
-        last = self.query.lastProgress
-        while last is not None and self._tally.last_batch < int(last["batchId"]):
-            if time.monotonic() > deadline:
-                return
-            time.sleep(_LOOK_S)
 
 
 def backfill(
