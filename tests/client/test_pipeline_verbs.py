@@ -108,3 +108,19 @@ def test_the_verbs_load_no_spark() -> None:
         "sys.exit(any(one.startswith(('pyspark', 'pyarrow')) for one in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_side_of_a_join_has_nothing_to_compute() -> None:
+    queen = Queen()
+    left = queen.stream("left").sources("a")
+    for right in (
+        queen.stream("right").sources("b").dedup("data.id"),
+        queen.stream("right").sources("b").tumbling_time(60),
+        queen.stream("right").sources("b").join("c", on="data.id", within=1),
+    ):
+        with pytest.raises(ValueError, match="say the rest after the join"):
+            left.join(right, on="data.id", within=1)
+    having = left.having("n > 1").to("out").definition()
+    assert "use where" in str(reason_against(decoded_definition(having)))
+    with pytest.raises(ValueError, match="emit_empty"):
+        left.emit_empty().where("true").definition()

@@ -182,7 +182,7 @@ def test_frames_are_what_the_broker_takes() -> None:
         check_payloads(one.segment)
     assert [one.segment.payloads() for one in found] == [
         [b'{"n": 0}', b"null"],
-        [b"[1, 2]"],
+        [b"[1,\t2]"],
         [b"3"],
     ]
     assert [one.segment.transaction_ids() for one in found] == [
@@ -223,6 +223,7 @@ def test_large_rows_are_cut_into_frames_that_fit() -> None:
         (["{}", '{"a":'], _RAW, "row 1: payload is not valid JSON"),
         (["{}", ""], _RAW, "row 1: "),
         (["{} {}"], _RAW, "row 0: "),
+        (["1", '{"a": "x\ny"}'], _RAW, "row 1: payload is not valid JSON"),
         (["1", '"\\u0000"'], _RAW, "row 1: payload has a NUL character"),
         (["1", "a\0b"], _TEXT, "row 1: payload has a NUL character"),
         (["[" * 200 + "]" * 200], _RAW, "row 0: payload is nested deeper than 128"),

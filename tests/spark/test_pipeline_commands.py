@@ -127,17 +127,23 @@ def test_a_function_in_a_file_is_run_by_the_same_command(
 _FAILS = """
 from pyspark.sql.functions import udf
 from queen.spark import pipeline
-from {beside} import cut
+from {beside} import halving
 
 @pipeline(reads={{"{queue}": "n bigint"}}, writes="{out}", name="{name}")
 def halves(numbers):
+    from {beside}.cutting import check
+
+    check()
     return numbers.select(udf(half, "long", useArrow=False)("data.n").alias("half"))
 
 def half(n):
-    return cut(n, 2)
+    return halving.cut(n, 2)
 """
 _BESIDE = """
 from pathlib import Path
+
+def check():
+    pass
 
 def cut(n, parts):
     if Path("{fails}").exists():
@@ -152,7 +158,10 @@ def test_a_run_that_fails_is_started_again(
 ) -> None:
     file, fails, beside = tmp_path / "halves.py", tmp_path / "fails", name.replace("-", "_")
     file.write_text(_FAILS.format(queue=queue, out=f"out-{name}", name=name, beside=beside))
-    (tmp_path / f"{beside}.py").write_text(_BESIDE.format(fails=fails))
+    # A package beside it; one of its modules is imported late.
+    (tmp_path / beside).mkdir()
+    for module in ("__init__", "halving", "cutting"):
+        (tmp_path / beside / f"{module}.py").write_text(_BESIDE.format(fails=fails))
     api.push({"queue": queue, "payload": {"n": 8}})
     folder = ("--checkpoint", str(tmp_path / "checkpoint"), "--once", "--from", "earliest")
     fails.touch()

@@ -225,6 +225,41 @@ def test_a_run_that_fails_says_why(
     assert "CAST_INVALID_INPUT" in shown["progress"]["error"]
 
 
+def test_a_key_that_names_no_partition_stops_nothing(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, out: str, tmp_path: Path
+) -> None:
+    users = [None, "", "x" * 300, "two\nlines", "ann"]
+    payloads = [{"user": user, "amount": 1} for user in users]
+    assert api.push(*({"queue": queue, "payload": one} for one in payloads)).status == 201
+    stream = queen.stream(f"p-{out}").sources(queue).schema("user string, amount bigint")
+    stream = stream.key("data.user").tumbling_time(1).aggregate(n="count(*)").to(out)
+    running = stream.run(spark, checkpoint=str(tmp_path), starting="earliest")
+    found: list[Any] = []
+    while len(found) < len(users):
+        assert running.query.isActive
+        found += queen.queue(out).group("g").pop(batch=10, wait_s=1, auto_ack=True)
+    running.stop()
+    places = {one.data["user"]: one.partition for one in found}
+    assert places[None] == places[""] == "Default"
+    assert places["ann"] == "ann"
+    assert len(places["x" * 300]) == len(places["two\nlines"]) == 64
+
+
+def test_fields_may_have_any_name_and_payloads_that_do_not_fit_are_passed_on(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, out: str, tmp_path: Path
+) -> None:
+    payloads: list[Any] = [{"user-id": "a", "queue": 1}, {"queue": []}]
+    api.push(*({"queue": queue, "payload": one} for one in payloads))
+    fields = "`queue` bigint, `user-id` string"
+    stream = queen.stream(f"p-{out}").sources(queue).schema(fields)
+    _finish(stream.where("partition = 'Default'").to(out), spark, tmp_path / "1")
+    assert messages(api, out) == [{"queue": 1, "user-id": "a"}, {"queue": []}]
+    dedup = stream.dedup("data.queue").tumbling_time(1).aggregate(n="count(*)")
+    dedup = dedup.to(f"{out}-2")
+    dedup.name = f"p-{out}-2"
+    assert _finish(dedup, spark, tmp_path / "2").progress.input_rows == 2
+
+
 def test_a_checkpoint_has_one_run_at_a_time(
     queen: SyncQueen,
     spark: SparkSession,

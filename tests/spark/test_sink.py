@@ -118,6 +118,20 @@ def test_variants_are_written_as_they_are(
     assert data(api, f"{queue}-b") == [{"inner": json.loads(one)} for one in texts]
 
 
+def test_instants_are_the_same_in_every_zone(
+    spark: SparkSession, api: Api, write: Write, queue: str
+) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    assert zone is not None
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        at = "timestamp'2026-07-01 12:00:00Z'"
+        write(spark.range(1).select(f.expr(f"struct({at} as at) as data")), queue=queue)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert data(api, queue) == [{"at": "2026-07-01T12:00:00.000000Z"}]
+
+
 def test_every_type_has_its_json(spark: SparkSession, api: Api, write: Write, queue: str) -> None:
     columns = _TYPES.replace("void(1) as nil", "null as nil")
     write(spark.range(1).select(f.expr(columns).alias("data")), queue=queue)
@@ -170,7 +184,7 @@ def test_a_string_is_json_text_unless_it_is_said_to_be_text(
     texts = ['{"a": 1}', " [1,\n\r\n2] ", '"x"', "17", "null"]
     df = spark.createDataFrame([(one,) for one in texts], "data string").coalesce(1)
     write(df, queue=queue)
-    assert payloads(api, queue) == [b'{"a": 1}', b"[1,   2]", b'"x"', b"17", b"null"]
+    assert payloads(api, queue) == [b'{"a": 1}', b"[1,\t\t\t2]", b'"x"', b"17", b"null"]
     write(df, queue=f"{queue}-t", dataFormat="text")
     assert data(api, f"{queue}-t") == texts
 

@@ -247,3 +247,14 @@ def test_a_group_of_consumers_is_not_a_query(
     assert api.messages(queue, consumerGroup="workers")
     with pytest.raises(StreamingQueryException, match="choose another name for the query"):
         collected.run(read_stream(DATA, queue=queue, group="workers"))
+
+
+def test_a_limit_does_not_stop_before_the_partition_that_is_wanted(
+    api: Api, read_stream: Read, queue: str, collected: Collected
+) -> None:
+    for n in range(6):
+        push(api, queue, n, partition="other")
+    push(api, queue, 7, partition="wanted")
+    push(api, queue, 8, partition="other")
+    frame = read_stream(DATA, queue=queue, partition="wanted", maxMessagesPerTrigger=2)
+    assert collected.run(frame).values() == [7]

@@ -44,7 +44,8 @@ def session(name: str, master: str | None = None, **settings: Setting) -> SparkS
     from queen.spark import register
 
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
-    given = {key.replace("_", "."): value for key, value in settings.items()}
+    # A name with dots is Spark's own; some end in that of a variable, such as QUEEN_TOKEN.
+    given = {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (_defaults(master) | given).items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else value)

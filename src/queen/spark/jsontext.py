@@ -125,6 +125,8 @@ def _quoted_plain(column: Column) -> Column:
 
 
 def _instants(column: Column) -> Column:
+    # Spark hands them over in the zone of the session.
+    column = pc.cast(column, pa.timestamp("us", "UTC"))
     return pc.strftime(column, format='"%Y-%m-%dT%H:%M:%SZ"', locale="C")
 
 

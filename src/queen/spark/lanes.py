@@ -242,8 +242,8 @@ def _json_lines(column: Column) -> Column:
     texts = pc.fill_null(pc.cast(column, pa.string()), "null")
     for line_break in ("\n", "\r"):
         if pc.any(pc.match_substring(texts, line_break)).as_py():
-            # In JSON it can only be white space between tokens.
-            texts = pc.replace_substring(texts, line_break, " ")
+            # Between tokens it is white space. Inside a string neither is JSON, and is refused.
+            texts = pc.replace_substring(texts, line_break, "\t")
     return pc.ascii_trim(texts, " \t")
 
 

@@ -121,7 +121,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         since = self._since(start, jumps)
         plan = self._plan(since, max(until, *since.values()), limit, jumps)
-        if not plan.messages and not jumps and not (wants_marker or self._ends_with_marker(start)):
+        wants_batch = bool(plan.messages or jumps or wants_marker) or self._ends_with_marker(start)
+        if not wants_batch and not self._must_move(plan, until):
             return start
         end: Offset = {"sealed": plan.until}
         if moves:
@@ -144,6 +145,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends_with_marker(self, start: Offset) -> bool:
         """Whether a query that stops at the end still has to be told of the end."""
         return self._markers and self._target is not None and start["sealed"] < self._target
+
+    def _must_move(self, plan: Plan, until: int) -> bool:
+        """Whether a batch without messages is worth it: others follow those of partitions that
+        are not read, or nobody would know for long how far these have been looked at."""
+        if not self._chosen.partitions:
+            return False
+        return plan.until < until or time.monotonic() - self._marked_at >= _SAY_AGAIN_S
 
     def _plan(self, since: dict[str, int], until: int, limit: ReadLimit, jumps: Any) -> Plan:
         # One number cannot say that one of several queues is still on its way.

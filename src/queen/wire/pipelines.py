@@ -111,7 +111,12 @@ class Definition(_Part):
 
 def reason_against(definition: Definition) -> str | None:
     """Return what is wrong with a definition beyond its types, or None."""
-    rules = (_reason_against_window, _reason_against_aggregates, _reason_against_output)
+    rules = (
+        _reason_against_window,
+        _reason_against_aggregates,
+        _reason_against_dedup,
+        _reason_against_output,
+    )
     if len(definition.joins) != len(definition.reads) - 1 and definition.kind == "definition":
         return "joins: there is one for each of reads after the first"
     names = [one.name for one in definition.reads]
@@ -137,12 +142,27 @@ def _reason_against_aggregates(definition: Definition) -> str | None:
     computes = bool(definition.aggregates or definition.distinct)
     if computes and definition.window is None:
         return "window: aggregates need a window: tumbling, sliding or session"
-    if definition.window is not None and not computes:
-        return "aggregates: a window without aggregates gives nothing; say what to compute"
-    if definition.top is not None and not computes:
-        return "top: it is taken from aggregates; say what to compute"
+    if not computes:
+        return _reason_to_compute(definition)
     if definition.top is not None and not set(definition.top.per) <= set(definition.keys):
         return "top.per: these are names of keys"
+    return None
+
+
+def _reason_to_compute(definition: Definition) -> str | None:
+    """Return what is said of aggregates when there are none."""
+    if definition.window is not None:
+        return "aggregates: a window without aggregates gives nothing; say what to compute"
+    if definition.keys:
+        return "keys: they are of aggregates; say what to compute"
+    if definition.having:
+        return "having: it is asked of aggregates; use where for messages"
+    if definition.top is not None:
+        return "top: it is taken from aggregates; say what to compute"
+    return None
+
+
+def _reason_against_dedup(definition: Definition) -> str | None:
     is_cut = definition.window is not None and definition.window.type != "session"
     if definition.dedup and not is_cut and definition.reads[0].event_time is None:
         return "dedup: without a window, two messages are the same only if their event time is too"

@@ -103,7 +103,7 @@ class PipelineVerbs:
         `on` is an expression for both sides, several, or a mapping from ours to theirs. `how`
         is `inner`, `left`, `full`, or `anti` for messages of ours that found no other.
         """
-        reads = _side_named(other) if isinstance(other, str) else other._reads()
+        reads = _side_named(other) if isinstance(other, str) else other._as_side()
         if name is not None:
             reads = {**reads, "name": name}
         joined = {"on": _pairs(on), "withinMs": ms_of(within), "how": how}
@@ -178,6 +178,8 @@ class PipelineVerbs:
 
     def definition(self) -> Json:
         """Return what the broker stores of a pipeline."""
+        if self._definition.get("emit_empty"):
+            raise ValueError("emit_empty is of leased windows; a pipeline computes what is there")
         window = {
             theirs: self._window[ours]
             for ours, theirs in _WINDOWS.items()
@@ -197,6 +199,16 @@ class PipelineVerbs:
             "graceMs": self._definition.get("window_grace_period_ms"),
         }
         return {field: value for field, value in made.items() if value is not None}
+
+    def _as_side(self) -> Json:
+        """Return what another pipeline reads when it joins this one."""
+        said = [*self._pipeline, *(["window"] if self._window else [])]
+        if said:
+            raise ValueError(
+                f"{self.name} is joined with its {said[0]}, but only sources, schema, where, "
+                "event_time and a name belong to one side; say the rest after the join"
+            )
+        return self._reads()
 
     def _reads(self) -> Json:
         queues = self._definition.get("source_queue_names", [])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as f
 
-from queen.core.names import DEFAULT_PARTITION
+from queen.spark.pipelines.places import partition_name
 from queen.spark.windowed import (
     SEALED,
     WINDOW,
@@ -37,10 +37,15 @@ TIME = "_time"
 # What orders messages: the first of several that are the same is kept.
 _ORDER = ("createdAt", "queue", "partition", "offset")
 _MESSAGE = ("queue", "partition", "offset", "transactionId", "createdAt")
-
-
 # The partition of a result, beside its columns.
 PARTITION = "_partition"
+# Of texts that Spark makes; like those that the sink makes.
+JSON_OPTIONS = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
 
 
 class Compiled(NamedTuple):
@@ -231,7 +236,8 @@ class _Compiler:
         """Keep, of the messages that are the same, the first one in each window."""
         same = [f.expr(text).alias(f"_same_{at}") for at, text in enumerate(self._definition.dedup)]
         columns = [one for one in rows.columns if one != WINDOW]
-        first = f.min_by(f.struct(*columns), _order_of(rows)).alias("_row")
+        sides = [side.name for side in self._definition.reads] if self._definition.joins else []
+        first = f.min_by(f.struct(*columns), _order_of(sides)).alias("_row")
         by = [column.alias(name) for name, column in keys.items()]
         return rows.groupBy(WINDOW, *by, *same).agg(first).select(WINDOW, *keys, "_row.*")
 
@@ -268,7 +274,7 @@ class _Compiler:
     def _selected(self, rows: DataFrame, place: Column) -> DataFrame:
         wanted, by = self._definition.select, self._definition.output.partition_by
         place = f.expr(by).cast("string") if by else place
-        rows = rows.withColumn(PARTITION, f.coalesce(place, f.lit(DEFAULT_PARTITION)))
+        rows = rows.withColumn(PARTITION, partition_name(place))
         if not wanted:
             return rows
         chosen = [f.expr(text).alias(name) for name, text in wanted.items()]
@@ -280,7 +286,7 @@ def late_rows(late: DataFrame, side: str) -> DataFrame:
     has_window = WINDOW in late.columns
     window = f.col(WINDOW) if has_window else f.lit(None).cast(_WINDOW_TYPE)
     is_text = dict(late.dtypes)["data"] == "string"
-    payload = f.col("data") if is_text else f.to_json("data")
+    payload = f.col("data") if is_text else f.to_json("data", JSON_OPTIONS)
     if "_corrupt" in late.columns:
         payload = f.coalesce(payload, f.col("_corrupt"))
     return late.select(
@@ -308,9 +314,8 @@ def _as_structure(rows: DataFrame, name: str, keys: Sequence[str]) -> DataFrame:
     return keyed.select(f.struct(*inside).alias(name), TIME, *_keys_of(keys))
 
 
-def _order_of(rows: DataFrame) -> Column:
-    """Return what says which of some rows came first."""
-    sides = [one for one in rows.columns if dict(rows.dtypes)[one].startswith("struct<queue:")]
+def _order_of(sides: Sequence[str]) -> Column:
+    """Return what says which of some rows came first: messages, or joined ones."""
     fields = [f"`{side}`.`{one}`" for side in sides for one in _ORDER] or list(_ORDER)
     return f.struct(*(f.expr(one).alias(f"_{at}") for at, one in enumerate(fields)))
 

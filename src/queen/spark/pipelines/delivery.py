@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from queen.spark.pipelines.compiler import PARTITION, Compiled
-from queen.spark.pipelines.writing import JSON_OPTIONS, messages
+from queen.spark.pipelines.compiler import JSON_OPTIONS, PARTITION, Compiled
+from queen.spark.pipelines.writing import messages
 
 if TYPE_CHECKING:
     from queen.spark.pipelines.run import Options

@@ -17,11 +17,11 @@ import importlib.util
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from queen.core.names import DEFAULT_PARTITION
 from queen.errors import BadRequest
 from queen.wire.pipelines import Definition, Output, Reads
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from queen.spark.pipelines.run import Running
 
 Made = Callable[..., Any]
+
+# Of the module that a file is: not the name of another one, whatever the file is called.
+_PREFIX = "_pipeline_"
 
 
 class Function(NamedTuple):
@@ -57,6 +60,9 @@ class Function(NamedTuple):
     def applied(self, frames: Mapping[str, DataFrame]) -> Compiled:
         """Return what the function makes of what it reads."""
         made = self.make(*(frames[side.name] for side in self.definition.reads))
+        if self.make.__module__.startswith(_PREFIX):
+            # It may have imported something only now.
+            _send_along(self.make.__module__)
         if not hasattr(made, "columns"):
             raise BadRequest(f"{self.definition.name}: the function returns no DataFrame")
         return _as_compiled(made)
@@ -123,35 +129,39 @@ def is_file(place: str) -> bool:
 def _module(path: Path) -> Any:
     if not path.exists():
         raise BadRequest(f"there is no file {path}")
-    # Not the name of another module, whatever the file is called.
-    name = f"_pipeline_{path.stem}"
+    name = _PREFIX + path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    known = set(sys.modules)
-    folder = path.resolve().parent
-    # Like a program, it finds what lies beside it.
-    sys.path.insert(0, str(folder))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(folder))
-    _send_along([name, *(sys.modules.keys() - known)], folder)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        # Like a program, it finds what lies beside it.
+        sys.path.insert(0, folder)
+    spec.loader.exec_module(module)
+    _send_along(name)
     return module
 
 
-def _send_along(names: Iterable[str], folder: Path) -> None:
-    """Let functions of the file and of its neighbours travel to tasks with their code: the
+def _send_along(name: str) -> None:
+    """Let functions of a file and of its neighbours travel to tasks with their code: the
     processes that run them cannot import either."""
     from pyspark import cloudpickle
 
-    for name in names:
-        module = sys.modules[name]
-        file = getattr(module, "__file__", None)
-        if file is not None and Path(file).resolve().parent == folder:
-            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    own = sys.modules[name]
+    assert own.__file__ is not None
+    folder = Path(own.__file__).resolve().parent
+    for module in [own, *(one for one in list(sys.modules.values()) if _is_beside(one, folder))]:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _is_beside(module: ModuleType, folder: Path) -> bool:
+    """Whether a module was imported from a folder, or from a package in it."""
+    file, top = getattr(module, "__file__", None), module.__name__.partition(".")[0]
+    if file is None or top == "queen" or not Path(file).is_relative_to(folder):
+        return False
+    return Path(file).relative_to(folder).parts[0] in (top, f"{top}.py")
 
 
 def _read(reads: str | Sequence[str] | Mapping[str, str | None]) -> list[tuple[str, str | None]]:
@@ -172,9 +182,10 @@ def _as_compiled(made: DataFrame) -> Compiled:
     from pyspark.sql import functions as f
 
     from queen.spark.pipelines.compiler import PARTITION, Compiled
+    from queen.spark.pipelines.places import partition_name
 
     columns = made.columns
     place = f.col("partition") if "partition" in columns and "data" in columns else f.lit(None)
     is_message = "data" in columns
-    named = made.withColumn(PARTITION, f.coalesce(place.cast("string"), f.lit(DEFAULT_PARTITION)))
+    named = made.withColumn(PARTITION, partition_name(place.cast("string")))
     return Compiled(named, None, is_message)

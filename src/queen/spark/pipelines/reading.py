@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from queen.spark.pipelines.compiler import needs_time
 from queen.wire.answers import iso
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from queen.wire.pipelines import Definition, Reads
 
@@ -53,17 +54,15 @@ def history(
     return frames
 
 
-def schema_of(reads: Reads, *, markers: bool) -> str:
-    """Return the columns of one side, as Spark writes them."""
-    data = (
-        f"data struct<{_inner(reads.schema)}>, _corrupt string" if reads.schema else "data string"
-    )
-    return f"{_COLUMNS}, {data}" + (", sealed timestamp" if markers else "")
-
-
-def _inner(fields: str) -> str:
-    """Return the fields of a structure; those of a table are written a little differently."""
+def schema_of(reads: Reads, *, markers: bool) -> StructType:
+    """Return the columns of one side."""
     from pyspark.sql.types import StructType
 
-    parsed = StructType.fromDDL(fields)
-    return parsed.simpleString().removeprefix("struct<").removesuffix(">")
+    columns = cast("StructType", StructType.fromDDL(_COLUMNS))
+    if reads.schema:
+        columns.add("data", StructType.fromDDL(reads.schema)).add("_corrupt", "string")
+    else:
+        columns.add("data", "string")
+    if markers:
+        columns.add("sealed", "timestamp")
+    return columns

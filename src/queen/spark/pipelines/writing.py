@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as f
 
 from queen.errors import BadRequest
-from queen.spark.pipelines.compiler import PARTITION, Compiled
+from queen.spark.pipelines.compiler import JSON_OPTIONS, PARTITION, Compiled
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 
 OBSERVED = "written"
 _LATE = "_late"
-# As the sink writes them.
-JSON_OPTIONS = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
-    "timeZone": "UTC",
-}
-
 Options = Mapping[str, str]
 
 
@@ -97,11 +90,13 @@ def delivery(definition: Definition, target: Target) -> Callable[[DataFrame, int
 def messages(definition: Definition, compiled: Compiled) -> DataFrame:
     """Return results, and late rows if they are wanted, as the sink takes them."""
     late = compiled.late
+    # A message that is passed on may be one that did not fit its schema.
+    has_unfit = compiled.is_message
     if definition.late_to is not None:
         # Late rows are texts, so results are too; in a backfill, which has none, as well.
         payload = _text_of(compiled)
     else:
-        payload = f.col("data") if compiled.is_message else f.struct(*_payload(compiled.result))
+        payload = _text_of(compiled) if has_unfit else f.struct(*_payload(compiled.result))
     results = compiled.result.select(
         f.lit(definition.output.queue).alias("queue"),
         f.col(PARTITION).alias("partition"),
@@ -116,7 +111,7 @@ def messages(definition: Definition, compiled: Compiled) -> DataFrame:
 
 
 def late_payload() -> Column:
-    """Return a late row as JSON: where it was, its window, and its payload as it came."""
+    """Return a late row as JSON: where it was, its window, and its payload as its schema knows it."""
     about = f.to_json(
         f.struct("side", "queue", "partition", "offset", "transactionId", "createdAt", "window"),
         JSON_OPTIONS,
@@ -128,8 +123,11 @@ def late_payload() -> Column:
 def _text_of(compiled: Compiled) -> Column:
     if not compiled.is_message:
         return f.to_json(f.struct(*_payload(compiled.result)), JSON_OPTIONS)
-    is_text = dict(compiled.result.dtypes)["data"] == "string"
-    return f.col("data") if is_text else f.to_json(f.col("data"), JSON_OPTIONS)
+    result = compiled.result
+    if dict(result.dtypes)["data"] == "string":
+        return f.col("data")
+    text = f.to_json(f.col("data"), JSON_OPTIONS)
+    return f.coalesce(text, f.col("_corrupt")) if "_corrupt" in result.columns else text
 
 
 def _payload(result: DataFrame) -> list[str]:

@@ -1,0 +1,25 @@
+"""Which partition a result goes to, whatever its key is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from queen.core.names import DEFAULT_PARTITION, MAX_NAME_BYTES
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+# What `str.isprintable` does not take, as Java writes it.
+_NOT_PRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
+
+
+def partition_name(place: Column) -> Column:
+    """Return a name that a partition may have: of a text that may not be one, its hash.
+
+    A key comes from a payload. One that is missing or odd must not stop a pipeline.
+    """
+    is_odd = (f.octet_length(place) > MAX_NAME_BYTES) | place.rlike(_NOT_PRINTABLE)
+    named = f.when(is_odd, f.sha2(place, 256)).otherwise(place)
+    return f.coalesce(f.nullif(named, f.lit("")), f.lit(DEFAULT_PARTITION))
