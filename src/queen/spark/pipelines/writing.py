@@ -111,7 +111,7 @@ def messages(definition: Definition, compiled: Compiled) -> DataFrame:
 
 
 def late_payload() -> Column:
-    """Return a late row as JSON: where it was, its window, and its payload as its schema knows it."""
+    """Return a late row as JSON: where it was, its window, and what its schema knows of it."""
     about = f.to_json(
         f.struct("side", "queue", "partition", "offset", "transactionId", "createdAt", "window"),
         JSON_OPTIONS,
