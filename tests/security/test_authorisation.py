@@ -289,6 +289,30 @@ def test_s19_a_queue_that_the_limited_configure_is_theirs(tenants: Tenants) -> N
     assert tenants.mine.delete_queue(name).status == 200
 
 
+def test_s19_a_pipeline_of_others_is_neither_taken_nor_told_of(tenants: Tenants) -> None:
+    def define(client: Client, namespace: str, **more: Any) -> Answer:
+        definition = {
+            "name": name,
+            "namespace": namespace,
+            "reads": [{"name": "orders", "queues": [f"{namespace}.in"]}],
+            "select": {"secret": f"'of {namespace}'"},
+            "output": {"queue": f"{namespace}.out"},
+        }
+        return client.call("POST", "/api/v1/pipelines", {"definition": definition, **more})
+
+    name = f"p-{uuid.uuid4().hex[:12]}"
+    assert define(tenants.theirs, tenants.their_name).status == 201
+    before = tenants.theirs.call("GET", f"/api/v1/pipelines/{name}").json
+    for more in ({}, {"replace": True}):
+        refused = define(tenants.mine, tenants.mine_name, **more)
+        assert refused.status == 409
+        assert set(refused.json) == {"error", "code", "retryable"}
+        assert "taken" in refused.json["error"]
+        assert tenants.their_name.encode() not in refused.raw
+    assert tenants.mine.call("GET", f"/api/v1/pipelines/{name}").status == 404
+    assert tenants.theirs.call("GET", f"/api/v1/pipelines/{name}").json == before
+
+
 def test_s19_a_jwt_may_be_limited_too(guarded: Guarded, tenants: Tenants) -> None:
     with Client(guarded.url, signed(namespaces=[tenants.their_name])) as client:
         assert client.fetch(tenants.queue).status == 200

@@ -36,8 +36,14 @@ class Pipelines:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def define(self, definition: Definition, *, replace: bool) -> Stored:
-        """Store a definition; the same one again changes nothing."""
+    async def define(
+        self, definition: Definition, *, replace: bool, among: list[str] | None = None
+    ) -> Stored:
+        """Store a definition; the same one again changes nothing.
+
+        Names are one for all namespaces. With `among`, a pipeline of another namespace is left
+        as it is, and nothing is told of it but that it is there.
+        """
         said = plain(definition)
         text, print_ = msgspec.json.encode(said).decode(), fingerprint(said)
         values = (definition.name, definition.namespace, text, print_)
@@ -48,6 +54,8 @@ class Pipelines:
             rows = await transaction.fetch("lock_pipeline", definition.name)
             if not rows:
                 raise Conflict("the pipeline was deleted at the same moment; define it again")
+            if among is not None and rows[0]["namespace"] not in among:
+                raise Conflict(f"the name {definition.name!r} is taken: choose another one")
             if rows[0]["fingerprint"] == print_:
                 return Stored(print_, rows[0]["version"], created=False, changed=False)
             if not replace:

@@ -51,7 +51,9 @@ class PipelineRoutes:
             raise BadRequest(reason)
         await self._check_sight(request.caller, definition)
         try:
-            stored = await self._broker.pipelines.define(definition, replace=wanted.replace)
+            stored = await self._broker.pipelines.define(
+                definition, replace=wanted.replace, among=listed(request.caller.namespaces)
+            )
         except Conflict as error:
             return failure(error, **error.details)
         if stored.created or stored.changed:
