@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import threading
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -211,6 +212,30 @@ def test_a_stop_that_the_broker_was_asked_for_ends_a_run(
     assert running.wait(60)
     assert not running.query.isActive
     assert queen.request("GET", path)["state"] == "stopped"
+
+
+@pytest.mark.parametrize("how", ["stop", "delete", "both"])
+def test_a_run_that_nobody_waits_for_is_stopped_too(
+    queen: SyncQueen, spark: SparkSession, orders: str, out: str, tmp_path: Path, how: str
+) -> None:
+    stream = queen.stream(f"p-{out}").sources(orders).schema(SCHEMA).select("data.id").to(out)
+    running = stream.run(spark, checkpoint=str(tmp_path), every=0.1)
+    path = f"/api/v1/pipelines/p-{out}"
+    running.query.processAllAvailable()
+    if how == "delete":
+        queen.request("DELETE", path)
+    else:
+        queen.request("POST", f"{path}/stop", {})
+    if how == "both":
+        running.stop()
+    # Spark's own wait, which knows nothing of our wish to stop.
+    assert running.query.awaitTermination(30)
+    # The end is there for everybody who comes later.
+    running.stop()
+    assert running.wait(0.1)
+    assert not [one for one in threading.enumerate() if one.name == f"queen-p-{out}"]
+    if how != "delete":
+        assert queen.request("GET", path)["state"] == "stopped"
 
 
 def test_a_run_that_fails_says_why(

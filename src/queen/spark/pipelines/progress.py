@@ -125,10 +125,12 @@ class Reporter:
         self._tell()
 
     def _run(self) -> None:
+        is_asked = False
         while not self._over.is_set():
-            if self._tell():
+            # It is told of until it has ended: the batch it is in may take long.
+            if self._tell() and not is_asked:
+                is_asked = True
                 self._stop()
-                return
             self._over.wait(INTERVAL_S)
 
     def _tell(self) -> bool:

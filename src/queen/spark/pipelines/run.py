@@ -216,9 +216,10 @@ class Running:
         version = fingerprint(plain(definition))
         self._tally = Tally(definition.name, uuid.uuid4().hex, version, folder, self._let_go)
         broker = Broker(options.place(), retry_s=0)
-        self._reporter = Reporter(broker, definition.name, self._tally, self.ask_to_stop)
+        self._reporter = Reporter(broker, definition.name, self._tally, self._stop_soon)
         self._is_to_stop = threading.Event()
-        self._ending = threading.Lock()
+        # Whoever comes second returns when the end has been told.
+        self._ending = threading.RLock()
         self._is_over = False
         self.query: StreamingQuery
 
@@ -246,13 +247,16 @@ class Running:
     def stop(self) -> None:
         """End after the micro-batch that is under way; returns when it has ended."""
         self.ask_to_stop()
-        deadline = time.monotonic() + _GRACEFUL_S
-        # A query that is behind begins the next batch at once, and is never seen idle.
-        done = self._last_batch()
-        while self._is_busy() and self._last_batch() == done and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-        self.query.stop()
-        self._end(None)
+        with self._ending:
+            if self._is_over:
+                return
+            deadline = time.monotonic() + _GRACEFUL_S
+            # A query that is behind begins the next batch at once, and is never seen idle.
+            done = self._last_batch()
+            while self._is_busy() and self._last_batch() == done and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+            self.query.stop()
+            self._end(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Return true when it has ended, by itself or because somebody wanted it to.
@@ -292,6 +296,11 @@ class Running:
         """Let whoever waits for it stop it; returns at once."""
         self._is_to_stop.set()
 
+    def _stop_soon(self) -> None:
+        """Stop it, whether or not somebody waits for it; returns at once."""
+        name = f"queen-stop-{self.definition.name}"
+        threading.Thread(target=self.stop, name=name, daemon=True).start()
+
     def _failed(self, error: PySparkException) -> PipelineFailed:
         said = last_line(error)
         self._end(said)
@@ -302,11 +311,11 @@ class Running:
             if self._is_over:
                 return
             self._is_over = True
-        self._tally.has_heard_all.wait(_HEARD_S)
-        self._tally.ended(error)
-        self._let_go()
-        self._spark.streams.removeListener(self._tally)
-        self._reporter.close()
+            self._tally.has_heard_all.wait(_HEARD_S)
+            self._tally.ended(error)
+            self._let_go()
+            self._spark.streams.removeListener(self._tally)
+            self._reporter.close()
 
 
 def backfill(
