@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FILE = "queen.json"
+# Written first, and then renamed: whoever is killed meanwhile leaves the old note or the new one.
+_BESIDE = ".new"
 # These decide only which rows go in or come out, never what a row of the state means.
 _FREE = ("where", "having")
 
@@ -47,10 +49,9 @@ class Checkpoint:
 
     def note_for(self, definition: Definition, *, accept: bool = False) -> Note:
         """Return what to note; raises `Conflict` when the folder is another definition's."""
-        found = _read(self._spark, self._place)
-        if found is None:
+        old = self._found()
+        if old is None:
             return Note(uuid.uuid4().hex, definition)
-        old = _decoder.decode(found)
         differs = _weighty(old.definition, definition)
         if differs and not accept:
             raise Conflict(_refusal(self.folder, old.definition, definition, differs))
@@ -61,15 +62,43 @@ class Checkpoint:
         """Write the note while a query is started: before it, and not if it does not start."""
         before = _read(self._spark, self._place)
         said = {"transaction": note.transaction, "definition": plain(note.definition)}
-        _write(self._spark, self._place, msgspec.json.encode(said))
+        now = msgspec.json.encode(said)
+        if now != before:
+            _write(self._spark, self._place, now)
         try:
             yield
         except BaseException:
             if before is None:
                 _remove(self._spark, self._place)
-            else:
+            elif now != before:
                 _write(self._spark, self._place, before)
             raise
+
+    def _found(self) -> Note | None:
+        found = _read(self._spark, self._place)
+        if found is None:
+            return self._left_beside()
+        try:
+            return _decoder.decode(found)
+        except msgspec.DecodeError as error:
+            raise Conflict(
+                f"the checkpoint {self.folder} cannot be told whose it is, {_FILE} in it is not "
+                f"as it was written ({error}): put that file back as it was, or start anew with "
+                "another --checkpoint (with --from to choose from where)"
+            ) from None
+
+    def _left_beside(self) -> Note | None:
+        """Return the note of somebody who was killed before it had its name."""
+        found = _read(self._spark, self._place + _BESIDE)
+        if found is None:
+            return None
+        try:
+            note = _decoder.decode(found)
+        except msgspec.DecodeError:
+            # Half of the very first one: nothing has been started with it.
+            return None
+        _name(self._spark, self._place)
+        return note
 
 
 def _weighty(old: Definition, new: Definition) -> list[str]:
@@ -114,12 +143,24 @@ def _read(spark: SparkSession, place: str) -> bytes | None:
 
 
 def _write(spark: SparkSession, place: str, content: bytes) -> None:
-    path, system = _opened(spark, place)
-    stream = system.create(path, True)
+    beside, system = _opened(spark, place + _BESIDE)
+    stream = system.create(beside, True)
     try:
         stream.write(bytearray(content))
     finally:
         stream.close()
+    _name(spark, place)
+
+
+def _name(spark: SparkSession, place: str) -> None:
+    """Give what was written beside a place its name."""
+    path, system = _opened(spark, place)
+    beside, _ = _opened(spark, place + _BESIDE)
+    if not _is_local(system):
+        # Only on a disk does a rename replace what is there.
+        system.delete(path, False)
+    if not system.rename(beside, path):
+        raise OSError(f"{place}{_BESIDE} cannot be renamed to {place}")
 
 
 def _remove(spark: SparkSession, place: str) -> None:
@@ -130,7 +171,13 @@ def _remove(spark: SparkSession, place: str) -> None:
 def _opened(spark: SparkSession, place: str) -> tuple[Any, Any]:
     path = _jvm(spark).org.apache.hadoop.fs.Path(place)
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-    return path, path.getFileSystem(hadoop)
+    system = path.getFileSystem(hadoop)
+    # A sum beside the file would be that of the old note while the new one gets its name.
+    return path, system.getRaw() if _is_local(system) else system
+
+
+def _is_local(system: Any) -> bool:
+    return bool(system.getUri().getScheme() == "file")
 
 
 def _jvm(spark: SparkSession) -> Any:
