@@ -16,8 +16,11 @@ from pyspark.sql.types import StructType
 
 import queen.spark
 from queen.errors import HistoryGone, NotFound
+from queen.spark import slices
+from queen.spark.broker import Broker, place_of
 from queen.spark.planning import EARLIEST, Planner, selection_of
-from queen.spark.slices import read_slice
+from queen.spark.slices import SliceTask, WindowOf, read_slice
+from queen.wire.cuts import Range
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.spark.test_batch import push
@@ -137,6 +140,33 @@ def test_a_large_window_is_cut_into_tasks(queue: str) -> None:
     tasks = planner.parts(ranges_of(text))
     assert [task.messages for task in tasks] == [7500] * 4
     assert json.loads(tasks[1].ranges_json)[0]["fromOffset"] == 7510
+
+
+def test_a_window_over_many_partitions_is_read_in_several_requests(
+    api: Api, queue: str, brittle: Brittle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    stream = Broker.stream
+
+    def noted(self: Broker, method: str, path: str, body: bytes) -> Iterator[bytes]:
+        asked.append(len(json.loads(body)["ranges"]))
+        return stream(self, method, path, body)
+
+    monkeypatch.setattr(slices, "_REQUEST_RANGES", 2)
+    monkeypatch.setattr(Broker, "stream", noted)
+    # Two of them are more than a connection lives for.
+    texts = ["".join(uuid.uuid4().hex for _ in range(600)) for _ in range(10)]
+    ranges = []
+    for name in "abcde":
+        found = push(api, queue, *texts, partition=name)[0]["partition_id"]
+        ranges.append(Range(queue, partitionId=found, fromOffset=1, toOffset=10))
+    task = SliceTask(place_of({"url": brittle.url}), ranges, 45)
+    task.windows = [WindowOf(name, 0, 1) for name in "abcde"]
+    schema = StructType().add("key", "string").add("offset", "long")
+    rows = [row for batch in read_slice(task, schema) for row in batch.to_pylist()]
+    assert rows == [{"key": name, "offset": at} for name in "abcde" for at in range(1, 10)]
+    assert max(asked) == 2
+    assert len(asked) > 3
 
 
 # ---- a sample ----

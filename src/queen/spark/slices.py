@@ -32,6 +32,8 @@ _PARTS_AHEAD = 8
 # How often a slice is taken up again without anything new having come.
 _TRIES = 5
 _NO_END = 2**62
+# A window over many partitions has a range of each; a request may have 10,000.
+_REQUEST_RANGES = 5000
 
 _ranges = msgspec.json.Decoder(list[Range])
 
@@ -94,7 +96,16 @@ _Part = list[tuple[int, "Piece"]]
 def _fetched(
     broker: Broker, ranges: list[Range], windows: list[WindowOf] | None
 ) -> Iterator[_Part]:
-    """Yield what arrives; a connection that was lost is made again."""
+    """Yield what arrives, by as many requests as it takes."""
+    for first in range(0, len(ranges), _REQUEST_RANGES):
+        some = slice(first, first + _REQUEST_RANGES)
+        yield from _answered(broker, ranges[some], None if windows is None else windows[some])
+
+
+def _answered(
+    broker: Broker, ranges: list[Range], windows: list[WindowOf] | None
+) -> Iterator[_Part]:
+    """Yield what arrives for one request; a connection that was lost is made again."""
     course = _Course(ranges, windows)
     failures = 0
     while ranges:

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _PAGE = 1000
-# Of small windows a task reads many, in one request.
+# Of small windows a task reads many.
 _TASK_MESSAGES = 5000
-_TASK_RANGES = 5000
 
 
 class _Window(msgspec.Struct):
@@ -84,7 +83,7 @@ class WindowReader(DataSourceReader):
                 ranges.append(one)
                 labels.append(label)
                 size += one.toOffset - one.fromOffset
-                if size >= each or len(ranges) == _TASK_RANGES:
+                if size >= each:
                     made.append(self._task(ranges, labels, size))
                     ranges, labels, size = [], [], 0
         return [*made, self._task(ranges, labels, size)] if ranges else made
