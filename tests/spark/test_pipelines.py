@@ -23,6 +23,7 @@ from queen.spark.pipelines.run import Options, started, store
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.spark.history import BEGIN, Event, messages, write
+from tests.spark.test_batch import push
 
 SCHEMA = "user string, id string, ts timestamp, amount bigint"
 
@@ -236,6 +237,16 @@ def test_a_run_that_nobody_waits_for_is_stopped_too(
     assert not [one for one in threading.enumerate() if one.name == f"queen-p-{out}"]
     if how != "delete":
         assert queen.request("GET", path)["state"] == "stopped"
+
+
+def test_a_queue_may_have_a_comma_in_its_name(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, out: str, tmp_path: Path
+) -> None:
+    push(api, queue, {"n": 1})
+    push(api, f" {queue},b", {"n": 2})
+    stream = queen.stream(f"p-{out}").sources(f" {queue},b").schema("n int").select("data.n")
+    _finish(stream.to(out), spark, tmp_path)
+    assert messages(api, out) == [{"n": 2}]
 
 
 def test_a_run_that_fails_says_why(

@@ -169,6 +169,16 @@ def test_a_window_over_many_partitions_is_read_in_several_requests(
     assert len(asked) > 3
 
 
+def test_queues_are_named_by_commas_or_as_json() -> None:
+    def queues(text: str) -> tuple[str, ...]:
+        return selection_of({"queue": text}, must_be_whole=True).queues
+
+    assert queues(" a, b,a") == ("a", "b")
+    assert queues('["a,b", " c ", "a,b"]') == ("a,b", " c ")
+    with pytest.raises(ValueError, match="option queue: a name, or a list"):
+        queues('["a", 1]')
+
+
 # ---- a sample ----
 
 

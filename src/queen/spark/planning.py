@@ -59,10 +59,10 @@ class Selection(NamedTuple):
 
 def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selection:
     """Return what the options ask for; raises `ValueError` for what they cannot mean."""
-    queues = tuple(one.strip() for one in options.get("queue", "").split(",") if one.strip())
+    queues = _queues(options.get("queue", "").strip())
     if not queues and not {"stream", "lease", "ranges"} & set(options):
         raise ValueError('say which queue to read: .option("queue", "orders"), or "orders,bills"')
-    partitions = _names(options.get("partition", ""))
+    partitions = _names("partition", options.get("partition", ""))
     from_offset = number(options, "startingOffset")
     to_offset = number(options, "endingOffset")
     if (from_offset is not None or to_offset is not None) and not partitions:
@@ -78,7 +78,14 @@ def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selectio
     )
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _queues(text: str) -> tuple[str, ...]:
+    """Return names with commas between them, or those of a JSON list, in which they may be any."""
+    if text.startswith("["):
+        return _names("queue", text)
+    return tuple(one.strip() for one in text.split(",") if one.strip())
+
+
+def _names(option: str, text: str) -> tuple[str, ...]:
     """Return one name, or those of a JSON list."""
     if text.startswith("["):
         try:
@@ -86,7 +93,7 @@ def _names(text: str) -> tuple[str, ...]:
         except ValueError:
             names = None
         if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-            raise ValueError('option partition: a name, or a list of them as JSON: ["a", "b"]')
+            raise ValueError(f'option {option}: a name, or a list of them as JSON: ["a", "b"]')
         return tuple(names)
     return (text,) if text else ()
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from queen.spark.pipelines.compiler import needs_time
 from queen.wire.answers import iso
 
@@ -31,7 +33,7 @@ def live(
     frames = {}
     for reads in definition.reads:
         reader = spark.readStream.format("queen").schema(schema_of(reads, markers=markers))
-        given = {"queue": ",".join(reads.queues), "group": definition.name, **options}
+        given = {"queue": _names(reads.queues), "group": definition.name, **options}
         frames[reads.name] = reader.options(**given).option("markers", str(markers).lower()).load()
     return frames
 
@@ -46,12 +48,17 @@ def history(
     """Return what was written in a stretch of time, by the names of the sides."""
     frames = {}
     for reads in definition.reads:
-        given = {"queue": ",".join(reads.queues), "endingTime": iso(until), **options}
+        given = {"queue": _names(reads.queues), "endingTime": iso(until), **options}
         if since is not None:
             given["startingTime"] = iso(since.astimezone(UTC))
         reader = spark.read.format("queen").schema(schema_of(reads, markers=False))
         frames[reads.name] = reader.options(**given).load()
     return frames
+
+
+def _names(queues: list[str]) -> str:
+    """Return names as the option takes them; there may be commas in them."""
+    return msgspec.json.encode(queues).decode()
 
 
 def schema_of(reads: Reads, *, markers: bool) -> StructType:
