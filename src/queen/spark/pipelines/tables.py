@@ -4,22 +4,28 @@ A micro-batch is one transaction on the driver's connection. It notes (pipeline,
 table of its own; a batch that is noted already is one that Spark repeats after a crash, and is
 left as it is. So rows without a key are not doubled either. Results are few compared to what
 they were computed from; whoever moves millions of rows writes files.
+
+Of several rows with the same keys the last one stays: the one of the latest window, and among
+those of one window the one that came last. A null is a key like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as t
 
-from queen.errors import BadRequest
+from queen.errors import BadRequest, Unavailable
 
 if TYPE_CHECKING:
     import psycopg
     from pyspark.sql import DataFrame
 
 _LEDGER = "queen_pipeline_batches"
+# In which order the rows of a batch came.
+_ORDINAL = "_queen_ordinal"
+_WINDOW = ("windowEnd", "windowStart")
 _TYPES: dict[type[t.DataType], str] = {
     t.BooleanType: "boolean",
     t.ByteType: "smallint",
@@ -41,19 +47,19 @@ class Table:
     """One table of the user's database. It is made if it is not there."""
 
     def __init__(self, url: str, name: str, keys: Sequence[str]) -> None:
+        self._password = _password_of(url)
         self._url = url
         self._name = name
         self._keys = list(keys)
 
     def write(self, rows: DataFrame, transaction: str, number: int) -> None:
         """Put a batch into the table, unless it is there."""
-        import psycopg
         from psycopg import sql
 
         missing = [key for key in self._keys if key not in rows.columns]
         if missing:
             raise BadRequest(f"table key {missing[0]!r} is not a column of the results")
-        with psycopg.connect(self._url) as connection, connection.cursor() as cursor:
+        with self._connected() as connection, connection.cursor() as cursor:
             cursor.execute(
                 sql.SQL(
                     "create table if not exists {} (pipeline text primary key, batch bigint)"
@@ -63,6 +69,18 @@ class Table:
                 return
             self._make(cursor, rows.schema)
             self._copy(cursor, rows)
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        import psycopg
+
+        try:
+            return psycopg.connect(self._url)
+        except psycopg.Error as error:
+            said = str(error)
+        # Outside of the handler, for a traceback would show the error as it was.
+        if self._password and self._password in said:
+            said = "it refuses the connection"
+        raise Unavailable(f"the database of table {self._name!r}: {' '.join(said.split())}")
 
     def _is_new(self, cursor: psycopg.Cursor[Any], transaction: str, number: int) -> bool:
         """Note the batch; false when it was noted before."""
@@ -87,7 +105,8 @@ class Table:
         ]
         if self._keys:
             keys = sql.SQL(", ").join(map(sql.Identifier, self._keys))
-            columns.append(sql.SQL("primary key ({})").format(keys))
+            # A primary key would have no nulls.
+            columns.append(sql.SQL("unique nulls not distinct ({})").format(keys))
         cursor.execute(
             sql.SQL("create table if not exists {} ({})").format(
                 self._identifier(), sql.SQL(", ").join(columns)
@@ -104,13 +123,30 @@ class Table:
                 "create temporary table queen_batch on commit drop as select {} from {} limit 0"
             ).format(names, self._identifier())
         )
+        cursor.execute(
+            sql.SQL("alter table queen_batch add {} bigint generated always as identity").format(
+                sql.Identifier(_ORDINAL)
+            )
+        )
         with cursor.copy(sql.SQL("copy queen_batch ({}) from stdin").format(names)) as copy:
             for row in _rows_of(rows):
                 copy.write_row(row)
-        insert = sql.SQL("insert into {} ({}) select {} from queen_batch").format(
-            self._identifier(), names, names
-        )
-        cursor.execute(insert + self._on_conflict(rows.columns))
+        insert = sql.SQL("insert into {} ({}) ").format(self._identifier(), names)
+        cursor.execute(insert + self._last_rows(rows.columns) + self._on_conflict(rows.columns))
+
+    def _last_rows(self, columns: Sequence[str]) -> Any:
+        """Of rows with the same keys take the last: one statement cannot replace a row twice."""
+        from psycopg import sql
+
+        names = sql.SQL(", ").join(map(sql.Identifier, columns))
+        if not self._keys:
+            return sql.SQL("select {} from queen_batch").format(names)
+        keys = sql.SQL(", ").join(map(sql.Identifier, self._keys))
+        last = [*(name for name in _WINDOW if name in columns), _ORDINAL]
+        order = [sql.SQL("{} desc nulls last").format(sql.Identifier(name)) for name in last]
+        return sql.SQL(
+            "select distinct on ({keys}) {names} from queen_batch order by {keys}, {order}"
+        ).format(keys=keys, names=names, order=sql.SQL(", ").join(order))
 
     def _on_conflict(self, columns: Sequence[str]) -> Any:
         from psycopg import sql
@@ -130,6 +166,32 @@ class Table:
         from psycopg import sql
 
         return sql.Identifier(*self._name.split("."))
+
+
+def _password_of(url: str) -> str:
+    """Return the password in a URL, or raise `BadRequest`, which never repeats the URL."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        parts = {name: str(value) for name, value in conninfo_to_dict(url).items()}
+    except ProgrammingError:
+        parts = None
+    if parts is None or _is_torn(parts):
+        raise BadRequest(
+            "the URL of the table's database is wrong (it is not shown, as it may have a "
+            "password in it): write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with "
+            "characters like @ and / in the password as %40 and %2F"
+        )
+    return parts.get("password", "")
+
+
+def _is_torn(parts: Mapping[str, str]) -> bool:
+    # Where an @ or a / is not written as %40 or %2F, a piece of the password is taken for the
+    # host, the port or the database, and an error would show it.
+    ports = [port for port in parts.get("port", "").split(",") if port]
+    is_elsewhere = "@" in parts.get("host", "") + parts.get("dbname", "")
+    return is_elsewhere or not all(port.isdigit() for port in ports)
 
 
 def _type_of(field: t.StructField) -> str:

@@ -1,0 +1,99 @@
+"""Results in a table: one row for each key, whatever a batch brings, and no secret in errors."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from pyspark.sql import SparkSession
+
+from queen import SyncQueen
+from queen.errors import BadRequest, Unavailable
+from queen.spark.pipelines.tables import Table
+from tests.conftest import ServerProcess
+
+
+@pytest.fixture
+def name() -> str:
+    return f"results_{uuid.uuid4().hex[:12]}"
+
+
+def _rows(dsn: str, name: str, columns: str) -> list[Any]:
+    with psycopg.connect(dsn) as database:
+        return database.execute(f"select {columns} from {name} order by 1, 2").fetchall()
+
+
+def test_of_rows_with_the_same_key_the_latest_window_stays(
+    spark: SparkSession, dsn: str, name: str
+) -> None:
+    ends = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (1, 3, 2)]
+    given = [("ann", end, at) for at, end in enumerate(ends)]
+    rows = spark.createDataFrame(given, "user string, windowEnd timestamp, n int")
+    table = Table(dsn, name, ["user"])
+    table.write(rows, name, 0)
+    assert _rows(dsn, name, '"user", n') == [("ann", 1)]
+    table.write(rows.where("n = 2"), name, 1)
+    assert _rows(dsn, name, '"user", n') == [("ann", 2)]
+
+
+def test_of_rows_without_a_window_the_one_that_came_last_stays(
+    spark: SparkSession, dsn: str, name: str
+) -> None:
+    given = [("ann", 3), ("bob", 1), ("ann", 2)]
+    rows = spark.createDataFrame(given, "user string, n int").coalesce(1)
+    Table(dsn, name, ["user"]).write(rows, name, 0)
+    assert _rows(dsn, name, '"user", n') == [("ann", 2), ("bob", 1)]
+    Table(dsn, f"{name}_all", []).write(rows, f"{name}_all", 0)
+    assert len(_rows(dsn, f"{name}_all", '"user", n')) == 3
+
+
+def test_a_null_is_a_key_like_any_other(spark: SparkSession, dsn: str, name: str) -> None:
+    table = Table(dsn, name, ["user", "place"])
+    for number in range(2):
+        given = [(None, "x", number), ("ann", "x", number), (None, "x", number + 5)]
+        rows = spark.createDataFrame(given, "user string, place string, n int").coalesce(1)
+        table.write(rows, name, number)
+    assert _rows(dsn, name, '"user", n') == [("ann", 1), (None, 6)]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "jdbc:postgresql://u:secret@h/db",
+        "postgresql://u:%zzsecret@h/db",
+        "postgresql://u:p@secret@h/db",
+        "postgresql://u:secret/p@h/db",
+    ],
+)
+def test_a_url_that_is_wrong_is_refused_at_the_start_and_not_repeated(
+    server: ServerProcess, spark: SparkSession, queue: str, name: str, tmp_path: Path, url: str
+) -> None:
+    with SyncQueen(server.url) as queen:
+        queen.queue(queue).push([{"n": 1}])
+        stream = queen.stream(name).sources(queue).select("data").to_table(name)
+        with pytest.raises(BadRequest, match="postgresql://USER") as refused:
+            stream.run(spark, checkpoint=str(tmp_path), table_url=url)
+    assert "secret" not in str(refused.value)
+    assert refused.value.__cause__ is refused.value.__context__ is None
+
+
+def test_a_database_that_refuses_us_is_told_without_the_password(
+    spark: SparkSession, dsn: str, name: str
+) -> None:
+    rows = spark.createDataFrame([(1,)], "n int")
+    secret = f"secret-{name}"
+    nowhere = Table(make_conninfo(dsn, dbname="no_such_db", password=secret), name, [])
+    with pytest.raises(Unavailable, match="no_such_db") as refused:
+        nowhere.write(rows, name, 0)
+    assert "\n" not in str(refused.value)
+    # As in an error that repeats the password.
+    torn = Table(make_conninfo(dsn, dbname=secret, password=secret), name, [])
+    with pytest.raises(Unavailable) as refused:
+        torn.write(rows, name, 0)
+    assert "secret" not in str(refused.value)
+    assert refused.value.__cause__ is refused.value.__context__ is None
