@@ -141,20 +141,22 @@ class _Compiler:
             _as_structure(one.rows, side.name, keys)
             for one, side, keys in zip(both, sides, on, strict=True)
         ]
-        rows = self._join(frames[0], frames[1], sides[1].name, joins[0])
-        for frame, side, join in zip(frames[2:], sides[2:], joins[1:], strict=True):
+        rows = self._join(frames[0], frames[1], sides[1].name, joins[:1])
+        for at, (frame, side) in enumerate(zip(frames[2:], sides[2:], strict=True), 2):
             # From here on the left side is structures, so its keys are found inside of them.
-            keyed = _with_keys(rows, [left for left, _ in join.on])
-            rows = self._join(keyed, frame, side.name, join)
+            keyed = _with_keys(rows, [left for left, _ in joins[at - 1].on])
+            rows = self._join(keyed, frame, side.name, joins[:at])
         late = [late_rows(one.late, side.name) for one, side in zip(both, sides, strict=True)]
         return rows, reduce(lambda one, other: one.unionByName(other), late)
 
-    def _join(self, rows: DataFrame, frame: DataFrame, name: str, join: Joined) -> DataFrame:
+    def _join(
+        self, rows: DataFrame, frame: DataFrame, name: str, joins: Sequence[Joined]
+    ) -> DataFrame:
+        """Join one more side by the last of `joins`; the others are done."""
+        join = joins[-1]
         within = f.expr(f"interval {join.within_ms} milliseconds")
         ours, theirs = f.col(f"l.{TIME}"), f.col(f"r.{TIME}")
-        condition = theirs.between(ours - within, ours + within)
-        for key in _keys_of(join.on):
-            condition &= f.col(f"l.{key}") == f.col(f"r.{key}")
+        condition = theirs.between(ours - within, ours + within) & _same_keys(join)
         how = "left" if join.how == "anti" else join.how
         joined = rows.alias("l").join(frame.alias("r"), condition, how)
         kept = [one for one in rows.columns if one != TIME and one not in _keys_of(join.on)]
@@ -165,19 +167,17 @@ class _Compiler:
             f.col(f"r.`{name}`"),
             event_time(time, TIME, self._definition.grace_ms),
         )
+        has_ours = reduce(lambda one, other: one | other, (_named(one).isNotNull() for one in kept))
         if join.how == "anti":
-            return self._decided(after.where(_named(name).isNull()).drop(name), [], join)
-        return self._decided(after, [*kept, name], join)
+            after = after.where(_named(name).isNull())
+        decided = self._decided(after, has_ours & _named(name).isNotNull(), joins)
+        return decided.drop(name) if join.how == "anti" else decided
 
-    def _decided(self, joined: DataFrame, sides: list[str], join: Joined) -> DataFrame:
+    def _decided(self, joined: DataFrame, is_pair: Column, joins: Sequence[Joined]) -> DataFrame:
         """Leave out what a live query would still wait for a partner of."""
-        if self._until is None or join.how == "inner":
+        if self._until is None or joins[-1].how == "inner":
             return joined
-        has_all = reduce(
-            lambda one, side: one & _named(side).isNotNull(), sides, f.lit(bool(sides))
-        )
-        waited = f.col(TIME) + f.expr(f"interval {join.within_ms} milliseconds")
-        return joined.where(has_all | (waited <= f.lit(self._until)))
+        return joined.where(is_pair | (f.col(TIME) <= f.lit(self._until - _wait_of(joins))))
 
     # ---- aggregates ----
 
@@ -252,8 +252,7 @@ class _Compiler:
         """Give keys their names, then filter, and take the top."""
         definition = self._definition
         if self._until is not None:
-            waits = sum(join.within_ms for join in definition.joins)
-            closed = self._until - timedelta(milliseconds=waits)
+            closed = self._until - _wait_of(definition.joins)
             computed = computed.where(f.col(WINDOW)["end"] <= f.lit(closed))
         names = {f"_key_{at}": name for at, name in enumerate(definition.keys)}
         results = [*definition.aggregates, *definition.distinct]
@@ -299,6 +298,34 @@ _WINDOW_TYPE = "struct<start: timestamp, end: timestamp>"
 
 def _keys_of(on: Sequence[Any]) -> list[str]:
     return [f"_on_{at}" for at in range(len(on))]
+
+
+def _same_keys(join: Joined) -> Column:
+    """Return what says that two rows have the same keys; a null is not the same as a null."""
+    keys = _keys_of(join.on)
+    same = reduce(
+        lambda one, other: one & other, (f.col(f"l.{key}") == f.col(f"r.{key}") for key in keys)
+    )
+    if join.how != "full":
+        return same
+    # A full join of streams pairs nulls, other than one of batches. Here they differ by side.
+    return same & (_with_null("l", keys, 1) == _with_null("r", keys, 2))
+
+
+def _with_null(side: str, keys: Sequence[str], mark: int) -> Column:
+    has_null = reduce(
+        lambda one, other: one | other, (f.col(f"{side}.{key}").isNull() for key in keys)
+    )
+    return f.when(has_null, f.lit(mark)).otherwise(f.lit(0))
+
+
+def _wait_of(joins: Sequence[Joined]) -> timedelta:
+    """Return how long after its time a row that finds no partner is let go of.
+
+    `within` is inclusive, and Spark's time has no less than a millisecond. What comes out of
+    a join is behind by its wait, so that the waits of several add up.
+    """
+    return timedelta(milliseconds=sum(join.within_ms + 1 for join in joins))
 
 
 def _with_keys(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
