@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -237,6 +238,29 @@ def test_a_run_that_nobody_waits_for_is_stopped_too(
     assert not [one for one in threading.enumerate() if one.name == f"queen-p-{out}"]
     if how != "delete":
         assert queen.request("GET", path)["state"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("value", "state", "error"),
+    [("data.id", "stopped", None), ("raise_error('as asked')", "failed", "as asked")],
+)
+def test_an_end_is_told_when_nobody_waits(
+    queen: SyncQueen,
+    spark: SparkSession,
+    orders: str,
+    out: str,
+    tmp_path: Path,
+    value: str,
+    state: str,
+    error: str | None,
+) -> None:
+    stream = queen.stream(f"p-{out}").sources(orders).schema(SCHEMA).select(value=value).to(out)
+    stream.run(spark, checkpoint=str(tmp_path), available_now=True, starting="earliest")
+    deadline = time.monotonic() + 60
+    while (shown := queen.request("GET", f"/api/v1/pipelines/p-{out}"))["state"] != state:
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.1)
+    assert (error or "") in str(shown["progress"].get("error"))
 
 
 def test_a_queue_may_have_a_comma_in_its_name(

@@ -37,7 +37,7 @@ INTERVAL_S = 2.0
 _MAX_ERROR = 2000
 _TRACEBACK = "Traceback (most recent call last):"
 # What Spark puts around the reason, and the reason itself when it has a name.
-_WRAPPED = re.compile(r"^\[STREAM_FAILED\] .*? terminated with exception: ")
+_WRAPPED = re.compile(r"^([\w.$]+: )?\[STREAM_FAILED\] .*? terminated with exception: ")
 _STATE = re.compile(r" SQLSTATE: \w+.*$")
 _CONDITION = re.compile(r"\[[A-Z][A-Z_.]{4,}\] ")
 
@@ -46,7 +46,12 @@ class Tally(StreamingQueryListener):
     """Adds up what one query says of itself."""
 
     def __init__(
-        self, name: str, run_id: str, fingerprint: str, checkpoint: str, over: Callable[[], None]
+        self,
+        name: str,
+        run_id: str,
+        fingerprint: str,
+        checkpoint: str,
+        over: Callable[[str | None], None],
     ) -> None:
         self._name = name
         self._over = over
@@ -76,7 +81,7 @@ class Tally(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         if str(event.runId) == self._query_run_id:
             self.has_heard_all.set()
-            self._over()
+            self._over(event.exception)
 
     def add(self, batch: StreamingQueryProgress) -> None:
         """Count one micro-batch."""

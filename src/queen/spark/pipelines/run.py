@@ -214,7 +214,7 @@ class Running:
         self._held = held
         self._options = options
         version = fingerprint(plain(definition))
-        self._tally = Tally(definition.name, uuid.uuid4().hex, version, folder, self._let_go)
+        self._tally = Tally(definition.name, uuid.uuid4().hex, version, folder, self._terminated)
         broker = Broker(options.place(), retry_s=0)
         self._reporter = Reporter(broker, definition.name, self._tally, self._stop_soon)
         self._is_to_stop = threading.Event()
@@ -284,6 +284,15 @@ class Running:
         """Leave the checkpoint to the next run: Spark writes nothing there any more."""
         if self._held is not None:
             self._held.release()
+
+    def _terminated(self, error: str | None) -> None:
+        """Hear from Spark that the query is over; perhaps nobody waits for that."""
+        self._let_go()
+        wanted = error is None or self._is_to_stop.is_set()
+        said = None if wanted else last_line(str(error))
+        # Spark waits for us here, and must not: the end is told to the broker.
+        name = f"queen-end-{self.definition.name}"
+        threading.Thread(target=self._end, args=(said,), name=name, daemon=True).start()
 
     def _last_batch(self) -> int | None:
         last = self.query.lastProgress
