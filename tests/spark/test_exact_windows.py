@@ -234,7 +234,8 @@ def test_sessions_equal_the_oracle(
     for user, all_of_user in times.items():
         session: list[datetime] = []
         for at in [*sorted(all_of_user), None]:
-            if session and (at is None or at >= session[-1] + gap):
+            # Exactly the gap apart is still together: Spark's rule.
+            if session and (at is None or at > session[-1] + gap):
                 results.append(
                     {
                         "windowStart": _iso(session[0]),
