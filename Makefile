@@ -40,7 +40,7 @@ format: $(STAMP) ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 
 test: lint types contracts ## All checks and all tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 3
 
 demo: $(STAMP) ## Serve, push, consume, cut into windows, compute on Spark, and compare the counts
 	$(BIN)/queen demo

@@ -292,7 +292,8 @@ def test_a_key_that_names_no_partition_stops_nothing(
     payloads = [{"user": user, "amount": 1} for user in users]
     assert api.push(*({"queue": queue, "payload": one} for one in payloads)).status == 201
     stream = queen.stream(f"p-{out}").sources(queue).schema("user string, amount bigint")
-    stream = stream.key("data.user").tumbling_time(1).aggregate(n="count(*)").to(out)
+    stream = stream.key("data.user").tumbling_time(1).grace_period(0)
+    stream = stream.aggregate(n="count(*)").to(out)
     running = stream.run(spark, checkpoint=str(tmp_path), starting="earliest")
     found: list[Any] = []
     while len(found) < len(users):
@@ -341,4 +342,4 @@ def test_a_checkpoint_has_one_run_at_a_time(
         with pytest.raises(Conflict, match="another run works in the checkpoint"):
             _finish(stream, spark, tmp_path)
     _finish(stream, spark, tmp_path)
-    assert [row["n"] for row in messages(api, out)] == [4, 1]
+    assert sorted(row["n"] for row in messages(api, out)) == [1, 4]
