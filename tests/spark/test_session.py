@@ -35,6 +35,11 @@ def test_a_local_session_listens_to_this_machine_only(spark: SparkSession) -> No
     assert spark.conf.get("spark.driver.host") in ("127.0.0.1", "localhost")
 
 
+def test_a_setting_that_ends_in_the_name_of_a_variable_keeps_it(spark: SparkSession) -> None:
+    assert queen.spark.session("tests", "local[2]", **{"spark.executorEnv.QUEEN_X": "1"}) is spark
+    assert spark.conf.get("spark.executorEnv.QUEEN_X") == "1"
+
+
 def test_asking_twice_gives_the_same_session(spark: SparkSession) -> None:
     again = queen.spark.session("tests", "local[2]", spark_sql_ansi_enabled=True)
     assert again.sparkContext is spark.sparkContext
