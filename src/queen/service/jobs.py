@@ -26,7 +26,7 @@ Work = Callable[[Transaction], Awaitable[bool]]
 class Jobs:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._jobs: dict[str, tuple[float, Work, Isolation, Callable[[], None]]] = {}
+        self._jobs: dict[str, tuple[float, Work, Isolation]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
 
     def add(
@@ -35,10 +35,8 @@ class Jobs:
         interval_s: float,
         work: Work,
         isolation: Isolation = "read_committed",
-        before: Callable[[], None] = lambda: None,
     ) -> None:
-        """`before` is called in front of each round, when its transaction has not begun yet."""
-        self._jobs[name] = (interval_s, work, isolation, before)
+        self._jobs[name] = (interval_s, work, isolation)
         self._wakes[name] = asyncio.Event()
 
     def wake(self, name: str) -> None:
@@ -50,13 +48,15 @@ class Jobs:
             for name in self._jobs:
                 group.create_task(self._repeat(name))
 
-    async def run_once(self, name: str) -> bool:
-        """Run one round of a job; false when another server is at it, or nothing is left."""
-        _, work, isolation, before = self._jobs[name]
-        before()
+    async def run_once(self, name: str, instead: Work | None = None) -> bool:
+        """Run one round of a job, or `instead` in its place, and return its answer.
+
+        False too when another server is at it.
+        """
+        _, work, isolation = self._jobs[name]
         async with self._database.transaction(isolation) as transaction:
             rows = await transaction.fetch("try_job", name)
-            return bool(rows[0][0]) and await work(transaction)
+            return bool(rows[0][0]) and await (instead or work)(transaction)
 
     async def _repeat(self, name: str) -> None:
         interval_s = self._jobs[name][0]

@@ -23,6 +23,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from queen.errors import QueenError
@@ -100,14 +101,8 @@ class Statistics:
         # Grows with everything this server does.
         self._version = version
         self._counted_version = -1
-        self._wanted = _WHAT_IS_DUE
         self._running: asyncio.Task[None] | None = None
-        # What the server had done when a round began; what it does later the round may not see.
-        self._version_before = -1
-        jobs.add(JOB, _INTERVAL_S, self._work, "repeatable_read", self._begin)
-
-    def _begin(self) -> None:
-        self._version_before = self._version()
+        jobs.add(JOB, _INTERVAL_S, self._count_what_is_due, "repeatable_read")
 
     async def current(self) -> Stamp:
         """Return the instant of the stored numbers, after counting again if that is cheap."""
@@ -116,7 +111,7 @@ class Statistics:
             # Zeros would be a lie. The first count of a database is worth a wait.
             await self._count_since(row["now"], _FIRST_TRIES)
             row = await self._round()
-        elif self._is_stale(row):
+        if self._is_stale(row):
             await self._count_once(row["now"])
             row = await self._round()
         return _stamp(row)
@@ -136,11 +131,10 @@ class Statistics:
         return row
 
     async def _run(self, wanted: int) -> None:
-        self._wanted = wanted
-        try:
-            await self._jobs.run_once(JOB)
-        finally:
-            self._wanted = _WHAT_IS_DUE
+        # What this server does from here on the count may not see.
+        version = self._version()
+        if await self._jobs.run_once(JOB, partial(self._work, wanted)):
+            self._counted_version = version
 
     def _is_stale(self, row: Record) -> bool:
         if row["took_ms"] >= _CHEAP_MS and row["rows_counted"] > _CHEAP_ROWS:
@@ -175,21 +169,24 @@ class Statistics:
 
     # ---- counting ----
 
-    async def _work(self, transaction: Transaction) -> bool:
+    async def _count_what_is_due(self, transaction: Transaction) -> bool:
+        await self._work(_WHAT_IS_DUE, transaction)
+        return False
+
+    async def _work(self, wanted: int, transaction: Transaction) -> bool:
         """Count everything at one instant, unless that was done a moment ago."""
         await transaction.execute("commit_lazily")
         (last,) = await transaction.fetch("stats_round")
-        wanted = self._wanted
         if wanted != _WHAT_IS_DUE or _is_due(last["age_s"], last["took_ms"], _INTERVAL_S):
             await self._count(transaction, last["now"])
         cheap = last["bytes_took_ms"] < _CHEAP_MS or last["segments_counted"] <= _CHEAP_ROWS
         due = _is_due(last["bytes_age_s"], last["bytes_took_ms"], _BYTES_INTERVAL_S)
         if due or wanted == _ALL or (wanted == _WHAT_IS_CHEAP and cheap):
             await self._count_bytes(transaction, last["now"])
-        return False
+        return True
 
     async def _count(self, transaction: Transaction, at: datetime) -> None:
-        started, version = time.perf_counter(), self._version_before
+        started = time.perf_counter()
         queues: defaultdict[int, _Count] = defaultdict(_Count)
         groups: defaultdict[int, _Count] = defaultdict(_Count)
         (namespaces,) = await transaction.fetch("stats_namespaces")
@@ -203,7 +200,6 @@ class Statistics:
         rows = sum(one.partitions + one.letters for one in counts)
         took_ms = (time.perf_counter() - started) * 1000
         await transaction.execute("store_round", at, took_ms, rows)
-        self._counted_version = version
 
     async def _count_bytes(self, transaction: Transaction, at: datetime) -> None:
         started = time.perf_counter()
