@@ -186,15 +186,11 @@ def run(
 
         if function is not None:
             store(definition, options, replace=True)
-
-        def begun() -> Running:
-            made = started(definition, spark, options, function)
-            master_of = spark.sparkContext.master
-            say(f"{made.definition.name} runs on {master_of}; it remembers how far it is in "
-                f"{made.checkpoint}")  # fmt: skip
-            return made
-
-        running = _kept_running(begun, restarts)
+        running = _kept_running(
+            lambda: started(definition, spark, options, function),
+            f"{definition.name} runs on {spark.sparkContext.master}",
+            restarts,
+        )
     Output(as_json).record({"name": definition.name, **_plain(running.progress)})
 
 
@@ -377,11 +373,12 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def _kept_running(start: Callable[[], Running], restarts: int) -> Running:
+def _kept_running(start: Callable[[], Running], greeting: str, restarts: int) -> Running:
     """Run it to its end, and start it again when it fails; a run that got on has failed once."""
     failures = 0
     while True:
         running = start()
+        say(f"{greeting}; it remembers how far it is in {running.checkpoint}")
         try:
             with _stopped_by_signals(running.ask_to_stop):
                 _watched(running)

@@ -16,14 +16,13 @@ import msgspec
 
 from queen.core.differences import differences
 from queen.errors import Conflict
+from queen.spark.pipelines import files
 from queen.wire.pipelines import Definition, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FILE = "queen.json"
-# Written first, and then renamed: whoever is killed meanwhile leaves the old note or the new one.
-_BESIDE = ".new"
 # These decide only which rows go in or come out, never what a row of the state means.
 _FREE = ("where", "having")
 
@@ -60,22 +59,22 @@ class Checkpoint:
     @contextmanager
     def claimed(self, note: Note) -> Iterator[None]:
         """Write the note while a query is started: before it, and not if it does not start."""
-        before = _read(self._spark, self._place)
+        before = files.read(self._spark, self._place)
         said = {"transaction": note.transaction, "definition": plain(note.definition)}
         now = msgspec.json.encode(said)
         if now != before:
-            _write(self._spark, self._place, now)
+            files.write(self._spark, self._place, now)
         try:
             yield
         except BaseException:
             if before is None:
-                _remove(self._spark, self._place)
+                files.remove(self._spark, self._place)
             elif now != before:
-                _write(self._spark, self._place, before)
+                files.write(self._spark, self._place, before)
             raise
 
     def _found(self) -> Note | None:
-        found = _read(self._spark, self._place)
+        found = files.read(self._spark, self._place)
         if found is None:
             return self._left_beside()
         try:
@@ -89,7 +88,7 @@ class Checkpoint:
 
     def _left_beside(self) -> Note | None:
         """Return the note of somebody who was killed before it had its name."""
-        found = _read(self._spark, self._place + _BESIDE)
+        found = files.read_beside(self._spark, self._place)
         if found is None:
             return None
         try:
@@ -97,7 +96,7 @@ class Checkpoint:
         except msgspec.DecodeError:
             # Half of the very first one: nothing has been started with it.
             return None
-        _name(self._spark, self._place)
+        files.give_name(self._spark, self._place)
         return note
 
 
@@ -126,59 +125,3 @@ def _refusal(folder: str, old: Definition, new: Definition, differs: list[str]) 
         "pipeline as it was, or start anew with another --checkpoint (with --from to choose from "
         "where), or give the new definition a name of its own"
     )
-
-
-# Through Hadoop's file systems, so that a checkpoint may be wherever Spark can write one.
-
-
-def _read(spark: SparkSession, place: str) -> bytes | None:
-    path, system = _opened(spark, place)
-    if not system.exists(path):
-        return None
-    stream = system.open(path)
-    try:
-        return bytes(_jvm(spark).org.apache.commons.io.IOUtils.toByteArray(stream))
-    finally:
-        stream.close()
-
-
-def _write(spark: SparkSession, place: str, content: bytes) -> None:
-    beside, system = _opened(spark, place + _BESIDE)
-    stream = system.create(beside, True)
-    try:
-        stream.write(bytearray(content))
-    finally:
-        stream.close()
-    _name(spark, place)
-
-
-def _name(spark: SparkSession, place: str) -> None:
-    """Give what was written beside a place its name."""
-    path, system = _opened(spark, place)
-    beside, _ = _opened(spark, place + _BESIDE)
-    if not _is_local(system):
-        # Only on a disk does a rename replace what is there.
-        system.delete(path, False)
-    if not system.rename(beside, path):
-        raise OSError(f"{place}{_BESIDE} cannot be renamed to {place}")
-
-
-def _remove(spark: SparkSession, place: str) -> None:
-    path, system = _opened(spark, place)
-    system.delete(path, False)
-
-
-def _opened(spark: SparkSession, place: str) -> tuple[Any, Any]:
-    path = _jvm(spark).org.apache.hadoop.fs.Path(place)
-    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-    system = path.getFileSystem(hadoop)
-    # A sum beside the file would be that of the old note while the new one gets its name.
-    return path, system.getRaw() if _is_local(system) else system
-
-
-def _is_local(system: Any) -> bool:
-    return bool(system.getUri().getScheme() == "file")
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark.sparkContext._jvm

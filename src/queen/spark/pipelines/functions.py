@@ -121,11 +121,6 @@ def load(place: str) -> Function:
     return next(iter(found.values()))
 
 
-def is_file(place: str) -> bool:
-    """Whether a name is that of a file, and not of a pipeline in the broker."""
-    return place.partition(":")[0].endswith(".py")
-
-
 def _module(path: Path) -> Any:
     if not path.exists():
         raise BadRequest(f"there is no file {path}")

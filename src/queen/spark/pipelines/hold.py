@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from queen.errors import Conflict
+from queen.spark.pipelines import files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,20 +31,22 @@ _guard = threading.Lock()
 
 
 class Hold:
-    """That a checkpoint is this run's, until it is released."""
+    """That a checkpoint is this run's, until it is released; nothing, without a place."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str | None) -> None:
         self._place = place
         self._file: Any = None
 
     def release(self) -> None:
         with _guard:
-            if _held.get(self._place) is not self:
+            if self._place is None or _held.get(self._place) is not self:
                 return
             del _held[self._place]
             self._file.close()
 
     def try_now(self, spark: SparkSession) -> bool:
+        if self._place is None:
+            return True
         with _guard:
             if self._place in _held:
                 return False
@@ -56,15 +60,12 @@ class Hold:
             return True
 
 
-def hold(spark: SparkSession, folder: str) -> Hold | None:
-    """Return a hold on a checkpoint, or None where only its file system could tell.
+def hold(spark: SparkSession, folder: str) -> Hold:
+    """Return a hold on a checkpoint; on shared storage it holds nothing, nobody could tell.
 
     Raises `Conflict` when another run has it.
     """
-    place = _local_place(spark, folder)
-    if place is None:
-        return None
-    made = Hold(place)
+    made = Hold(_local_place(spark, folder))
     deadline = time.monotonic() + _PATIENCE_S
     while not made.try_now(spark):
         if time.monotonic() > deadline:
@@ -77,10 +78,8 @@ def hold(spark: SparkSession, folder: str) -> Hold | None:
 
 
 def _local_place(spark: SparkSession, folder: str) -> str | None:
-    jvm: Any = spark.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path(folder)
-    system = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
-    if system.getUri().getScheme() != "file":
+    path, system = files.opened(spark, folder)
+    if not files.is_local(system):
         return None
     system.mkdirs(path)
-    return str(system.pathToFile(jvm.org.apache.hadoop.fs.Path(path, _FILE)).getCanonicalPath())
+    return str(Path(system.pathToFile(path).getCanonicalPath()) / _FILE)

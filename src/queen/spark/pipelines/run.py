@@ -130,33 +130,20 @@ def started(
             "queen pipeline run FILE.py"
         )
     folder = options.checkpoint or _own_folder(spark, definition.name)
-    held = hold(spark, folder)
-    try:
-        return _started(definition, spark, options, function, folder, held)
-    except BaseException:
-        if held is not None:
-            held.release()
-        raise
-
-
-def _started(
-    definition: Definition,
-    spark: SparkSession,
-    options: Options,
-    function: Function | None,
-    folder: str,
-    held: Hold | None,
-) -> Running:
-    checkpoint = Checkpoint(spark, folder)
-    note = checkpoint.note_for(definition, accept=options.accept_changes)
-    target = writing.Target(_sink_options(options), note.transaction, options.table_url)
-    with explained(definition):
-        made = _live(definition, spark, options, function)
-        writer = writing.written(definition, made, target)
-    run = Running(spark, definition, options, folder, held)
-    with explained(definition), checkpoint.claimed(note):
-        run.start(writer)
-    return run
+    with contextlib.ExitStack() as undo:
+        held = hold(spark, folder)
+        undo.callback(held.release)
+        checkpoint = Checkpoint(spark, folder)
+        note = checkpoint.note_for(definition, accept=options.accept_changes)
+        target = writing.Target(_sink_options(options), note.transaction, options.table_url)
+        with explained(definition):
+            made = _live(definition, spark, options, function)
+            writer = writing.written(definition, made, target)
+        run = Running(spark, definition, options, folder, held)
+        with explained(definition), checkpoint.claimed(note):
+            run.start(writer)
+        undo.pop_all()
+        return run
 
 
 def _live(
@@ -206,7 +193,7 @@ class Running:
         definition: Definition,
         options: Options,
         folder: str,
-        held: Hold | None,
+        held: Hold,
     ) -> None:
         self.definition = definition
         self.checkpoint = folder
@@ -280,14 +267,8 @@ class Running:
                 return True
         return False
 
-    def _let_go(self) -> None:
-        """Leave the checkpoint to the next run: Spark writes nothing there any more."""
-        if self._held is not None:
-            self._held.release()
-
     def _terminated(self, error: str | None) -> None:
         """Hear from Spark that the query is over; perhaps nobody waits for that."""
-        self._let_go()
         wanted = error is None or self._is_to_stop.is_set()
         said = None if wanted else last_line(str(error))
         # Spark waits for us here, and must not: the end is told to the broker.
@@ -322,7 +303,8 @@ class Running:
             self._is_over = True
             self._tally.has_heard_all.wait(_HEARD_S)
             self._tally.ended(error)
-            self._let_go()
+            # Spark writes nothing there any more: it is the next run's.
+            self._held.release()
             self._spark.streams.removeListener(self._tally)
             self._reporter.close()
 

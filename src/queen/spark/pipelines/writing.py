@@ -90,13 +90,12 @@ def delivery(definition: Definition, target: Target) -> Callable[[DataFrame, int
 def messages(definition: Definition, compiled: Compiled) -> DataFrame:
     """Return results, and late rows if they are wanted, as the sink takes them."""
     late = compiled.late
-    # A message that is passed on may be one that did not fit its schema.
-    has_unfit = compiled.is_message
-    if definition.late_to is not None:
-        # Late rows are texts, so results are too; in a backfill, which has none, as well.
+    if definition.late_to is not None or compiled.is_message:
+        # Late rows are texts, so results are too; in a backfill, which has none, as well. And a
+        # message that is passed on may be one that did not fit its schema.
         payload = _text_of(compiled)
     else:
-        payload = _text_of(compiled) if has_unfit else f.struct(*_payload(compiled.result))
+        payload = f.struct(*_payload(compiled.result))
     results = compiled.result.select(
         f.lit(definition.output.queue).alias("queue"),
         f.col(PARTITION).alias("partition"),
