@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from queen.errors import Conflict
-from queen.spark.pipelines import checkpoint as module
+from queen.spark.pipelines import files
 from queen.spark.pipelines.checkpoint import Checkpoint
 from queen.wire.pipelines import Definition, decoded_definition
 
@@ -30,7 +30,7 @@ def _claimed(spark: SparkSession, folder: Path, where: str = "true") -> str:
 @pytest.fixture(params=["disk", "elsewhere"])
 def _place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "elsewhere":
-        monkeypatch.setattr(module, "_is_local", lambda _: False)
+        monkeypatch.setattr(files, "is_local", lambda _: False)
 
 
 @pytest.mark.usefixtures("_place")

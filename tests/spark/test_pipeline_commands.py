@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import tarfile
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ from typer.testing import CliRunner
 
 from queen import SyncQueen
 from queen.cli.main import app
+from queen.cli.pipelines import _ROCKSDB
 from tests.api import Api
 from tests.cli.conftest import QUEEN, environment
 from tests.conftest import ServerProcess
@@ -182,32 +187,77 @@ def test_the_package_holds_what_executors_import(command: Command, tmp_path: Pat
     assert not [one for one in names if "__pycache__" in one]
 
 
+def test_large_state_is_kept_on_disk(
+    command: Command, defined: str, spark: SparkSession, api: Api, tmp_path: Path
+) -> None:
+    folder = ("--checkpoint", str(tmp_path), "--once", "--from", "earliest")
+    try:
+        command("run", defined, "--large-state", *folder)
+    finally:
+        # The session is that of all tests.
+        for setting in _ROCKSDB:
+            spark.conf.unset(setting.partition("=")[0])
+    assert len(messages(api, f"out-{defined}")) == 9
+    # What RocksDB writes, and the default does not.
+    assert list((tmp_path / "state").rglob("*.changelog"))
+
+
+class Screen:
+    """A terminal that remembers what was written to it."""
+
+    def __init__(self) -> None:
+        self._master, self.slave = pty.openpty()
+        self.text = b""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        # The end of a terminal is an error.
+        with suppress(OSError):
+            while got := os.read(self._master, 65536):
+                self.text += got
+
+    def close(self) -> None:
+        os.close(self.slave)
+        self._reader.join()
+        os.close(self._master)
+
+
+@pytest.fixture
+def screen() -> Iterator[Screen]:
+    made = Screen()
+    yield made
+    made.close()
+
+
 @pytest.mark.timeout(300)
 def test_sigterm_ends_a_run_after_its_batch(
-    server: ServerProcess, defined: str, tmp_path: Path
+    server: ServerProcess, defined: str, tmp_path: Path, screen: Screen
 ) -> None:
+    """It shows how it is doing meanwhile, since it has a terminal."""
     arguments = ["pipeline", "run", defined, "--master", "local[1]", "--from", "earliest"]
     settings = ["--conf", "spark.ui.enabled=false", "--checkpoint", str(tmp_path)]
     with (
         subprocess.Popen(
             [QUEEN, *arguments, *settings, "--every", "0.1"],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(server.url),
+            stderr=screen.slave,
+            env={**environment(server.url), "TERM": "xterm", "COLUMNS": "160"},
         ) as running,
         SyncQueen(server.url) as queen,
     ):
         # The rows of the first two minutes are there while the run goes on.
         got: list[Any] = []
         while len(got) < 6:
-            assert running.poll() is None, running.communicate()
+            assert running.poll() is None, screen.text
             popped = queen.queue(f"out-{defined}").group("test").pop(wait_s=1, batch=100)
             got += popped
             for one in popped:
                 one.ack()
         running.send_signal(signal.SIGTERM)
-        out, errors = running.communicate(timeout=120)
-        assert running.returncode == 0, errors.decode()
+        out, _ = running.communicate(timeout=120)
+        assert running.returncode == 0, screen.text
+        assert b"state rows" in screen.text
         shown = queen.request("GET", f"/api/v1/pipelines/{defined}")
     ended = json.loads(out)
     assert (ended["state"], ended["error"]) == ("stopped", None)

@@ -93,6 +93,17 @@ def test_limits_cut_what_is_there_into_batches(
     assert collected.values() == sorted([*range(6), *range(6)])
 
 
+def test_bytes_limit_batches_too(
+    api: Api, read_stream: Read, queue: str, collected: Collected
+) -> None:
+    for n in range(4):
+        push(api, queue, n)
+    # Less than a segment has: one of them for each batch.
+    collected.run(read_stream(DATA, queue=queue, maxBytesPerTrigger=1))
+    assert [len(batch) for batch in collected.batches] == [1, 1, 1, 1]
+    assert collected.values() == [0, 1, 2, 3]
+
+
 def test_several_queues_and_partitions_are_one_stream(
     api: Api, read_stream: Read, queue: str, collected: Collected
 ) -> None:
