@@ -20,7 +20,7 @@ from tests.acceptance.client import Client
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.history import History, Item, Needs, Outcome, Status, check
 
-SECONDS = float(os.environ.get("QUEEN_TEST_SECONDS", "10"))
+SECONDS = float(os.environ.get("QUEEN_TEST_SECONDS", "5"))
 PRODUCERS = 16
 QUEUE, PARTITION = "hot", "one"
 DRAIN_S = 60.0

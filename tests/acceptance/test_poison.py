@@ -23,7 +23,7 @@ import pytest
 from tests.api import Api
 from tests.conftest import ServerProcess
 
-MESSAGES = int(os.environ.get("QUEEN_TEST_POISON_MESSAGES", "5000"))
+MESSAGES = int(os.environ.get("QUEEN_TEST_POISON_MESSAGES", "2000"))
 # In partitions that differ, so that the waits for their leases pass together.
 POISON = {1000 * k + k * 331 % 1000 for k in range(MESSAGES // 1000)}
 CONSUMERS, PARTITIONS = 8, 8

@@ -30,7 +30,7 @@ from tests.acceptance.client import HttpClient
 from tests.acceptance.deployment import until
 from tests.conftest import ServerProcess
 
-SECONDS = min(float(os.environ.get("QUEEN_TEST_SECONDS", "6")), 600)
+SECONDS = min(float(os.environ.get("QUEEN_TEST_SECONDS", "4")), 600)
 PARTITIONS = 4
 GROUPS = ("fast", "slow")
 OPTIONS: dict[str, dict[str, Any]] = {

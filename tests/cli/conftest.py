@@ -1,4 +1,4 @@
-"""Runs the installed `queen` in a process of its own, on pipes or on a pseudo-terminal."""
+"""Runs `queen` in a process of its own, with files as its streams or on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.cli.forking import Forking
 from tests.conftest import ServerProcess
 
 QUEEN = str(Path(sys.executable).parent / "queen")
@@ -44,19 +45,20 @@ def environment(url: str) -> dict[str, str]:
     return {**kept, "QUEEN_URL": url, "COLUMNS": "200", "LINES": "50", "TERM": "xterm"}
 
 
+@pytest.fixture(scope="session")
+def forking() -> Iterator[Forking]:
+    ready = Forking()
+    yield ready
+    ready.close()
+
+
 @pytest.fixture
-def run(server: ServerProcess) -> Run:
-    """Run a command on pipes."""
+def run(server: ServerProcess, forking: Forking) -> Run:
+    """Run a command that is not on a terminal."""
 
     def started(*arguments: str, text: str | bytes | None = None, code: int = 0) -> Ran:
-        done = subprocess.run(
-            [QUEEN, *arguments],
-            input=(text.encode() if isinstance(text, str) else text) or b"",
-            capture_output=True,
-            env=environment(server.url),
-            timeout=_PATIENCE_S,
-            check=False,
-        )
+        given = (text.encode() if isinstance(text, str) else text) or b""
+        done = forking.run(arguments, environment(server.url), given)
         ran = Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
         assert ran.code == code, ran
         assert "Traceback" not in ran.err, ran

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow
-import pytest
 from pyarrow import parquet
 
 from tests.api import Api
-from tests.cli.conftest import Run
+from tests.cli.conftest import QUEEN, Run, environment
+from tests.conftest import ServerProcess
 
 
 def stored(run: Run, queue: str) -> list[object]:
@@ -116,15 +115,14 @@ def test_what_is_not_parquet_is_said_to_be(run: Run, queue: str, tmp_path: Path)
     assert "not a Parquet file" in run("push", queue, "-f", str(file), code=2).err
 
 
-def test_parquet_says_what_to_install(
-    run: Run, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_says_what_to_install(server: ServerProcess, tmp_path: Path) -> None:
     (tmp_path / "pyarrow.py").write_text("raise ImportError")
-    before = os.environ.get("PYTHONPATH", "")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{before}")
     file = tmp_path / "orders.parquet"
     file.write_bytes(b"PAR1")
-    assert "pip install pyarrow" in run("push", queue, "-f", str(file), code=2).err
+    command = [QUEEN, "push", "orders", "-f", str(file)]
+    env = {**environment(server.url), "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert (ended.returncode, "pip install pyarrow" in ended.stderr) == (2, True)
 
 
 def test_wrong_usage(run: Run, queue: str, tmp_path: Path) -> None:

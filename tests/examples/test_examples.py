@@ -235,7 +235,6 @@ def ended_of_streams(
         return dict(zip(wanted, pool.map(lambda name: run(name, server), wanted), strict=True))
 
 
-@pytest.mark.xdist_group("examples of streams")
 @pytest.mark.parametrize("name", sorted(SHOWN_OF_STREAMS))
 def test_an_example_of_streams_shows_what_it_says(
     name: str, ended_of_streams: dict[str, subprocess.CompletedProcess[str]]

@@ -308,7 +308,7 @@ async def test_nothing_is_lost_or_doubled_when_the_relaying_server_is_killed(
 
     tasks = [asyncio.create_task(produce(who)) for who in range(4)]
     for round_ in range(4):
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.5)
         killed = servers[round_ % 2]
         killed.kill()
         servers[round_ % 2] = await asyncio.to_thread(start_server, *data, port=killed.port)
@@ -331,8 +331,8 @@ async def test_nothing_is_lost_or_doubled_when_the_relaying_server_is_killed(
 # ---- the whole ----
 
 _LANES = 4
-_PHASE_S = 4.0
-_HELD_S = 2.0
+_PHASE_S = 2.5
+_HELD_S = 1.2
 
 
 class Traffic:
