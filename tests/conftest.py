@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import asyncpg
+import psycopg
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
@@ -131,6 +132,21 @@ async def dsn(postgres: EmbeddedPostgres) -> str:
     await migrate(connection)
     await connection.close()
     return postgres.dsn
+
+
+@pytest.fixture(scope="session")
+def sweeping(dsn: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(dsn, autocommit=True) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def streams_end(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Streams end with their test: servers would close windows for them until the last one."""
+    broom = request.getfixturevalue("sweeping") if "dsn" in request.fixturenames else None
+    yield
+    if broom is not None:
+        broom.execute("delete from queen.streams")
 
 
 @pytest.fixture

@@ -38,6 +38,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "local[2]",
             spark_sql_shuffle_partitions=2,
             spark_ui_enabled=False,
+            # Small data: what is saved by code that is made to measure does not pay for it.
+            spark_sql_codegen_wholeStage=False,
             spark_driver_memory="1g",
             spark_sql_warehouse_dir=str(tmp_path_factory.mktemp("warehouse")),
         )
