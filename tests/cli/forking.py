@@ -7,6 +7,7 @@ the environment and the three streams of that command, and then does what `queen
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -84,6 +85,8 @@ if __name__ == "__main__":
     command = typer.main.get_command(app)
     # Whatever is imported late is imported by a command, though it finds no server.
     CliRunner().invoke(app, ["status", "--url", "http://127.0.0.1:9"])
+    # Its log went where nobody writes any more; every child sets up its own.
+    logging.getLogger().handlers.clear()
     with socket.socket(fileno=int(sys.argv[1])) as asking:
         is_child = _serve(asking)
     if is_child:
