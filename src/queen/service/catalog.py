@@ -22,6 +22,7 @@ from queen.core.ids import message_prefix, partition_uuid
 from queen.core.names import labels_of
 from queen.core.options import QueueOptions
 from queen.errors import Conflict, NotFound
+from queen.service.together import Together
 from queen.storage.database import Database, Record
 
 _log = logging.getLogger(__name__)
@@ -96,6 +97,8 @@ class Catalog:
         self._by_id: dict[int, Partition] = {}
         self._groups: dict[tuple[int, str], int] = {}
         self._made = asyncio.Event()
+        self._appearing = Together[Queue | None]()
+        self._registering = Together[int]()
         # Told of partitions that this server made.
         self.made_partitions: Callable[[Queue, int], None] = _tell_nobody
         # Told of partitions of which the database has lost a part.
@@ -136,7 +139,8 @@ class Catalog:
     ) -> Queue | None:
         """Wait for a queue that nobody has made yet, unless it would be in vain."""
         deadline = time.monotonic() + timeout_s
-        while (found := await self.queue(name)) is None and time.monotonic() < deadline:
+        found = await self.queue(name)
+        while found is None and time.monotonic() < deadline:
             if self._stopping or in_vain():
                 return None
             self._made.clear()
@@ -144,6 +148,7 @@ class Catalog:
                 # This server wakes us at once; another one's queue is found by asking.
                 async with asyncio.timeout(min(_APPEARANCE_POLL_S, deadline - time.monotonic())):
                     await self._made.wait()
+            found = await self._appearing.ask(name, lambda: self.queue(name))
         return found
 
     def stop_waiting(self) -> None:
@@ -226,18 +231,23 @@ class Catalog:
         """Return the id of a group, registering it at first contact."""
         found = self._groups.get((queue.id, name))
         if found is None:
-            mode, starts_at = subscription
-            rows = await self._database.fetch("ensure_group", queue.id, name, mode, starts_at)
-            if not rows:
-                self.forget_queue(queue.name)
-                raise NotFound(f"queue {queue.name!r} was deleted")
-            if rows[0]["reads_by_time"]:
-                raise Conflict(
-                    f"group {name!r} is that of a query, which reads by time: consume "
-                    "with another one"
-                )
-            found = rows[0]["id"]
-            self._groups[queue.id, name] = found
+            found = await self._registering.ask(
+                (queue.id, name), lambda: self._register(queue, name, subscription)
+            )
+        return found
+
+    async def _register(self, queue: Queue, name: str, subscription: Subscription) -> int:
+        mode, starts_at = subscription
+        rows = await self._database.fetch("ensure_group", queue.id, name, mode, starts_at)
+        if not rows:
+            self.forget_queue(queue.name)
+            raise NotFound(f"queue {queue.name!r} was deleted")
+        if rows[0]["reads_by_time"]:
+            raise Conflict(
+                f"group {name!r} is that of a query, which reads by time: consume with another one"
+            )
+        found: int = rows[0]["id"]
+        self._groups[queue.id, name] = found
         return found
 
     async def find_group(self, queue: Queue, name: str) -> int | None:

@@ -17,6 +17,7 @@ from queen.errors import QueenError
 from queen.service.catalog import Catalog, Queue
 from queen.service.dispatch import Dispatcher
 from queen.service.feeds import Feed
+from queen.service.together import Together
 from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
@@ -38,16 +39,11 @@ class Lookout:
         self._dispatcher = dispatcher
         self._looked: dict[int, datetime] = {}
         self._touched_at = float("-inf")
-        self._looking: dict[int, asyncio.Task[None]] = {}
+        self._together = Together[None]()
 
     async def look(self, queue: Queue) -> None:
         """Offer what was written to a queue lately. Callers that come together ask once."""
-        task = self._looking.get(queue.id)
-        if task is None:
-            task = asyncio.create_task(self._look(queue))
-            self._looking[queue.id] = task
-            task.add_done_callback(lambda _: self._looking.pop(queue.id, None))
-        await asyncio.shield(task)
+        await self._together.ask(queue.id, lambda: self._look(queue))
 
     async def _look(self, queue: Queue) -> None:
         now: datetime = await self._database.fetchval("now")
@@ -63,7 +59,7 @@ class Lookout:
     async def fill(self, feed: Feed) -> None:
         """Sweep on until something is ready or all partitions have been seen once."""
         while not feed.has_ready and feed.sweep_after is not None:
-            await self.sweep(feed)
+            await self._together.ask(feed, lambda: self.sweep(feed))
 
     async def sweep(self, feed: Feed) -> None:
         """Walk over the next partitions and offer those that have something."""
