@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 import queen.spark
 from queen.errors import NoJava
@@ -38,6 +39,13 @@ def test_a_local_session_listens_to_this_machine_only(spark: SparkSession) -> No
 def test_a_setting_that_ends_in_the_name_of_a_variable_keeps_it(spark: SparkSession) -> None:
     assert queen.spark.session("tests", "local[2]", **{"spark.executorEnv.QUEEN_X": "1"}) is spark
     assert spark.conf.get("spark.executorEnv.QUEEN_X") == "1"
+
+
+def test_processes_of_spark_have_queen_from_the_start(spark: SparkSession) -> None:
+    # A function of no module, so that the process imports nothing to have it.
+    imported = eval("lambda _: 'queen.spark.sink' in __import__('sys').modules", {})  # noqa: S307
+    row = spark.range(1).select(udf(imported, "boolean", useArrow=False)("id")).first()
+    assert row is not None and row[0]
 
 
 def test_asking_twice_gives_the_same_session(spark: SparkSession) -> None:

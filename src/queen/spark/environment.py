@@ -47,7 +47,7 @@ def session(name: str, master: str | None = None, **settings: Setting) -> SparkS
     # A name with dots is Spark's own; some end in that of a variable, such as QUEEN_TOKEN.
     given = {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}
     builder = SparkSession.builder.appName(name).master(master)
-    for key, value in (_defaults(master) | given).items():
+    for key, value in (_defaults(master, given) | given).items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else value)
     is_new = SparkContext._active_spark_context is None
     if is_new:
@@ -69,7 +69,7 @@ def cores_of(master: str) -> int:
     return int(inside) if inside.isdigit() else os.cpu_count() or 1
 
 
-def _defaults(master: str) -> dict[str, Setting]:
+def _defaults(master: str, given: dict[str, Setting]) -> dict[str, Setting]:
     chosen: dict[str, Setting] = {
         "spark.sql.shuffle.partitions": cores_of(master),
         "spark.sql.session.timeZone": "UTC",
@@ -82,6 +82,9 @@ def _defaults(master: str) -> dict[str, Setting]:
         # Where checkpoints are local files. A rename is all the atomicity there is, so two
         # drivers on one checkpoint may both reach the sink; the broker takes only one.
         chosen["spark.sql.streaming.checkpointFileManagerClass"] = _FILE_MANAGER
+        if "PYSPARK_PYTHON" not in os.environ and "spark.pyspark.python" not in given:
+            # Processes of Spark run the Python that runs here, so they have Queen.
+            chosen["spark.python.daemon.module"] = "queen.spark.daemon"
     return chosen
 
 
