@@ -14,6 +14,7 @@ from pathlib import Path
 import asyncpg
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
@@ -29,6 +30,10 @@ _READY = "queen ready on "
 _MEMORY_BYTES = 2 * 1024**3
 # Of the servers of the tests, and of nobody else.
 ENCRYPTION_KEY = "0123456789abcdef" * 4
+
+# No test is about how long an example takes on a machine that others use too.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.hookimpl(optionalhook=True)
