@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -65,3 +67,42 @@ async def test_nothing_done_is_counted_once(asked: int) -> None:
     for _ in range(asked):
         await statistics.current()
     assert rounds.counted_here == 1
+
+
+class _Slow(_Rounds):
+    """Answers after some turns of the loop, as a database does."""
+
+    async def run_once(self, name: str, work: Any) -> bool:
+        await _some_turns()
+        return await super().run_once(name, work)
+
+    async def fetch(self, query: str) -> list[dict[str, Any]]:
+        await _some_turns()
+        return await super().fetch(query)
+
+
+async def _some_turns() -> None:
+    for _ in range(random.randrange(5)):
+        await asyncio.sleep(0)
+
+
+async def test_readers_beside_pushers_do_not_stop_the_loop() -> None:
+    """A reader may come when a count is done and the one who asked for it has not run yet."""
+    rounds = _Slow()
+    version = 0
+    whole: Any = rounds
+    statistics = Statistics(whole, whole, lambda: version)
+
+    async def push() -> None:
+        nonlocal version
+        for _ in range(2000):
+            version += 1
+            await asyncio.sleep(0)
+
+    async def read() -> None:
+        for _ in range(200):
+            await statistics.current()
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(push() for _ in range(4)), *(read() for _ in range(4)))
+    assert rounds.counted_here > 0

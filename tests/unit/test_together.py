@@ -1,4 +1,4 @@
-"""Together: one question for all who ask at the same time."""
+"""Together and Rounds: one question for all who ask at the same time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from queen.service.together import Together
+from queen.service.together import Rounds, Together
 
 
 class _Oracle:
@@ -58,3 +58,57 @@ async def test_a_failure_is_everybodys_and_not_kept() -> None:
     with pytest.raises(LookupError):
         await together.ask("a", oracle.answer)
     assert oracle.asked == 2
+
+
+async def _turn(times: int = 5) -> None:
+    """Let everybody who can go on do so."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+async def test_a_round_that_has_begun_takes_nobody_in() -> None:
+    rounds, oracle = Rounds[int](), _Oracle()
+    first = asyncio.create_task(rounds.ask("a", oracle.answer))
+    await _turn()
+    assert oracle.asked == 1
+    later = [asyncio.create_task(rounds.ask("a", oracle.answer)) for _ in range(100)]
+    await _turn()
+    assert oracle.asked == 1, "one at a time"
+    oracle.may_answer.set()
+    assert await first == 1
+    assert set(await asyncio.gather(*later)) == {2}
+
+
+async def test_rounds_go_on_after_a_failure_and_a_caller_who_left() -> None:
+    rounds, oracle, good = Rounds[int](), _Oracle(), _Oracle()
+    oracle.fails = True
+    first = asyncio.create_task(rounds.ask("a", oracle.answer))
+    await _turn()
+    second, third = (asyncio.create_task(rounds.ask("a", good.answer)) for _ in range(2))
+    await _turn()
+    second.cancel()
+    oracle.may_answer.set()
+    with pytest.raises(LookupError):
+        await first
+    good.may_answer.set()
+    assert await third == 1
+    assert await rounds.ask("a", good.answer) == 2
+
+
+async def test_a_crowd_never_keeps_the_loop_to_itself() -> None:
+    """Callers that find a round done before its creator has run must yield, not spin."""
+    rounds = Rounds[None]()
+    count = 0
+
+    async def count_one() -> None:
+        nonlocal count
+        count += 1
+        await asyncio.sleep(0)
+
+    async def ask(times: int) -> None:
+        for _ in range(times):
+            await rounds.ask("a", count_one)
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(ask(50) for _ in range(20)))
+    assert 50 <= count <= 1000

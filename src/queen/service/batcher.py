@@ -65,7 +65,7 @@ class Batcher(Generic[T]):
 
     async def drained(self) -> None:
         """Return when nothing is waiting and nothing is in flight."""
-        while self._task is not None:
+        while self._task is not None and not self._task.done():
             await asyncio.shield(self._task)
 
     async def _run(self) -> None:

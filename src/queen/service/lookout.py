@@ -17,7 +17,7 @@ from queen.errors import QueenError
 from queen.service.catalog import Catalog, Queue
 from queen.service.dispatch import Dispatcher
 from queen.service.feeds import Feed
-from queen.service.together import Together
+from queen.service.together import Rounds, Together
 from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
@@ -39,11 +39,13 @@ class Lookout:
         self._dispatcher = dispatcher
         self._looked: dict[int, datetime] = {}
         self._touched_at = float("-inf")
-        self._together = Together[None]()
+        self._looks = Rounds[None]()
+        self._sweeps = Together[None]()
 
     async def look(self, queue: Queue) -> None:
-        """Offer what was written to a queue lately. Callers that come together ask once."""
-        await self._together.ask(queue.id, lambda: self._look(queue))
+        """Offer what was written to a queue before this call. Callers that come together ask
+        once, and nobody joins a look that has begun: it may have missed their push."""
+        await self._looks.ask(queue.id, lambda: self._look(queue))
 
     async def _look(self, queue: Queue) -> None:
         now: datetime = await self._database.fetchval("now")
@@ -59,7 +61,7 @@ class Lookout:
     async def fill(self, feed: Feed) -> None:
         """Sweep on until something is ready or all partitions have been seen once."""
         while not feed.has_ready and feed.sweep_after is not None:
-            await self._together.ask(feed, lambda: self.sweep(feed))
+            await self._sweeps.ask(feed, lambda: self.sweep(feed))
 
     async def sweep(self, feed: Feed) -> None:
         """Walk over the next partitions and offer those that have something."""

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from queen.errors import QueenError
 from queen.service.jobs import Jobs
 from queen.service.lag import MAX_LAGGING, Worst
+from queen.service.together import Rounds
 from queen.storage.database import Database, Record, Transaction
 
 JOB = "statistics"
@@ -101,7 +102,7 @@ class Statistics:
         # Grows with everything this server does.
         self._version = version
         self._counted_version = -1
-        self._running: asyncio.Task[None] | None = None
+        self._rounds = Rounds[None]()
         jobs.add(JOB, _INTERVAL_S, self._count_what_is_due, "repeatable_read")
 
     async def current(self) -> Stamp:
@@ -112,7 +113,8 @@ class Statistics:
             await self._count_since(row["now"], _FIRST_TRIES)
             row = await self._round()
         if self._is_stale(row):
-            await self._count_once(row["now"])
+            # A count under way may have begun before the caller's own push was committed.
+            await self._rounds.ask(JOB, self._count_anew)
             row = await self._round()
         return _stamp(row)
 
@@ -141,18 +143,8 @@ class Statistics:
             return False
         return self._version() != self._counted_version or float(row["age_s"]) > _STALE_S
 
-    async def _count_once(self, since: datetime) -> None:
-        """Have counted at some time after `since`; requests that come together share a count."""
-        while self._running is not None:
-            # It may have begun before the caller's own push was committed.
-            await asyncio.shield(self._running)
-            if self._version() == self._counted_version:
-                return
-        self._running = asyncio.create_task(self._count_since(since))
-        try:
-            await asyncio.shield(self._running)
-        finally:
-            self._running = None
+    async def _count_anew(self) -> None:
+        await self._count_since((await self._round())["now"])
 
     async def _count_since(self, since: datetime, tries: int = _TRIES) -> None:
         for _ in range(tries):

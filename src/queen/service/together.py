@@ -1,9 +1,13 @@
 """Asking once for all who ask together.
 
 Five hundred consumers that wait for the same thing must not be five hundred questions to the
-database. Whoever asks while the same question is under way gets its answer. That may be a
-moment older than the asking, so this is for those who would ask again, or for what does not
-change.
+database. There are two ways to share one, and they differ in how old an answer may be:
+
+    Together   whoever asks while the question is under way gets its answer, which may be a
+               moment older than the asking: for those who would ask again, or for what does
+               not change
+    Rounds     whoever asks shares a question that has not begun yet, so the answer is never
+               older than the asking: for those who must see what was committed before
 """
 
 from __future__ import annotations
@@ -13,13 +17,14 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
 Answer = TypeVar("Answer")
+Ask = Callable[[], Coroutine[Any, Any, Answer]]
 
 
 class Together(Generic[Answer]):
     def __init__(self) -> None:
         self._under_way: dict[Hashable, asyncio.Task[Answer]] = {}
 
-    async def ask(self, key: Hashable, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+    async def ask(self, key: Hashable, ask: Ask[Answer]) -> Answer:
         """Return the answer to a question; `ask` is called unless it is under way already."""
         task = self._under_way.get(key)
         if task is None:
@@ -30,6 +35,44 @@ class Together(Generic[Answer]):
 
     def _ended(self, key: Hashable, task: asyncio.Task[Answer]) -> None:
         del self._under_way[key]
-        if not task.cancelled():
-            # Whoever waits has it; there may be nobody left.
-            task.exception()
+        _look_at(task)
+
+
+class Rounds(Generic[Answer]):
+    def __init__(self) -> None:
+        self._last: dict[Hashable, asyncio.Task[Answer]] = {}
+        # Rounds that have not begun; whoever comes now may join.
+        self._open: dict[Hashable, asyncio.Task[Answer]] = {}
+
+    async def ask(self, key: Hashable, ask: Ask[Answer]) -> Answer:
+        """Return the answer to a question that is asked after this call."""
+        task = self._open.get(key)
+        if task is None:
+            before = self._last.get(key)
+            task = asyncio.create_task(self._round(key, before, ask))
+            self._last[key] = self._open[key] = task
+            task.add_done_callback(lambda done: self._ended(key, done))
+        return await asyncio.shield(task)
+
+    async def _round(
+        self, key: Hashable, before: asyncio.Task[Answer] | None, ask: Ask[Answer]
+    ) -> Answer:
+        if before is not None:
+            # One at a time. How it ended is for those who asked then.
+            await asyncio.wait([before])
+        del self._open[key]
+        return await ask()
+
+    def _ended(self, key: Hashable, task: asyncio.Task[Answer]) -> None:
+        if self._last.get(key) is task:
+            del self._last[key]
+        if self._open.get(key) is task:
+            # Cancelled before it could begin.
+            del self._open[key]
+        _look_at(task)
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """Whoever waits has the error of a task; there may be nobody left."""
+    if not task.cancelled():
+        task.exception()
