@@ -23,6 +23,8 @@
     ├── Unavailable           the database does not answer
     │   ├── OutcomeUnknown    the connection broke during a commit
     │   ├── EncryptionUnavailable  the server lacks the key that the queue needs
+    │   ├── Unreadable        a stored message does not decrypt or decode; says which one
+    │   ├── Contended         somebody else holds what the request needs
     │   ├── InMaintenance     an operator holds pushes back
     │   └── Unreachable       no server answers; only a client raises it
     └── StartupError          the server refuses to start
@@ -216,6 +218,27 @@ class EncryptionUnavailable(Unavailable):
     """The queue is encrypted and this server has no key; set QUEEN_ENCRYPTION_KEY."""
 
     code = "encryption_unavailable"
+
+
+class Unreadable(Unavailable):
+    """A stored message cannot be read; give the server its key, or move the group past it."""
+
+    code = "unreadable"
+
+    def __init__(self, partition: str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"offset {offset} of partition {partition} cannot be read: {reason}. To go on without "
+            "it, move the group past it with a seek"
+        )
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+
+
+class Contended(Unavailable):
+    """Somebody else holds what the request needs; send it again a little later."""
+
+    code = "contended"
 
 
 class InMaintenance(Unavailable):

@@ -143,13 +143,13 @@ async def test_append_claim_and_ack_never_scan_a_table(large: asyncpg.Connection
     lease = uuid.uuid4()
     appended = await large.fetch(
         sql["append"], [1], [5, 9], [2, 3], [50, 50], [False, False], [1, 2], [0, 0], [2, 3],
-        [0, 0], [b"a" * 16, b"b" * 24], [b"x", b"y"],
+        [0, 0], [b"a" * 16, b"b" * 24], [b"x", b"y"], [0, 0], [False, False], [None, None], 100,
     )  # fmt: skip
     assert [(row["outcome"], row["head"]) for row in appended] == [(0, 50), (0, 50)]
-    arguments = ([5], [1], [1], [lease], [60_000], [False], [100], [3], [0], [0], [0])
+    arguments = ([5], [1], [1], [lease], [60_000], [False], [100], [3], [0], [0], [0], 100)
     (claimed,) = await large.fetch(sql["claim"], *arguments)
     assert (claimed["outcome"], claimed["committed"], claimed["batch_end"]) == (0, 0, 52)
-    (acked,) = await large.fetch(sql["ack_spans"], [5], [1], [lease], [52])
+    (acked,) = await large.fetch(sql["ack_spans"], [5], [1], [lease], [52], [False], 100)
     assert (acked["done"], acked["committed"]) == (True, 52)
     after = await _sequential_scans(large)
     for table in ("partitions", "segments", "cursors"):

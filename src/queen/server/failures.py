@@ -39,6 +39,8 @@ STATUS: dict[type[errors.QueenError], int] = {
     errors.OutcomeUnknown: 503,
     errors.Unreachable: 503,
     errors.EncryptionUnavailable: 503,
+    errors.Unreadable: 503,
+    errors.Contended: 503,
     errors.InMaintenance: 503,
     errors.StartupError: 500,
     errors.WeakDurability: 500,
@@ -58,6 +60,8 @@ def failure(error: errors.QueenError, **more: Any) -> Response:
         body["outcome"] = "unknown"
     if isinstance(error, errors.QueueFull):
         body |= {"queue": error.queue, "maxSize": error.max_size, "left": error.left}
+    if isinstance(error, errors.Unreadable):
+        body |= {"partitionId": error.partition, "offset": error.offset}
     if isinstance(error, errors.StreamDiffers):
         body["differs"] = error.differs
     return Response(STATUS[type(error)], msgspec.json.encode(body), headers)

@@ -3,6 +3,10 @@
 Acks of many connections share a transaction. The common one, a whole leased span done, is
 one statement. Anything else (a part of a span, failures) locks the cursor, applies the rules
 of `queen.core.cursor`, and writes it back.
+
+What is wrong with one settlement (a cursor that somebody holds, a dead message that cannot be
+read and so not be kept) is told to that one. It is left out, or set aside and tried alone, and
+the others of the flush go on.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,13 +27,14 @@ from queen.core.cursor import (
     set_aside,
     settle,
 )
-from queen.errors import QueenError
+from queen.errors import Contended, QueenError, Unavailable, Unreadable
 from queen.service.activity import Activity
+from queen.service.aside import Aside
 from queen.service.batcher import Batcher
 from queen.service.burial import Burial, Letter, Place
 from queen.service.catalog import Partition
 from queen.service.cursors import Key, lock, store
-from queen.service.leases import LeaseBook, Span, span_of
+from queen.service.leases import LeaseBook, Span, SpanBuilder
 from queen.service.message import Message
 from queen.service.segments import Stored
 from queen.service.vault import Vault
@@ -37,6 +42,11 @@ from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)
 
+_MAX_FLUSH_ITEMS = 500
+_MAX_FLUSH_MESSAGES = 100_000
+# How long a flush waits for a cursor before it goes on without it.
+_LOCK_WAIT_MS = 100
+_PAGE_BYTES = 8 * 1024 * 1024
 # How far back an ended lease is looked through for the messages of a repeated ack.
 _LOOK_BACK = 10_000
 _SILENT = "No consumer ever came back with it"
@@ -66,6 +76,12 @@ class Settlement:
     # How long what failed has to wait before it is delivered again.
     retry_ms: int = 0
     all_done: bool = False
+    # Why nothing of it could be done.
+    error: QueenError | None = None
+    # Its verdicts are committed, or it has failed for good.
+    is_settled: bool = False
+    # Waits for something slow; whoever made it wait answers it.
+    is_aside: bool = False
     done: asyncio.Future[None] | None = None
 
     @property
@@ -122,50 +138,95 @@ class Acker:
         self._lease_ended = lease_ended
         self._tell_others = tell_others
         self._batcher: Batcher[Settlement] = Batcher(
-            self._flush, max_items=500, max_weight=100_000, max_waiting_weight=2_000_000
+            self._flush,
+            max_items=_MAX_FLUSH_ITEMS,
+            max_weight=_MAX_FLUSH_MESSAGES,
+            max_waiting_weight=2_000_000,
+        )
+        self._aside: Aside[Settlement] = Aside(
+            self._flush_alone,
+            self._fail,
+            max_items=_MAX_FLUSH_ITEMS,
+            max_weight=_MAX_FLUSH_MESSAGES,
         )
 
     async def ack(self, settlements: list[Settlement]) -> None:
-        """Apply acknowledgments; each settlement then has its verdicts. Returns after commit."""
+        """Apply acknowledgments; each settlement then has its verdicts, or its error. Returns
+        after the commit; raises when nothing at all could be done."""
         loop = asyncio.get_running_loop()
-        self._batcher.check_room(sum(one.weight for one in settlements))
+        self._batcher.check_room(self._aside.weight + sum(one.weight for one in settlements))
         for one in settlements:
             one.done = loop.create_future()
             self._batcher.submit(one)
-        waiting = [one.done for one in settlements if one.done is not None]
-        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
-        for outcome in outcomes:
-            if outcome is not None:
-                raise outcome
+        for one in settlements:
+            assert one.done is not None
+            await one.done
+        errors = [one.error for one in settlements if one.error is not None]
+        if errors and len(errors) == len(settlements):
+            raise errors[0]
 
     async def drained(self) -> None:
         await self._batcher.drained()
+        await self._aside.drained()
+
+    # ---- one flush ----
 
     async def _flush(self, settlements: list[Settlement]) -> None:
+        ready: list[Settlement] = []
+        for one in settlements:
+            if self._aside.holds(one.key):
+                self._set_aside([one])
+            else:
+                ready.append(one)
+        if ready:
+            await self._try(ready, alone=False)
+
+    def _set_aside(self, settlements: Iterable[Settlement]) -> None:
+        for one in settlements:
+            one.is_aside = True
+            self._aside.put(one.key, [one])
+
+    async def _flush_alone(self, settlements: list[Settlement]) -> None:
+        for one in settlements:
+            one.is_aside = False
+        await self._try(settlements, alone=True)
+
+    async def _try(self, settlements: list[Settlement], *, alone: bool) -> None:
         try:
-            for one in settlements:
-                if one.lease_id is not None and one.span is None:
-                    one.span = self._leases.span(one.lease_id, one.partition.id)
-                    one.own = one.span is not None
-            rest = await self._ack_spans(settlements)
-            if rest:
-                await self._settle_closely(rest)
+            await self._settle(settlements)
         except Exception as error:
-            if not isinstance(error, QueenError):
-                _log.exception("an ack failed")
-            self._fail(settlements, error if isinstance(error, QueenError) else QueenError())
-        else:
-            for one in settlements:
+            if alone and isinstance(error, Contended):
+                raise
+            if alone or (isinstance(error, Unavailable) and not isinstance(error, Contended)):
+                self._fail(settlements, _told(error))
+            else:
+                # One of them is to blame; each finds out by itself.
+                self._set_aside(one for one in settlements if not (one.is_settled or one.is_aside))
+        for one in settlements:
+            if one.is_settled:
                 self.finish(one)
+
+    async def _settle(self, settlements: list[Settlement]) -> None:
+        # Tried again, one of them may be done already.
+        settlements = [one for one in settlements if not one.is_settled]
+        for one in settlements:
+            if one.lease_id is not None and one.span is None:
+                one.span = self._leases.span(one.lease_id, one.partition.id)
+                one.own = one.span is not None
+        rest = await self._ack_spans(settlements)
+        if rest:
+            await self._settle_closely(rest)
 
     def _fail(self, settlements: list[Settlement], error: QueenError) -> None:
         for one in settlements:
-            if one.done is not None and not one.done.done():
-                one.done.set_exception(error)
+            if not one.is_aside and not one.is_settled:
+                one.error, one.ended, one.is_settled = error, False, True
+                self.finish(one)
 
     def finish(self, one: Settlement) -> None:
         """Tell whoever waits for the partition, then whoever asked."""
-        self._activity.settled(one)
+        if one.error is None:
+            self._activity.settled(one)
         if one.ended:
             if one.lease_id is not None:
                 self._leases.close(one.lease_id, one.partition.id)
@@ -191,18 +252,30 @@ class Acker:
         if not whole:
             return rest
         whole.sort(key=lambda one: one.key)
-        rows = await self._database.fetch(
-            "ack_spans",
+        columns = (
             [one.partition.id for one in whole],
             [one.group_id for one in whole],
             [one.lease_id for one in whole],
             [one.span.stop if one.span else 0 for one in whole],
+            [False] * len(whole),
         )
+        try:
+            rows = await self._database.fetch("ack_spans", *columns, _LOCK_WAIT_MS)
+        except Contended:
+            if len({one.key for one in settlements}) == 1:
+                raise
+            # Somebody holds a cursor for long: go on without it.
+            rows = await self._database.fetch("ack_spans", *columns, 0)
+        busy = {one.key for one, row in zip(whole, rows, strict=True) if row["done"] is None}
+        self._set_aside(one for one in settlements if one.key in busy)
+        rest = [one for one in rest if one.key not in busy]
         for one, row in zip(whole, rows, strict=True):
+            if one.is_aside:
+                continue
             if row["done"]:
                 one.committed = row["committed"]
                 one.give(Verdict.DONE)
-                one.ended = True
+                one.ended = one.is_settled = True
             else:
                 rest.append(one)
         return rest
@@ -210,7 +283,10 @@ class Acker:
     async def _settle_closely(self, settlements: list[Settlement]) -> None:
         await self.find_spans(settlements)
         async with self._database.transaction() as transaction:
+            await transaction.execute("limit_lock_wait", str(_LOCK_WAIT_MS))
             await self.settle_in(transaction, settlements)
+        for one in settlements:
+            one.is_settled = True
 
     async def find_spans(self, settlements: list[Settlement]) -> None:
         """Read what leases cover that this server has not granted, or that are over."""
@@ -225,8 +301,10 @@ class Acker:
             one.own = False
             row = held.get(one.key)
             limits = _limits(one, row) if row is not None else None
-            if limits is not None:
-                one.span = await self._read_span(one, *limits)
+            try:
+                one.span = await self._read_span(one, *limits) if limits is not None else None
+            except Unreadable as error:
+                one.error = error
 
     async def with_receipt(
         self, lease_id: uuid.UUID, settlements: list[Settlement]
@@ -245,30 +323,30 @@ class Acker:
         return [one for one in settlements if one.key in known]
 
     async def _read_span(self, one: Settlement, start: int, stop: int) -> Span:
-        rows = await self._database.fetch("read_spans", [one.partition.id], [start], [stop])
-        stored = [
-            Stored(row["base_offset"], row["created_at"], self._vault.segment(row)) for row in rows
-        ]
-        return span_of(one.partition, one.group, one.group_id, start, stop, stored)
+        """Read which messages a lease covers, a page at a time: only their ids are kept."""
+        span = SpanBuilder(start, stop, one.group)
+        at = start
+        while at < stop:
+            rows = await self._database.fetch(
+                "read_some", [one.partition.id], [at], [stop], _PAGE_BYTES, _PAGE_BYTES
+            )
+            for row in rows:
+                segment = self._vault.segment(row)
+                span.add(Stored(row["base_offset"], row["created_at"], segment))
+            at = rows[-1]["end_offset"] if rows else stop
+        return span.span(one.partition, one.group_id)
 
     async def settle_in(self, transaction: Transaction, settlements: list[Settlement]) -> None:
-        """Apply acknowledgments inside a transaction that may do more."""
+        """Apply acknowledgments inside a transaction that may do more. One whose dead messages
+        cannot be kept is left out, and has its error."""
         cursors = await lock(transaction, (one.key for one in settlements))
-        changed: dict[Key, Cursor] = {}
-        waits_ms: dict[Key, int] = {}
-        dead: list[Death] = []
-        for one in settlements:
-            cursor = changed.get(one.key) or cursors.get(one.key)
-            if cursor is None:
-                one.give(Verdict.LOST)
-                continue
-            after = _apply(one, cursor)
-            dead += [Death(one, offset, tries) for offset, tries in after.dead.items()]
-            if after.cursor is not cursor:
-                changed[one.key] = after.cursor
-                waits_ms[one.key] = one.retry_ms
-        await self._bury(transaction, dead)
-        await store(transaction, changed, waits_ms)
+        applied = _apply_all(settlements, cursors)
+        letters = await self._letters(transaction, applied.dead)
+        if any(one.error is not None for one in settlements):
+            applied = _apply_all(settlements, cursors)
+        sound = [letter for one, letter in letters if one.error is None]
+        await self._burial.bury(transaction, sound)
+        await store(transaction, applied.cursors, applied.waits_ms)
 
     async def give_up(
         self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
@@ -281,7 +359,10 @@ class Acker:
                 return
             if cursor.attempts < attempts:
                 return
-            await self._bury(transaction, [Death(one, offset, attempts)])
+            letters = await self._letters(transaction, [Death(one, offset, attempts)])
+            if one.error is not None:
+                raise one.error
+            await self._burial.bury(transaction, [letter for _, letter in letters])
             after = set_aside(cursor, offset)
             await store(transaction, {one.key: after}, {})
         self._activity.gave_up(partition.queue)
@@ -291,23 +372,62 @@ class Acker:
         one = Settlement(span.partition, span.group, span.group_id, lease_id, {}, span=span)
         async with self._database.transaction() as transaction:
             await self.settle_in(transaction, [one])
+        if one.error is not None:
+            raise one.error
         self.finish(one)
 
-    async def _bury(self, transaction: Transaction, dead: list[Death]) -> None:
-        """Copy dead messages aside, in the transaction that moves the cursor past them."""
+    async def _letters(
+        self, transaction: Transaction, dead: list[Death]
+    ) -> list[tuple[Settlement, Letter]]:
+        """Return the copies of dead messages. A settlement with one that cannot be read gets
+        the error."""
         if not dead:
-            return
+            return []
         messages = await self._burial.messages(transaction, (death.place for death in dead))
-        letters: list[Letter] = []
+        letters: list[tuple[Settlement, Letter]] = []
         for death in dead:
             message, one = messages.get(death.place), death.settlement
-            if message is None or not _is_kept(one, message):
-                continue
-            error = one.errors.get(message.transaction_id) or one.reason
-            letters.append(
-                self._burial.letter(one.partition, one.group_id, message, error, death.attempts)
-            )
-        await self._burial.bury(transaction, letters)
+            if isinstance(message, QueenError):
+                one.error = message
+            elif message is not None and _is_kept(one, message):
+                error = one.errors.get(message.transaction_id) or one.reason
+                group = one.partition, one.group_id
+                letters.append((one, self._burial.letter(*group, message, error, death.attempts)))
+        return letters
+
+
+class Applied(NamedTuple):
+    """What settlements make of cursors."""
+
+    cursors: dict[Key, Cursor]
+    waits_ms: dict[Key, int]
+    dead: list[Death]
+
+
+def _apply_all(settlements: list[Settlement], cursors: dict[Key, Cursor]) -> Applied:
+    """Apply settlements one after the other, without those that have an error."""
+    applied = Applied({}, {}, [])
+    for one in settlements:
+        cursor = applied.cursors.get(one.key) or cursors.get(one.key)
+        if one.error is not None:
+            one.verdicts, one.ended = {}, False
+            continue
+        if cursor is None:
+            one.give(Verdict.LOST)
+            continue
+        after = _apply(one, cursor)
+        applied.dead.extend(Death(one, offset, tries) for offset, tries in after.dead.items())
+        if after.cursor is not cursor:
+            applied.cursors[one.key] = after.cursor
+            applied.waits_ms[one.key] = one.retry_ms
+    return applied
+
+
+def _told(error: Exception) -> QueenError:
+    if isinstance(error, QueenError):
+        return error
+    _log.error("an ack failed", exc_info=error)
+    return QueenError()
 
 
 def _is_kept(one: Settlement, message: Message) -> bool:

@@ -64,7 +64,7 @@ class Admission:
         for append in (append for lane in lanes for append in lane.appends):
             fresh = len(append) - len(append.repeats or ())
             left = max(0, queue.options.max_size - depth.messages)
-            if fresh > left or _repeats_one_of(append, refused):
+            if fresh > left or append.counts_on(refused):
                 refused[append] = QueueFull(queue.name, queue.options.max_size, left)
             else:
                 depth.messages += fresh
@@ -79,9 +79,3 @@ class Admission:
         now = time.monotonic()
         self._depths[queue_id] = _Depth(messages, now, now - started)
         return self._depths[queue_id]
-
-
-def _repeats_one_of(append: Append, refused: dict[Append, QueenError]) -> bool:
-    """Whether an append counts on a message that another one in the same flush stores."""
-    places = (append.repeats or {}).values()
-    return any(isinstance(place, tuple) and place[0] in refused for place in places)

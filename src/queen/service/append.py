@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from queen.core.frame import Extras, Segment, compress, encode_body, segment_of
 from queen.core.hashing import hash_ids
@@ -33,6 +33,7 @@ class Append:
         "hashes",
         "ids",
         "is_again",
+        "is_aside",
         "lane",
         "partition",
         "payloads",
@@ -75,6 +76,8 @@ class Append:
         self.error: QueenError | None = None
         # Stored before and now stored once more, on purpose.
         self.is_again = False
+        # Waits for something slow; whoever made it wait answers it.
+        self.is_aside = False
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -125,6 +128,11 @@ class Append:
             return True
         # Found behind the point where our own first try began: that try had succeeded.
         return repeat < self.first_try_head
+
+    def counts_on(self, others: Container[Append]) -> bool:
+        """Whether a message of it is to be stored by one of some other appends."""
+        places = (self.repeats or {}).values()
+        return any(isinstance(place, tuple) and place[0] in others for place in places)
 
     def answer(self, error: QueenError | None = None) -> None:
         self.error = error

@@ -30,6 +30,7 @@ from queen.service.dedup import Dedup
 from queen.service.erase import Eraser
 from queen.service.fetch import Fetcher
 from queen.service.groups import Groups
+from queen.service.indexing import Indexer
 from queen.service.jobs import Jobs
 from queen.service.lag import Lag
 from queen.service.leases import LeaseBook
@@ -232,6 +233,7 @@ class Broker:
     def _clean_up(self) -> None:
         limits = self.limits
         retention = Retention(limits.abandoned_group_days, limits.idle_partition_days)
+        self.indexer = Indexer(self.database, self.jobs, self._options_changed)
         self.jobs.add("retention", limits.retention_interval_s, retention.remove_old)
         self.jobs.add("reseal", RESEAL_INTERVAL_S, Resealer(self.vault).seal_some)
         self.jobs.add("idle_partitions", CLEANUP_INTERVAL_S, retention.drop_idle)
@@ -286,6 +288,10 @@ class Broker:
         await transaction.execute("forget_servers", days)
         return bool(max(row) == _FORGET_ROWS)
 
+    def _options_changed(self) -> None:
+        self.catalog.expire_options()
+        self.signals.options_changed()
+
     def _lost(self, partition: Partition) -> None:
         """The database has lost a part of a partition: forget what it was."""
         self.cache.forget(partition.id)
@@ -308,8 +314,7 @@ class Broker:
         queue_id: int = await self.database.fetchval(
             "configure_queue", queue, namespace, task, encoded
         )
-        self.catalog.expire_options()
-        self.signals.options_changed()
+        self._options_changed()
         await self.catalog.resolve([(queue, DEFAULT_PARTITION)])
         partition = self.catalog.known(queue, DEFAULT_PARTITION)
         if partition is None:

@@ -7,17 +7,19 @@ are encrypted as its messages are.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
 from queen.core.frame import CODEC_RAW
 from queen.core.visibility import DELETED
+from queen.errors import QueenError
 from queen.service.catalog import Partition
 from queen.service.message import Message, message_at
 from queen.service.vault import Vault
-from queen.storage.database import Transaction
+from queen.storage.database import Record, Transaction
+
+_PAGE_BYTES = 8 * 1024 * 1024
 
 # Partition and offset.
 Place = tuple[int, int]
@@ -45,29 +47,37 @@ class Burial:
 
     async def messages(
         self, transaction: Transaction, places: Iterable[Place]
-    ) -> dict[Place, Message]:
-        """Read messages; those that retention has removed, or somebody deleted, are left out."""
-        wanted: dict[int, set[int]] = defaultdict(set)
-        for partition, offset in places:
-            wanted[partition].add(offset)
-        flat = [(partition, offset) for partition, group in wanted.items() for offset in group]
-        rows = await transaction.fetch(
-            "read_spans",
-            [partition for partition, _ in flat],
-            [offset for _, offset in flat],
-            [offset + 1 for _, offset in flat],
-        )
-        found: dict[Place, Message] = {}
-        for row in rows:
-            segment, base = self._vault.segment(row), row["base_offset"]
-            deleted = segment.column(DELETED)
-            for offset in wanted[row["partition_id"]]:
-                if not base <= offset < row["end_offset"]:
-                    continue
-                if deleted is None or not deleted[offset - base]:
-                    message = message_at(segment, offset - base, offset, row["created_at"])
-                    found[row["partition_id"], offset] = message
+    ) -> dict[Place, Message | QueenError]:
+        """Read messages, or why one cannot be read; those that retention has removed, or somebody
+        deleted, are left out."""
+        wanted = sorted(set(places))
+        found: dict[Place, Message | QueenError] = {}
+        while wanted:
+            rows = await transaction.fetch(
+                "read_some",
+                [partition for partition, _ in wanted],
+                [offset for _, offset in wanted],
+                [offset + 1 for _, offset in wanted],
+                _PAGE_BYTES,
+                _PAGE_BYTES,
+            )
+            for row in rows:
+                place = wanted[row["span"] - 1]
+                message = self._message(row, place[1])
+                if message is not None:
+                    found[place] = message
+            wanted = wanted[max((row["span"] for row in rows), default=len(wanted)) :]
         return found
+
+    def _message(self, row: Record, offset: int) -> Message | QueenError | None:
+        try:
+            segment, at = self._vault.segment(row), offset - row["base_offset"]
+        except QueenError as error:
+            return error
+        deleted = segment.column(DELETED)
+        if deleted is not None and deleted[at]:
+            return None
+        return message_at(segment, at, offset, row["created_at"])
 
     def letter(
         self, partition: Partition, group_id: int, message: Message, error: str, attempts: int

@@ -35,7 +35,17 @@ _options = msgspec.json.Decoder(QueueOptions)
 
 
 class Queue:
-    __slots__ = ("id", "loaded_at", "name", "namespace", "options", "partitions", "task")
+    __slots__ = (
+        "id",
+        "is_indexed",
+        "loaded_at",
+        "name",
+        "namespace",
+        "options",
+        "partitions",
+        "revision",
+        "task",
+    )
 
     def __init__(
         self, queue_id: int, name: str, namespace: str, task: str, options: QueueOptions
@@ -45,6 +55,10 @@ class Queue:
         self.namespace = namespace
         self.task = task
         self.options = options
+        # Which configuration this is; the database refuses appends that were made for another.
+        self.revision = 0
+        # Whether the index of `dedup: forever` covers everything that the queue holds.
+        self.is_indexed = False
         self.partitions: dict[str, Partition] = {}
         self.loaded_at = time.monotonic()
 
@@ -52,7 +66,18 @@ class Queue:
 class Partition:
     """One partition and what this server believes about it."""
 
-    __slots__ = ("erasures", "head", "id", "known", "name", "prefix", "queue", "uuid")
+    __slots__ = (
+        "erasures",
+        "head",
+        "id",
+        "known",
+        "known_at",
+        "name",
+        "prefix",
+        "queue",
+        "uuid",
+        "window_s",
+    )
 
     def __init__(self, partition_id: int, queue: Queue, name: str, head: int) -> None:
         self.id = partition_id
@@ -67,6 +92,15 @@ class Partition:
         # Offset up to which this server holds the recent hashes; None before it has loaded
         # them. A partition that never had a message needs no loading.
         self.known: int | None = 0 if head == 0 else None
+        # When the message before it was written: by this the database notices that it went back
+        # in time, and that what is known is no longer true.
+        self.known_at: datetime | None = None
+        # How far back in time they have been kept since.
+        self.window_s = 0
+
+    def knows(self, offset: int, at: datetime) -> None:
+        """This server now holds the recent hashes up to an offset."""
+        self.known, self.known_at = offset, at
 
     def saw_head(self, head: int) -> None:
         self.head = max(self.head, head)
@@ -291,6 +325,7 @@ class Catalog:
             self._made.set()
         known.namespace, known.task = row["namespace"], row["task"]
         known.options = options
+        known.revision, known.is_indexed = row["revision"], row["is_indexed"]
         known.loaded_at = time.monotonic()
         return known
 
@@ -335,6 +370,11 @@ class Catalog:
             self._by_id.pop(partition.id, None)
         for key in [key for key in self._groups if key[0] == queue.id]:
             del self._groups[key]
+
+    async def reload(self, queue: Queue) -> None:
+        """Ask for the configuration of a queue again: the database says that it has changed."""
+        queue.loaded_at = float("-inf")
+        await self._load_queues([queue.name])
 
     def expire_options(self) -> None:
         """Ask for options again before they are next used."""

@@ -49,14 +49,27 @@ class Grant:
     failures: dict[int, int]
     lease_ms: int
     stored: list[Stored] = field(default_factory=list)
-    # Why its messages cannot be read.
-    error: QueenError | None = None
+    # Nothing more of it is going to be read.
+    is_read: bool = False
+    # It ends earlier than was leased.
+    is_cut: bool = False
+    # What its messages weigh until they are sent.
+    held_bytes: int = 0
 
     @property
     def shown(self) -> int:
         """How many messages are delivered."""
         count = self.stop - self.start
         return count - (self.skip & ((1 << count) - 1)).bit_count() if self.skip else count
+
+    @property
+    def read_to(self) -> int:
+        return self.stored[-1].end_offset if self.stored else self.start
+
+    def cut(self) -> None:
+        """Let it end where it was read to."""
+        self.stop = self.read_to
+        self.is_cut = True
 
     def attempt_of(self, offset: int) -> int:
         """Return the how-manyth delivery of a message this is, as far as it is known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import chain
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queen.core.frame import MAX_MESSAGES, Segment, compress, encode_body, segment_of
+from queen.errors import QueenError, Unavailable
 from queen.service.append import Append
 from queen.service.catalog import Partition
 from queen.service.vault import Vault
@@ -37,7 +39,9 @@ class Lane:
         "keys_from",
         "keys_to",
         "known",
+        "known_at",
         "partition",
+        "refused",
         "segments",
     )
 
@@ -48,10 +52,39 @@ class Lane:
         self.head = 0
         # Offset up to which transaction ids have been compared; None when nobody has to.
         self.known: int | None = None
+        # When the message before that was written.
+        self.known_at: datetime | None = None
         # The hashes of the whole flush, mixed with their partitions, and which are this lane's.
         self.keys = _NO_KEYS
         self.keys_from = self.keys_to = 0
         self.segments: list[Built] = []
+        # Appends that cannot be stored, and why; the others can.
+        self.refused: dict[Append, QueenError] = {}
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.partition.queue.name, self.partition.name
+
+    @property
+    def compares_index(self) -> bool:
+        """Whether ids are compared with everything retained. Until the index is complete they
+        are compared with the window."""
+        return self.dedup == "forever" and self.partition.queue.is_indexed
+
+    @property
+    def compares_window(self) -> bool:
+        return self.dedup != "off" and not self.compares_index
+
+    def drop_refused(self) -> dict[Append, QueenError]:
+        """Take out what cannot be stored, and what counts on it; return both."""
+        refused, self.refused = self.refused, {}
+        while refused:
+            lost = [one for one in self.appends if one not in refused and one.counts_on(refused)]
+            if not lost:
+                break
+            refused |= {one: Unavailable("a message of the same id was refused") for one in lost}
+        self.appends = [one for one in self.appends if one not in refused]
+        return refused
 
     @property
     def dedup(self) -> str:

@@ -53,20 +53,39 @@ class Span:
         return self._offsets.get(transaction_id, [])
 
 
+class SpanBuilder:
+    """Gathers what a lease covers, segment by segment."""
+
+    def __init__(self, start: int, stop: int, group: str) -> None:
+        self._start = start
+        self._stop = stop
+        self._group = group
+        self._ids: list[str] = []
+        self._hidden: set[int] = set()
+
+    def add(self, stored: Stored) -> None:
+        low, high = stored.part(self._start, self._stop)
+        self._ids += stored.segment.transaction_ids(low, high)
+        bits = hidden_bits(stored.segment, low, high, self._group)
+        first = stored.base_offset + low
+        self._hidden.update(first + at for at in range(high - low) if bits >> at & 1)
+
+    def span(self, partition: Partition, group_id: int) -> Span:
+        """Return it. What retention has removed is missing at the front."""
+        first = self._stop - len(self._ids)
+        self._hidden.update(range(self._start, first))
+        hidden = frozenset(self._hidden)
+        return Span(partition, self._group, group_id, first, self._stop, self._ids, hidden)
+
+
 def span_of(
     partition: Partition, group: str, group_id: int, start: int, stop: int, stored: list[Stored]
 ) -> Span:
-    """Return what a lease covers. What retention has removed is missing at the front."""
-    ids: list[str] = []
-    hidden: set[int] = set()
+    """Return what a lease covers of segments that are at hand."""
+    builder = SpanBuilder(start, stop, group)
     for one in stored:
-        low, high = one.part(start, stop)
-        ids += one.segment.transaction_ids(low, high)
-        bits = hidden_bits(one.segment, low, high, group)
-        hidden.update(one.base_offset + low + at for at in range(high - low) if bits >> at & 1)
-    first = stop - len(ids)
-    hidden.update(range(start, first))
-    return Span(partition, group, group_id, first, stop, ids, frozenset(hidden))
+        builder.add(one)
+    return builder.span(partition, group_id)
 
 
 class LeaseBook:

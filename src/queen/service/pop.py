@@ -24,6 +24,7 @@ from queen.service.feeds import Feed, Grant, Pop
 from queen.service.leases import LeaseBook, Span
 from queen.service.lookout import Lookout
 from queen.service.maintenance import Maintenance
+from queen.service.reading import Reader
 from queen.service.segments import SegmentCache
 from queen.service.vault import Vault
 from queen.storage.database import Database
@@ -32,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 _LABEL_INTERVAL_S = 1.0
 _MAX_HELD_TRIED = 4
+# Messages that were popped and not sent yet, as they are in memory.
+_MAX_UNSENT_BYTES = 96 * 1024 * 1024
 
 
 class Popper:
@@ -53,7 +56,8 @@ class Popper:
         self._activity = activity
         self.dispatcher = Dispatcher(leases)
         self.lookout = Lookout(database, catalog, self.dispatcher)
-        self._claims = Claims(database, catalog, cache, leases, vault, self.dispatcher, self)
+        self._reader = Reader(database, cache, vault, _MAX_UNSENT_BYTES)
+        self._claims = Claims(database, catalog, cache, leases, self._reader, self.dispatcher, self)
         self._maintenance = maintenance
         maintenance.pops_stopped = self.answer_all
         # Pops by namespace and task that wait; queues that come up later may serve them.
@@ -278,8 +282,12 @@ class Popper:
 
     # ---- leases that nobody will use ----
 
-    def unwanted(self, grants: list[Grant]) -> None:
-        self._spawn(self._give_back(grants))
+    def sent(self, grants: list[Grant]) -> None:
+        """An answer has been written, or will never be: its messages need no memory any more."""
+        self._reader.release(grants)
+
+    def unwanted(self, grants: list[Grant], wait_ms: int = 0) -> None:
+        self._spawn(self._give_back(grants, wait_ms))
 
     async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
         await self.acker.pass_over(span, lease_id)
@@ -296,7 +304,8 @@ class Popper:
             return
         await self._give_back(grants)
 
-    async def _give_back(self, grants: list[Grant]) -> None:
+    async def _give_back(self, grants: list[Grant], wait_ms: int = 0) -> None:
+        self.sent(grants)
         for grant in grants:
             feed = self.dispatcher.feed(grant.partition.queue.id, grant.group)
             if grant.lease_id is None:
@@ -311,7 +320,9 @@ class Popper:
                 "release_lease", [grant.partition.id], [feed.group_id], grant.lease_id
             )
             self._leases.close(grant.lease_id, grant.partition.id)
-            self.dispatcher.lease_ended(grant.partition, grant.group, grant.lease_id, grant.start)
+            self.dispatcher.lease_ended(
+                grant.partition, grant.group, grant.lease_id, grant.start, wait_ms
+            )
 
     # ---- the end ----
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from queen.service.catalog import Catalog, Partition, Queue
 from queen.service.dedup import Dedup
 from queen.service.lane import Lane
 from queen.service.maintenance import Maintenance
-from queen.service.push import MAX_ROUNDS, Outcome, outcomes
+from queen.service.push import BEHIND, MAX_ROUNDS, MISSING, STALE, Outcome, outcomes
 from queen.service.recent import keys_of
 from queen.service.sinks import Batch, check_epoch, parts_key
 from queen.service.vault import Vault
@@ -36,7 +37,6 @@ from queen.storage.database import Database, Record, Transaction
 _PAGE_MESSAGES = 500_000
 # Past this, the next append had better load what was written before it takes the lock.
 _MANY_MESSAGES = 10_000
-_MISSING = 2
 
 # What else is decided in the transaction that publishes; raises to undo all of it.
 Decision = Callable[[Transaction], Awaitable[None]]
@@ -63,6 +63,10 @@ class _Target(NamedTuple):
     def dedup(self) -> str:
         return self.partition.queue.options.dedup
 
+    @property
+    def compares_index(self) -> bool:
+        return self.dedup == "forever" and self.partition.queue.is_indexed
+
 
 class _Doubt(Exception):
     """Leaves the transaction, so that it is rolled back, with what the database said."""
@@ -86,6 +90,8 @@ class _Work:
         self.heads = [target.partition.head for target in targets]
         # Offset up to which ids have been compared, by partition.
         self.known: dict[int, int] = {}
+        # When the message before that was written.
+        self.known_at: dict[int, datetime | None] = {}
         # Staged segments with messages that are stored already, or twice in the batch.
         self.shorter: dict[tuple[int, int], Append] = {}
 
@@ -198,9 +204,9 @@ class Publisher:
     async def _screen(self, work: _Work) -> None:
         """Compare the ids that a producer has chosen."""
         compared = [one for one in work.targets if one.compared and one.dedup != "off"]
-        for page in _pages([one for one in compared if one.dedup == "window"]):
+        for page in _pages([one for one in compared if not one.compares_index]):
             await self._screen_recent(work, page)
-        for page in _pages([one for one in compared if one.dedup == "forever"]):
+        for page in _pages([one for one in compared if one.compares_index]):
             twice = await self._with_repeats(work, page, recent=False)
             for target in page:
                 work.known[target.partition.id] = 0
@@ -212,6 +218,7 @@ class Publisher:
         for target in page:
             # Taken before the comparison: what is compared is complete up to here.
             work.known[target.partition.id] = target.partition.known or 0
+            work.known_at[target.partition.id] = target.partition.known_at
         for target in await self._with_repeats(work, page, recent=True):
             await self._look_closely(work, target)
 
@@ -235,10 +242,13 @@ class Publisher:
         """Compare the ids themselves, for one partition."""
         lane, places = await self._lane(work, target.partition)
         await self._dedup.screen([lane])
+        _check(lane)
         if target.partition.id in work.doubted:
             await self._dedup.verify_indexed(lane)
+            _check(lane)
         if lane.known is not None:
             work.known[target.partition.id] = lane.known
+            work.known_at[target.partition.id] = lane.known_at
         self._note_repeats(work, lane, places)
 
     async def _lane(self, work: _Work, partition: Partition) -> tuple[Lane, list[tuple[int, int]]]:
@@ -267,13 +277,19 @@ class Publisher:
         """Find out what others wrote, for the next try."""
         for target, row in zip(work.targets, rows, strict=True):
             partition = target.partition
-            if row.outcome == _MISSING:
+            if row.outcome == MISSING:
                 self._catalog.forget_queue(partition.queue.name)
+            elif row.outcome == STALE:
+                await self._catalog.reload(partition.queue)
+            elif row.outcome == BEHIND:
+                partition.known = None
             elif not row.is_appended and row.created_at is not None:
-                if target.dedup == "forever":
+                if target.compares_index:
                     work.doubted.add(partition.id)
                 else:
-                    self._dedup.met_unseen(Lane(partition, []), row.head, row.unseen)
+                    self._dedup.met_unseen(
+                        Lane(partition, []), row.head, row.created_at, row.unseen
+                    )
 
     # ---- the commit ----
 
@@ -339,8 +355,11 @@ class Publisher:
                 sorted({partition.queue.id for partition in partitions}),
                 [partition.id for partition in partitions],
                 [work.known.get(partition.id) for partition in partitions],
-                [target.dedup == "forever" for target in targets],
+                [target.compares_index for target in targets],
                 [target.dedup == "off" for target in targets],
+                [partition.queue.revision for partition in partitions],
+                [target.dedup == "forever" for target in targets],
+                [work.known_at.get(partition.id) for partition in partitions],
             )
         )
         if not all(row.is_appended for row in rows):
@@ -364,6 +383,12 @@ class Publisher:
         if rows:
             self._activity.transacted(target.partition.queue for target in work.targets)
             self._committed([target.partition for target in work.targets])
+
+
+def _check(lane: Lane) -> None:
+    """Raise why nobody can tell whether a message is stored already."""
+    for error in lane.refused.values():
+        raise error
 
 
 def _standing(batch: Batch, row: Record) -> Published | None:

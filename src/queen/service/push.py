@@ -2,6 +2,10 @@
 
 All appends that are waiting when a flush starts go into one transaction. Appends to the
 same partition that are small are merged into one segment, in the order they arrived.
+
+A flush waits for nobody: a partition that is locked, or whose ids must be compared with
+stored ones, is set aside and stored alone, and what comes for it meanwhile waits behind it.
+What is wrong with one partition, or with one append, is told to that one.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from queen.errors import OutcomeUnknown, QueenError, Unavailable
+from queen.errors import Contended, OutcomeUnknown, Overloaded, QueenError, Unavailable
 from queen.service.activity import Activity
 from queen.service.admission import Admission
 from queen.service.append import OWN_SEGMENT_MESSAGES, Append, Request
+from queen.service.aside import Aside
 from queen.service.batcher import Batcher
 from queen.service.catalog import Catalog, Partition
 from queen.service.dedup import Dedup
@@ -28,7 +33,13 @@ from queen.storage.database import Database
 _log = logging.getLogger(__name__)
 
 _MAX_WAITING_BYTES = 128 * 1024 * 1024
-_APPENDED, _SUSPECT, _MISSING = 0, 1, 2
+_MAX_ASIDE_BYTES = 64 * 1024 * 1024
+_MAX_FLUSH_APPENDS = 1000
+_MAX_FLUSH_BYTES = 8 * 1024 * 1024
+APPENDED, SUSPECT, MISSING, STALE, BEHIND = range(5)
+# How long a flush waits for a lock before it goes on without the partition: longer than another
+# server holds one, shorter than anybody minds.
+_LOCK_WAIT_MS = 100
 # A partition that many servers write can raise suspicions again and again; each round makes
 # progress for somebody, so this is never reached by honest traffic.
 MAX_ROUNDS = 50
@@ -44,10 +55,10 @@ class Outcome(NamedTuple):
 
     @property
     def is_appended(self) -> bool:
-        return self.outcome == _APPENDED
+        return self.outcome == APPENDED
 
 
-def append_columns(lanes: list[Lane]) -> tuple[list[Any], ...]:
+def append_columns(lanes: list[Lane], wait_ms: int | None = None) -> tuple[Any, ...]:
     """Return the arguments of the append statement. Lanes must be in order of partition id."""
     queues = sorted({lane.partition.queue.id for lane in lanes})
     part, before, counts, codecs, hashes, bodies = [], [], [], [], [], []
@@ -66,13 +77,17 @@ def append_columns(lanes: list[Lane]) -> tuple[list[Any], ...]:
         [lane.partition.id for lane in lanes],
         [lane.total for lane in lanes],
         [lane.known for lane in lanes],
-        [lane.dedup == "forever" for lane in lanes],
+        [lane.compares_index for lane in lanes],
         part,
         before,
         counts,
         codecs,
         hashes,
         bodies,
+        [lane.partition.queue.revision for lane in lanes],
+        [lane.dedup == "forever" for lane in lanes],
+        [lane.known_at for lane in lanes],
+        wait_ms,
     )
 
 
@@ -107,12 +122,18 @@ class Pusher:
         self._batchers: list[Batcher[Append]] = [
             Batcher(
                 self._flush,
-                max_items=1000,
-                max_weight=8 * 1024 * 1024,
+                max_items=_MAX_FLUSH_APPENDS,
+                max_weight=_MAX_FLUSH_BYTES,
                 max_waiting_weight=_MAX_WAITING_BYTES // flushes,
             )
             for _ in range(flushes)
         ]
+        self._aside: Aside[Append] = Aside(
+            self._flush_alone,
+            self._fail,
+            max_items=_MAX_FLUSH_APPENDS,
+            max_weight=_MAX_FLUSH_BYTES,
+        )
 
     async def push(self, appends: list[Append]) -> None:
         """Store messages; returns after the commit. Raises when none of them were stored; where
@@ -123,6 +144,8 @@ class Pusher:
         batchers = [self._batcher_of(append) for append in appends]
         for append, batcher in zip(appends, batchers, strict=True):
             batcher.check_room(append.weight)
+        if self._aside.weight > _MAX_ASIDE_BYTES and any(map(self._is_held_up, appends)):
+            raise Overloaded
         request = Request(appends)
         for append, batcher in zip(appends, batchers, strict=True):
             self._prepare(append)
@@ -136,7 +159,7 @@ class Pusher:
     @property
     def waiting(self) -> int:
         """How many appends wait for a flush."""
-        return sum(batcher.waiting for batcher in self._batchers)
+        return sum(batcher.waiting for batcher in self._batchers) + len(self._aside)
 
     def _prepare(self, append: Append) -> None:
         """Do what needs no database while it is busy with the flush before this one."""
@@ -153,45 +176,115 @@ class Pusher:
     async def drained(self) -> None:
         for batcher in self._batchers:
             await batcher.drained()
+        await self._aside.drained()
+
+    # ---- one flush ----
 
     async def _flush(self, appends: list[Append]) -> None:
+        ready: list[Append] = []
+        for append in appends:
+            if self._is_held_up(append):
+                self._set_aside((append.queue, append.partition), [append])
+            else:
+                ready.append(append)
+        if ready:
+            await self._try(ready, alone=False)
+
+    def _is_held_up(self, append: Append) -> bool:
+        return self._aside.holds((append.queue, append.partition))
+
+    def _set_aside(self, key: tuple[str, str], appends: list[Append]) -> None:
+        for append in appends:
+            append.is_aside = True
+        self._aside.put(key, appends)
+
+    async def _flush_alone(self, appends: list[Append]) -> None:
+        """Store what was set aside of one partition."""
+        for append in appends:
+            append.is_aside = False
+        await self._try(appends, alone=True)
+
+    async def _try(self, appends: list[Append], *, alone: bool) -> None:
         try:
-            await self._store(appends)
+            await self._store(appends, alone=alone)
+        except Contended as error:
+            if alone:
+                raise
+            self._fail(appends, error)
         except QueenError as error:
             self._fail(appends, error)
         except Exception:
             _log.exception("a flush failed")
             self._fail(appends, QueenError())
 
-    def _fail(self, appends: list[Append], error: QueenError) -> None:
+    def _fail(self, appends: Iterable[Append], error: QueenError) -> None:
         for append in appends:
-            if append.request is not None:
+            if append.request is not None and not append.is_aside:
                 append.answer(error)
                 append.request = None
 
-    async def _store(self, appends: list[Append]) -> None:
-        lanes = await self._admitted(await self.plan(appends))
+    async def _store(self, appends: list[Append], *, alone: bool) -> None:
+        lanes = await self._ready(await self._lanes(appends), alone=alone)
         for _ in range(MAX_ROUNDS):
             lanes = self.build(lanes)
             if not lanes:
                 return
             started = time.perf_counter()
-            rows = await self._append(lanes)
+            try:
+                rows = await self._append(lanes)
+            except Contended:
+                if alone:
+                    raise
+                lanes = await self._free(lanes)
+                continue
+            except Unavailable:
+                raise
+            except QueenError:
+                # PostgreSQL refused all because of one of them: each finds out by itself.
+                if alone:
+                    raise
+                self._leave(lanes)
+                return
             self._activity.flushed(sum(lane.total for lane in lanes), time.perf_counter() - started)
             self.appended(lanes, rows)
-            lanes = await self.refused(lanes, rows)
+            lanes = await self._refused(lanes, rows, alone=alone)
         raise Unavailable("too many servers write the same transaction ids at once")
 
-    async def _admitted(self, lanes: list[Lane]) -> list[Lane]:
-        """Answer the appends that their queue refuses; return what is left."""
-        refused = await self._admission.refusals(lanes)
-        if not refused:
-            return lanes
-        for append, error in refused.items():
-            self._fail([append], error)
+    def _leave(self, lanes: Iterable[Lane]) -> None:
+        """Leave partitions to be stored alone."""
         for lane in lanes:
-            lane.appends = [append for append in lane.appends if append not in refused]
+            self._set_aside(lane.key, lane.appends)
+
+    async def _free(self, lanes: list[Lane]) -> list[Lane]:
+        """Set aside the partitions that somebody else has locked; return the others."""
+        rows = await self._database.fetch(
+            "free_partitions",
+            sorted({lane.partition.queue.id for lane in lanes}),
+            [lane.partition.id for lane in lanes],
+        )
+        free = {row["id"] for row in rows}
+        self._leave(lane for lane in lanes if lane.partition.id not in free)
+        return [lane for lane in lanes if lane.partition.id in free]
+
+    async def _ready(self, lanes: list[Lane], *, alone: bool) -> list[Lane]:
+        """Compare ids, and ask the queues; answer what is refused, set aside what takes long."""
+        slow = await self._dedup.screen(lanes, alone=alone)
+        self._leave(slow)
+        return await self._admitted([lane for lane in lanes if lane not in slow])
+
+    async def _admitted(self, lanes: list[Lane]) -> list[Lane]:
+        """Answer the appends that cannot be stored; return what is left."""
+        for lane in lanes:
+            self._answer_refused(lane)
+        refused = await self._admission.refusals([lane for lane in lanes if lane.appends])
+        for lane in lanes if refused else ():
+            lane.refused = {one: refused[one] for one in lane.appends if one in refused}
+            self._answer_refused(lane)
         return [lane for lane in lanes if lane.appends]
+
+    def _answer_refused(self, lane: Lane) -> None:
+        for append, error in lane.drop_refused().items():
+            self._fail([append], error)
 
     async def check_admission(self, lanes: list[Lane]) -> None:
         """Raise why a queue takes one of the appends not, if there is one."""
@@ -199,10 +292,19 @@ class Pusher:
             raise error
 
     async def plan(self, appends: list[Append]) -> list[Lane]:
-        """Group appends by partition and mark what is stored already."""
+        """Group appends by partition and mark what is stored already; all of them or none."""
         lanes = await self._lanes(appends)
-        await self._dedup.screen(lanes)
+        for append in appends:
+            if append.error is not None:
+                raise append.error
+        await self._screen_all(lanes)
         return lanes
+
+    async def _screen_all(self, lanes: list[Lane]) -> None:
+        await self._dedup.screen(lanes)
+        for lane in lanes:
+            for error in lane.refused.values():
+                raise error
 
     async def _lanes(self, appends: list[Append]) -> list[Lane]:
         unknown = [(one.queue, one.partition) for one in appends if one.lane is None]
@@ -212,9 +314,11 @@ class Pusher:
         for append in appends:
             if append.lane is None:
                 append.lane = self._catalog.known(append.queue, append.partition)
-                if append.lane is None:
-                    raise Unavailable("a queue was deleted while it was written")
-            grouped.setdefault(append.lane, []).append(append)
+            if append.lane is None:
+                append.error = Unavailable("a queue was deleted while it was written")
+                self._fail([append], append.error)
+            else:
+                grouped.setdefault(append.lane, []).append(append)
         return [Lane(partition, group) for partition, group in grouped.items()]
 
     def build(self, lanes: list[Lane]) -> list[Lane]:
@@ -230,7 +334,7 @@ class Pusher:
         return open_lanes
 
     async def _append(self, lanes: list[Lane]) -> list[Outcome]:
-        columns = append_columns(lanes)
+        columns = append_columns(lanes, _LOCK_WAIT_MS)
         try:
             rows = await self._database.fetch("append", *columns)
         except OutcomeUnknown:
@@ -259,14 +363,40 @@ class Pusher:
             for lane in written:
                 self._answer(lane)
 
-    async def refused(self, lanes: list[Lane], rows: list[Outcome]) -> list[Lane]:
-        """Find out why partitions were refused; return them ready to be tried again."""
-        again: list[Lane] = []
+    async def _refused(self, lanes: list[Lane], rows: list[Outcome], *, alone: bool) -> list[Lane]:
+        """Find out why partitions were refused; return those that are ready to be tried again."""
+        again, old = [], []
         for lane, row in zip(lanes, rows, strict=True):
-            if not row.is_appended:
-                await self._again(lane, row)
-                again.append(lane)
-        return again
+            if row.is_appended:
+                continue
+            if row.outcome in (STALE, MISSING):
+                old.append((lane, row))
+            elif not alone and row.created_at is not None:
+                # Stored ids have to be read, or much that others wrote.
+                self._leave([lane])
+            else:
+                again.append((lane, row))
+        for lane, row in [*old, *again]:
+            try:
+                await self._learn(lane, row)
+            except QueenError as error:
+                self._fail(lane.appends, error)
+                lane.appends = []
+        for lane, _ in again:
+            self._answer_refused(lane)
+        renewed = await self._ready([lane for lane, _ in old if lane.appends], alone=alone)
+        return renewed + [lane for lane, _ in again if lane.appends]
+
+    async def refused(self, lanes: list[Lane], rows: list[Outcome]) -> list[Lane]:
+        """Return the partitions that were refused, ready for another try: all of them or none."""
+        again = [(lane, row) for lane, row in zip(lanes, rows, strict=True) if not row.is_appended]
+        for lane, row in again:
+            await self._learn(lane, row)
+            if row.outcome in (STALE, MISSING):
+                await self._dedup.screen([lane])
+            for error in lane.refused.values():
+                raise error
+        return [lane for lane, _ in again]
 
     def _appended(self, lane: Lane, row: Outcome) -> None:
         self._activity.stored(lane)
@@ -281,27 +411,37 @@ class Pusher:
             self._cache.put(lane.partition.id, base, row.created_at, built.columns)
             base += built.size
         lane.partition.saw_head(base)
-        self._dedup.appended(lane, base, row.unseen)
+        self._dedup.appended(lane, base, row.created_at, row.unseen)
 
     def _answer(self, lane: Lane) -> None:
         for append in lane.appends:
             append.answer()
             append.request = None
 
-    async def _again(self, lane: Lane, row: Outcome) -> None:
+    async def _learn(self, lane: Lane, row: Outcome) -> None:
+        """Find out what others did to a partition that an append was refused for."""
         partition = lane.partition
-        if row.outcome == _MISSING:
-            self._catalog.forget_queue(partition.queue.name)
-            await self._catalog.resolve([(partition.queue.name, partition.name)])
-            found = self._catalog.known(partition.queue.name, partition.name)
-            if found is None:
-                raise Unavailable("a queue was deleted while it was written")
-            lane.partition = found
-            for append in lane.appends:
-                append.lane = found
-            await self._dedup.screen([lane])
-        elif lane.dedup == "forever":
+        if row.outcome == MISSING:
+            await self._find_again(lane)
+        elif row.outcome == STALE:
+            await self._catalog.reload(partition.queue)
+        elif lane.compares_index:
             await self._dedup.verify_indexed(lane)
         elif row.created_at is not None:
-            self._dedup.met_unseen(lane, row.head, row.unseen)
+            if row.outcome == BEHIND:
+                partition.known = None
+            else:
+                self._dedup.met_unseen(lane, row.head, row.created_at, row.unseen)
             await self._dedup.screen([lane])
+
+    async def _find_again(self, lane: Lane) -> None:
+        """A partition is gone: find, or make, the one that now has its name."""
+        queue, name = lane.key
+        self._catalog.forget_queue(queue)
+        await self._catalog.resolve([(queue, name)])
+        found = self._catalog.known(queue, name)
+        if found is None:
+            raise Unavailable("a queue was deleted while it was written")
+        lane.partition = found
+        for append in lane.appends:
+            append.lane = found

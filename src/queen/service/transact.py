@@ -128,6 +128,8 @@ class Transactor:
             return
         await self._acker.settle_in(transaction, settlements)
         for one in settlements:
+            if one.error is not None:
+                raise one.error
             for transaction_id, verdict in one.verdicts.items():
                 if verdict is Verdict.LOST:
                     raise LeaseLost(

@@ -1,15 +1,19 @@
 """What is stored, as columns: decompressed, and decrypted where the queue asks for it.
 
 Everybody who reads a segment from the database comes through here, so that nobody has to
-know whether its queue is encrypted.
+know whether its queue is encrypted. What cannot be read is told with partition and offset,
+whatever the reason: a key that is missing, a body that is damaged.
 """
 
 from __future__ import annotations
 
 from queen.core.cipher import KeyRing
-from queen.core.frame import CODEC_RAW, CODEC_SEALED, Segment, stored_segment
+from queen.core.frame import CODEC_RAW, CODEC_SEALED, Segment, raw_size, stored_segment
+from queen.core.ids import partition_uuid
+from queen.errors import QueenError, Unreadable
 from queen.storage.database import Record
 
+_NO_LIMIT = -1
 _SEGMENT = b"segment"
 _LETTER = b"dead letter"
 _STAGED = b"staged"
@@ -31,8 +35,23 @@ class Vault:
         return codec, body
 
     def segment(self, row: Record) -> Segment:
-        """Return the columns of a row that holds a segment."""
-        return stored_segment(*self.plain(row["partition_id"], row["codec"], row["body"]))
+        """Return the columns of a row that holds a segment; raises `Unreadable`."""
+        segment = self.segment_within(row, _NO_LIMIT)
+        assert segment is not None
+        return segment
+
+    def segment_within(self, row: Record, max_bytes: int) -> Segment | None:
+        """The same, but None, and nothing inflated, when it would be larger than so much."""
+        partition_id = row["partition_id"]
+        try:
+            codec, body = self.plain(partition_id, row["codec"], row["body"])
+            fits = max_bytes == _NO_LIMIT or raw_size(codec, body) <= max_bytes
+            return stored_segment(codec, body) if fits else None
+        except Exception as error:
+            # Of zstd, struct, array, the cipher: none of them says which segment it was.
+            reason = error.message if isinstance(error, QueenError) else "its body is damaged"
+            where = partition_uuid(partition_id), row.get("base_offset", 0)
+            raise Unreadable(*where, reason) from error
 
     def close_letter(self, partition_id: int, payload: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of a dead letter of an encrypted queue."""

@@ -17,11 +17,13 @@ import asyncpg
 from asyncpg import Record
 from asyncpg.pool import PoolConnectionProxy
 
-from queen.errors import OutcomeUnknown, QueenError, Unavailable, WeakDurability
+from queen.errors import Contended, OutcomeUnknown, QueenError, Unavailable, WeakDurability
 from queen.storage.statements import statements
 
-# Deadlock, serialization failure, lock not available: nothing happened, try again.
-_TRANSIENT = {"40P01", "40001", "55P03"}
+# Deadlock, serialization failure: nothing happened, try again.
+_TRANSIENT = {"40P01", "40001"}
+# Somebody else held a lock for longer than the statement was to wait.
+_LOCK_NOT_AVAILABLE = "55P03"
 # Connection, resources, operator intervention, system errors: the database is not itself.
 _OUTAGE_CLASSES = {"08", "53", "57", "58", "XX"}
 _READ_ONLY = "25006"
@@ -263,6 +265,8 @@ def translated(error: asyncpg.PostgresError) -> QueenError:
         return OutcomeUnknown()
     if state == _FOREIGN_KEY:
         return Unavailable("a queue was deleted at the same moment")
+    if state == _LOCK_NOT_AVAILABLE:
+        return Contended()
     if state in _TRANSIENT or state == _READ_ONLY or state[:2] in _OUTAGE_CLASSES:
         return Unavailable(f"PostgreSQL cannot serve now (SQLSTATE {state})")
     return QueenError(f"PostgreSQL refused the statement (SQLSTATE {state})")

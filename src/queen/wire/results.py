@@ -266,6 +266,13 @@ class ConfigureAnswer(Struct):
     options: Annotated[QueueOptions, Meta(description="All of them, as they now are.")]
     queueId: int
     partitionId: Annotated[PartitionId, Meta(description="The partition `Default`.")]
+    dedupReady: Annotated[
+        bool,
+        Meta(
+            description="False while the index of a queue that has turned to `forever` is built; "
+            "until then ids are compared with the window."
+        ),
+    ]
 
 
 class DeleteQueueAnswer(Struct):

@@ -93,10 +93,11 @@ class Prepared:
     def verdict(self, index: int, transaction_id: str) -> Verdict | QueenError:
         if self.places is None:
             (settlement,) = self.settlements.values()
-            return settlement.verdicts.get(transaction_id, Verdict.LOST)
-        if index in self.refused:
+        elif index in self.refused:
             return self.refused[index]
-        return self.places[index].verdicts.get(transaction_id, Verdict.LOST)
+        else:
+            settlement = self.places[index]
+        return settlement.error or settlement.verdicts.get(transaction_id, Verdict.LOST)
 
     def all_done(self) -> bool:
         """Whether every item was acknowledged as completed, and now is."""

@@ -186,7 +186,12 @@ class PopRoutes:
             # The client hung up in the same moment: nobody would read the answer.
             self._broker.popper.unwanted(grants)
             return EMPTY
-        return Response(200, pop_body(grants, pop.group)) if grants else EMPTY
+        if not grants:
+            return EMPTY
+        try:
+            return Response(200, pop_body(grants, pop.group))
+        finally:
+            self._broker.popper.sent(grants)
 
 
 def _in_order_of_priority(queues: list[Queue]) -> list[Queue]:

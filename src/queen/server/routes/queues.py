@@ -32,6 +32,8 @@ _CONFIGURE = Doc(
         "options": {"leaseTime": 60, "retryLimit": 5},
     },
 )
+# How long a configuration waits for the index of `dedup: forever`; the rest is built without it.
+_INDEX_WAIT_S = 20.0
 _DELETE = Doc(
     "queues",
     "Delete a queue with everything in it",
@@ -64,6 +66,9 @@ class QueueRoutes:
         namespace = await self._namespace_for(request.caller, wanted)
         task = wanted.task or ""
         queue_id, partition = await self._broker.configure(wanted.queue, namespace, task, options)
+        ready = options.dedup != "forever" or await self._broker.indexer.complete(
+            queue_id, _INDEX_WAIT_S
+        )
         await audit(self._broker, request, "queue.configure", wanted.queue, namespace=namespace)
         answer = ConfigureAnswer(
             configured=True,
@@ -73,6 +78,7 @@ class QueueRoutes:
             options=options,
             queueId=queue_id,
             partitionId=partition.uuid,
+            dedupReady=ready,
         )
         return Response(201, msgspec.json.encode(answer))
 

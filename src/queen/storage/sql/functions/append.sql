@@ -5,14 +5,22 @@
 -- p_totals     how many messages each of them gets
 -- p_known      offset up to which the caller has compared transaction ids; null: no dedup
 -- p_forever    whether the whole index of the partition must be compared
--- the rest     one entry per segment; p_part points into p_ids, p_before counts the messages
+-- p_part …     one entry per segment; p_part points into p_ids, p_before counts the messages
 --              that this call puts in front of it in the same partition
+-- p_revision   which configuration of its queue each partition was prepared for; null: any
+-- p_indexed    whether the messages of the partition go into the index; null: as p_forever
+-- p_known_at   when the segment was written that ends at p_known; null: it is not compared
+-- p_wait_ms    how long to wait for a lock before it all fails; null: as the session says
 --
 -- One row per partition, in the order of p_ids. Outcomes:
 --   0 appended   `head` is the offset its first message got
 --   1 suspect    somebody wrote an equal hash since p_known; nothing was appended there
 --   2 missing    no such partition; then nothing was appended anywhere
--- `unseen` holds the hashes others wrote between p_known and `head`.
+--   3 stale      the queue has another configuration by now; nothing was appended there
+--   4 behind     what the caller knows is no longer true, or others wrote more since than is
+--                compared under a lock; nothing was appended there
+-- `created_at` is when the messages were written; where nothing was appended, when the last one
+-- was. `unseen` holds the hashes others wrote between p_known and `head`.
 create or replace function queen.append(
     p_queues integer[],
     p_ids bigint[],
@@ -24,32 +32,41 @@ create or replace function queen.append(
     p_count integer[],
     p_codec smallint[],
     p_hashes bytea[],
-    p_body bytea[]
+    p_body bytea[],
+    p_revision integer[] default null,
+    p_indexed boolean[] default null,
+    p_known_at timestamptz[] default null,
+    p_wait_ms integer default null
 ) returns table (outcome smallint, head bigint, created_at timestamptz, unseen bytea)
 language plpgsql
 set search_path = queen, pg_temp
 as $$
 declare
     v_queue integer[];
+    v_revision integer[];
     v_head bigint[];
+    v_head_at timestamptz[];
     v_at timestamptz[];
     v_now timestamptz;
     v_outcome smallint[] := array_fill(0::smallint, array[cardinality(p_ids)]);
     v_unseen bytea[] := array_fill(null::bytea, array[cardinality(p_ids)]);
     v_new bytea;
     v_others bytea;
-    v_suspect boolean;
-    v_suspects boolean := false;
+    v_refused boolean := false;
     i integer;
 begin
-    -- A seal is taken in a statement of its own: the next one then sees `sealed_until` as the
-    -- sealer left it.
+    if p_wait_ms is not null then
+        perform set_config('lock_timeout', p_wait_ms::text, true);
+    end if;
+    -- A seal is taken in a statement of its own: the next one then sees `sealed_until` and
+    -- `revision` as whoever held it left them.
     perform pg_advisory_xact_lock_shared(7001, q) from unnest(p_queues) q;
 
-    select array_agg(l.queue_id), array_agg(l.head), array_agg(l.floor)
-      into v_queue, v_head, v_at
+    select array_agg(l.queue_id), array_agg(l.revision), array_agg(l.head), array_agg(l.head_at),
+           array_agg(l.floor)
+      into v_queue, v_revision, v_head, v_head_at, v_at
       from (
-        select p.queue_id, p.head, greatest(p.head_at, q.sealed_until) as floor
+        select p.queue_id, q.revision, p.head, p.head_at, greatest(p.head_at, q.sealed_until) as floor
           from partitions p join queues q on q.id = p.queue_id
          where p.id = any (p_ids)
          order by p.id
@@ -64,29 +81,40 @@ begin
         return;
     end if;
 
+    if v_revision <> p_revision then
+        for i in 1 .. cardinality(p_ids) loop
+            if v_revision[i] <> p_revision[i] then
+                v_outcome[i] := 3;
+                v_refused := true;
+            end if;
+        end loop;
+    end if;
+
     for i in select s.i from generate_subscripts(p_ids, 1) s (i)
-              where v_head[s.i] > p_known[s.i] or p_forever[s.i]
+              where v_outcome[s.i] = 0
+                and (v_head[s.i] <> p_known[s.i] or v_head_at[s.i] <> p_known_at[s.i]
+                     or p_forever[s.i])
     loop
         select string_agg(w.hashes, '') into v_new
           from unnest(p_part, p_hashes) w (part, hashes) where w.part = i;
         if p_forever[i] then
-            v_suspect := queen.is_indexed(p_ids[i], v_new, p_known[i]);
+            v_outcome[i] := queen.is_indexed(p_ids[i], v_new, p_known[i])::integer;
+        elsif v_head[i] - p_known[i] > 100000 or not queen.is_still_true(
+                p_ids[i], p_known[i], p_known_at[i], v_head[i], v_head_at[i]) then
+            v_outcome[i] := 4;
         else
             select string_agg(s.hashes, '' order by s.base_offset) into v_others
               from segments s
              where s.partition_id = p_ids[i] and s.base_offset >= p_known[i];
             v_unseen[i] := v_others;
-            v_suspect := queen.share_a_hash(v_others, v_new);
+            v_outcome[i] := coalesce(queen.share_a_hash(v_others, v_new), false)::integer;
         end if;
-        if v_suspect then
-            v_outcome[i] := 1;
-            v_suspects := true;
-        end if;
+        v_refused := v_refused or v_outcome[i] <> 0;
     end loop;
 
     v_now := clock_timestamp();
     for i in 1 .. cardinality(p_ids) loop
-        v_at[i] := greatest(v_at[i], v_now);
+        v_at[i] := case v_outcome[i] when 0 then greatest(v_at[i], v_now) else v_head_at[i] end;
     end loop;
 
     insert into segments
@@ -95,20 +123,21 @@ begin
            v_at[s.part], v_queue[s.part], s.codec, s.hashes, s.body
       from unnest(p_part, p_before, p_count, p_codec, p_hashes, p_body)
            as s (part, before, n, codec, hashes, body)
-     where not v_suspects or v_outcome[s.part] = 0;
+     where not v_refused or v_outcome[s.part] = 0;
 
     update partitions p
        set head = w.head + w.n, head_at = w.at
       from unnest(p_ids, v_head, p_totals, v_at, v_outcome) as w (id, head, n, at, outcome)
      where p.id = w.id and w.outcome = 0;
 
-    if true = any (p_forever) then
+    p_indexed := coalesce(p_indexed, p_forever);
+    if true = any (p_indexed) then
         insert into dedup_index (partition_id, hash, message_offset)
         select p_ids[s.part], substring(s.hashes from g * 8 + 1 for 8),
                v_head[s.part] + s.before + g
           from unnest(p_part, p_before, p_hashes) s (part, before, hashes)
          cross join lateral generate_series(0, length(s.hashes) / 8 - 1) g
-         where p_forever[s.part] and v_outcome[s.part] = 0;
+         where p_indexed[s.part] and v_outcome[s.part] = 0;
     end if;
 
     return query select * from unnest(v_outcome, v_head, v_at, v_unseen);

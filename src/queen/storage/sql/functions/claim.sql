@@ -2,12 +2,14 @@
 -- (partition, group), many pops in one transaction.
 --
 -- p_request     the pop a candidate belongs to; the arrays behind it have one entry per pop
--- p_auto        committed at once instead of leased
+-- p_auto        acked by the caller as soon as it has read them; such a message is never given up
 -- p_budget      the messages the pop may still get
 -- p_retry_limit failures a message may have before it is dead; null: no limit
 -- p_delay_ms    messages younger than this are not due yet
 -- p_window_ms   nothing is due while the youngest message of the partition is younger than this
 -- p_expiry_ms   messages older than this are passed over; 0 means never
+-- p_wait_ms     how long to wait for a cursor before it all fails; 0 reports it as held instead;
+--               null: as the session says
 --
 -- One row per candidate, in order. Outcomes:
 --   0 granted    [committed, batch_end) is the caller's; `wait_ms` is the length of the lease,
@@ -19,6 +21,7 @@
 --   5 exhausted  the message at `committed` was delivered `attempt` times, alone, and never
 --                came back: whoever sets it aside may claim again
 --   6 paused     the group is given nothing
+--   7 busy       somebody is at work on the cursor; `wait_ms` until it is worth another look
 create or replace function queen.claim(
     p_partition bigint[],
     p_group integer[],
@@ -30,7 +33,8 @@ create or replace function queen.claim(
     p_retry_limit integer[],
     p_delay_ms bigint[],
     p_window_ms bigint[],
-    p_expiry_ms bigint[]
+    p_expiry_ms bigint[],
+    p_wait_ms integer default null
 ) returns table (
     outcome smallint, committed bigint, batch_end bigint, head bigint, erasures integer,
     epoch bigint, attempt integer, seen bigint, acked bytea, failures bytea, wait_ms bigint
@@ -50,10 +54,19 @@ declare
     v_due bigint;
     v_due_at timestamptz;
     v_careful bigint;
+    v_generation bigint := nullif(current_setting('queen.generation', true), '')::bigint;
 begin
+    if p_wait_ms > 0 then
+        perform set_config('lock_timeout', p_wait_ms::text, true);
+    end if;
     -- A lost grant is a redelivery and its holder is refused, so a lease need not reach the
-    -- disk before the answer. What is committed at once must.
-    if not true = any (p_auto) then
+    -- disk before the answer. But its epoch must not come again, and a crash that loses a grant
+    -- ends all connections: so each connection has a generation, higher than all before it, in
+    -- the upper half of the epochs it gives. Drawing one does reach the disk.
+    if v_generation is null then
+        update generations set last = last + 1 returning last into v_generation;
+        perform set_config('queen.generation', v_generation::text, false);
+    else
         perform set_config('synchronous_commit', 'off', true);
     end if;
     select array_agg(g.id) into v_paused from groups g
@@ -73,10 +86,24 @@ begin
             continue;
         end if;
 
-        select * into c from cursors k
-         where k.partition_id = p_partition[i] and k.group_id = p_group[i]
-           for no key update;
-        if not found then
+        if p_wait_ms = 0 then
+            select * into c from cursors k
+             where k.partition_id = p_partition[i] and k.group_id = p_group[i]
+               for no key update skip locked;
+            if not found and exists (
+                select 1 from cursors k
+                 where k.partition_id = p_partition[i] and k.group_id = p_group[i])
+            then
+                outcome := 7; wait_ms := 100;
+                return next;
+                continue;
+            end if;
+        else
+            select * into c from cursors k
+             where k.partition_id = p_partition[i] and k.group_id = p_group[i]
+               for no key update;
+        end if;
+        if c.partition_id is null then
             c := queen.open_cursor(p_partition[i], p_group[i]);
         end if;
         select a.head, a.tail, a.head_at, a.erasures into p
@@ -168,31 +195,21 @@ begin
         outcome := 0;
         batch_end := least(v_due, c.committed
                            + case when c.committed < v_careful then 1 else v_left[r] end);
-        epoch := c.epoch + 1;
+        epoch := greatest(c.epoch + 1, v_generation << 32);
         attempt := c.attempts + 1;
         seen := coalesce(c.batch_end, 0);
         acked := c.acked;
         failures := c.failures;
         wait_ms := p_lease_ms[r];
         v_left[r] := v_left[r] - (batch_end - c.committed);
-        if p_auto[r] then
-            c := queen.advance(c, batch_end);
-            update cursors k
-               set committed = c.committed, epoch = claim.epoch, attempts = 0,
-                   lease_id = null, lease_until = null, batch_start = null,
-                   batch_end = null, acked = c.acked, failed = null, failures = null,
-                   retry_at = null, careful_until = null
-             where k.partition_id = p_partition[i] and k.group_id = p_group[i];
-        else
-            update cursors k
-               set committed = c.committed, acked = c.acked,
-                   epoch = claim.epoch, attempts = claim.attempt,
-                   batch_start = c.committed, batch_end = claim.batch_end,
-                   lease_id = p_lease[r], failed = null, retry_at = null,
-                   careful_until = case when v_careful > c.committed then v_careful end,
-                   lease_until = v_now + p_lease_ms[r] * interval '1 millisecond'
-             where k.partition_id = p_partition[i] and k.group_id = p_group[i];
-        end if;
+        update cursors k
+           set committed = c.committed, acked = c.acked,
+               epoch = claim.epoch, attempts = claim.attempt,
+               batch_start = c.committed, batch_end = claim.batch_end,
+               lease_id = p_lease[r], failed = null, retry_at = null,
+               careful_until = case when v_careful > c.committed then v_careful end,
+               lease_until = v_now + p_lease_ms[r] * interval '1 millisecond'
+         where k.partition_id = p_partition[i] and k.group_id = p_group[i];
         return next;
     end loop;
 end

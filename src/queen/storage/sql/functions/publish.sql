@@ -6,6 +6,9 @@
 -- p_known    offset up to which transaction ids have been compared; null: they need not be
 -- p_forever  whether the whole index of the partition must be compared
 -- p_off      whether the queue keeps no hashes
+-- p_revision which configuration of its queue each partition was prepared for; null: any
+-- p_known_at when the segment was written that ends at p_known; null: it is not compared
+-- p_indexed  whether the messages of the partition go into the index; null: as p_forever
 --
 -- Answers as `queen.append` does, one row per partition in the order of p_ids. Unless all
 -- outcomes are 0, nothing was done.
@@ -15,7 +18,10 @@ create or replace function queen.publish(
     p_ids bigint[],
     p_known bigint[],
     p_forever boolean[],
-    p_off boolean[]
+    p_off boolean[],
+    p_revision integer[] default null,
+    p_indexed boolean[] default null,
+    p_known_at timestamptz[] default null
 ) returns table (outcome smallint, head bigint, created_at timestamptz, unseen bytea)
 language plpgsql
 set search_path = queen, pg_temp
@@ -33,7 +39,9 @@ declare
     v_before bigint[];
     v_totals bigint[];
     v_queue integer[];
+    v_revision integer[];
     v_head bigint[];
+    v_head_at timestamptz[];
     v_at timestamptz[];
     v_now timestamptz;
     v_outcome smallint[] := array_fill(0::smallint, array[cardinality(p_ids)]);
@@ -69,10 +77,11 @@ begin
     -- In a statement of its own; see `queen.append`.
     perform pg_advisory_xact_lock_shared(7001, q) from unnest(p_queues) q;
 
-    select array_agg(l.queue_id), array_agg(l.head), array_agg(l.floor)
-      into v_queue, v_head, v_at
+    select array_agg(l.queue_id), array_agg(l.revision), array_agg(l.head), array_agg(l.head_at),
+           array_agg(l.floor)
+      into v_queue, v_revision, v_head, v_head_at, v_at
       from (
-        select p.queue_id, p.head, greatest(p.head_at, q.sealed_until) as floor
+        select p.queue_id, q.revision, p.head, p.head_at, greatest(p.head_at, q.sealed_until) as floor
           from partitions p join queues q on q.id = p.queue_id
          where p.id = any (p_ids)
          order by p.id
@@ -87,9 +96,26 @@ begin
         return;
     end if;
 
+    if v_revision <> p_revision then
+        for i in 1 .. cardinality(p_ids) loop
+            if v_revision[i] <> p_revision[i] then
+                v_outcome[i] := 3;
+                v_suspects := true;
+            end if;
+        end loop;
+    end if;
+
     for i in select s.i from generate_subscripts(p_ids, 1) s (i)
-              where p_known[s.i] is not null and (v_head[s.i] > p_known[s.i] or p_forever[s.i])
+              where v_outcome[s.i] = 0 and p_known[s.i] is not null
+                and (v_head[s.i] <> p_known[s.i] or v_head_at[s.i] <> p_known_at[s.i]
+                     or p_forever[s.i])
     loop
+        if not p_forever[i] and (v_head[i] - p_known[i] > 100000 or not queen.is_still_true(
+                p_ids[i], p_known[i], p_known_at[i], v_head[i], v_head_at[i])) then
+            v_outcome[i] := 4;
+            v_suspects := true;
+            continue;
+        end if;
         select string_agg(s.hashes, '') into v_new
           from sink_pieces c
           join segments s on s.partition_id = -c.part_id and s.base_offset = c.position
@@ -109,7 +135,7 @@ begin
         end if;
     end loop;
     if v_suspects then
-        return query select * from unnest(v_outcome, v_head, v_at, v_unseen);
+        return query select * from unnest(v_outcome, v_head, v_head_at, v_unseen);
         return;
     end if;
 
@@ -131,10 +157,11 @@ begin
       from unnest(p_ids, v_head, v_totals, v_at) w (id, head, n, at)
      where p.id = w.id and w.n > 0;
 
-    if true = any (p_forever) then
+    p_indexed := coalesce(p_indexed, p_forever);
+    if true = any (p_indexed) then
         insert into dedup_index (partition_id, hash, message_offset)
         select s.partition_id, substring(s.hashes from g * 8 + 1 for 8), s.base_offset + g
-          from unnest(p_ids, v_head, p_forever) l (id, head, forever)
+          from unnest(p_ids, v_head, p_indexed) l (id, head, forever)
           join segments s on s.partition_id = l.id and s.base_offset >= l.head
          cross join lateral generate_series(0, length(s.hashes) / 8 - 1) g
          where l.forever and s.hashes is not null;

@@ -1,10 +1,14 @@
 -- name: claim :many
 -- Lease spans to many pops at once.
-select * from queen.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+select * from queen.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
 -- name: ack_spans :many
 -- Commit whole leased spans.
-select * from queen.ack_spans($1, $2, $3, $4)
+select * from queen.ack_spans($1, $2, $3, $4, $5, $6)
+
+-- name: limit_lock_wait :exec
+-- Wait for locks no longer than so many milliseconds, to the end of the transaction.
+select set_config('lock_timeout', $1, true)
 
 -- name: lock_cursors :many
 -- The cursors that an ack is about, locked in order.

@@ -9,11 +9,12 @@ select * from unnest($1::text[], $2::text[], $3::text[])
 on conflict (name) do nothing
 
 -- name: queues_by_name :many
-select id, name, namespace, task, options from queen.queues where name = any ($1::text[])
+select id, name, namespace, task, options, revision, is_indexed
+from queen.queues where name = any ($1::text[])
 
 -- name: queues_by_label :many
 -- Queues that a pop by namespace and task may read; an empty filter matches all.
-select id, name, namespace, task, options from queen.queues
+select id, name, namespace, task, options, revision, is_indexed from queen.queues
 where ($1 = '' or namespace = $1) and ($2 = '' or task = $2)
 order by id
 
@@ -50,6 +51,19 @@ returning id, reads_by_time
 
 -- name: find_group :one
 select id from queen.groups where queue_id = $1 and name = $2
+
+-- name: unindexed_queues :many
+-- Queues that have turned to `forever` and whose index is not complete yet.
+select id, revision from queen.queues
+where options ->> 'dedup' = 'forever' and not is_indexed
+order by id
+
+-- name: index_some :many
+-- Add the next segments of a queue to its index; nothing comes back at the end.
+select * from queen.index_some($1, $2, $3, $4, $5)
+
+-- name: finish_index :one
+select queen.finish_index($1, $2)
 
 -- name: delete_queue :one
 select queen.delete_queue($1)

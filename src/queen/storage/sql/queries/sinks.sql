@@ -77,7 +77,7 @@ where partition_id = -$1::bigint and base_offset = $2
 
 -- name: publish :many
 -- Put staged parts into the log; one row per partition.
-select * from queen.publish($1, $2, $3, $4, $5, $6)
+select * from queen.publish($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: record_batch :exec
 update queen.sinks set last_batch = $2, last_messages = $3, used_at = clock_timestamp()
