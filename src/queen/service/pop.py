@@ -323,6 +323,9 @@ class Popper:
             self.dispatcher.lease_ended(
                 grant.partition, grant.group, grant.lease_id, grant.start, wait_ms
             )
+            if wait_ms:
+                # Who does not wait is told each time.
+                feed.held[grant.partition.id] = grant.partition
 
     # ---- the end ----
 
