@@ -7,8 +7,9 @@ any time, and what it had accepted is in the log.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import uuid
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import asyncpg
@@ -56,12 +57,16 @@ from queen.service.streams.definitions import Definitions
 from queen.service.streams.overview import Overview
 from queen.service.streams.planner import FORGET_INTERVAL_S, Planner, forget_windows
 from queen.service.streams.work import Work
+from queen.service.supervisor import Supervisor
 from queen.service.tokens import Tokens
 from queen.service.traces import DEFAULT_DAYS, JOB, JOB_INTERVAL_S, Traces
 from queen.service.transact import Transactor
 from queen.service.vault import Vault
 from queen.service.vitals import Vitals
+from queen.service.watchdog import Watchdog
 from queen.storage.database import Database, Transaction, session_settings
+
+_log = logging.getLogger(__name__)
 
 _FORGET_ROWS = 10_000
 _DELETE_TRIES = 6
@@ -106,7 +111,8 @@ class Broker:
         self._administrate()
         self._clean_up()
         self._observe()
-        self._tasks: list[asyncio.Task[None]] = []
+        self.supervisor = Supervisor()
+        self.watchdog = Watchdog()
 
     def _remember(self) -> None:
         """What is kept in memory of what the database knows."""
@@ -249,35 +255,42 @@ class Broker:
         limits = limits or Limits()
         database = await Database.connect(dsn, size=limits.connections)
         broker = cls(dsn, database, limits, keys or KeyRing(), name or ServerName())
-        broker._tasks = [
-            asyncio.create_task(broker.popper.lookout.run_timers()),
-            asyncio.create_task(broker.popper.lookout.run_net()),
-            asyncio.create_task(broker.popper.run_labels()),
-            asyncio.create_task(broker.jobs.run()),
-            asyncio.create_task(broker.maintenance.run()),
-            asyncio.create_task(broker.activity.run()),
-            asyncio.create_task(broker.vitals.run()),
-            asyncio.create_task(broker.relay.run()),
-            asyncio.create_task(broker.planner.run()),
-            asyncio.create_task(broker.signals.run_sender()),
-            asyncio.create_task(broker.signals.run_listener(broker._listener)),
-        ]
+        for loop_name, loop in broker._loops().items():
+            broker.supervisor.start(loop_name, loop)
+        broker.watchdog.start()
         return broker
 
+    def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What runs beside the requests, for as long as the server does."""
+        return {
+            "timers": self.popper.lookout.run_timers,
+            "lookout": self.popper.lookout.run_net,
+            "labels": self.popper.run_labels,
+            "jobs": self.jobs.run,
+            "maintenance": self.maintenance.run,
+            "activity": self.activity.run,
+            "vitals": self.vitals.run,
+            "relay": self.relay.run,
+            "planner": self.planner.run,
+            "sender": self.signals.run_sender,
+            "listener": lambda: self.signals.run_listener(self._listener),
+        }
+
     async def stop(self) -> None:
-        """Finish what is under way, answer who waits, close."""
-        self.work.close()
-        await self.popper.close()
-        await self.pusher.drained()
-        await self.acker.drained()
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        with contextlib.suppress(QueenError):
-            await self.activity.flush()
-        await self.database.close()
+        """Finish what is under way, answer who waits, close.
+
+        What cannot be finished is logged and holds up nothing that comes after it.
+        """
+        try:
+            self.work.close()
+            await _tried("answering pops", self.popper.close)
+            await _tried("finishing pushes", self.pusher.drained)
+            await _tried("finishing acknowledgments", self.acker.drained)
+            await _tried("ending loops", self.supervisor.stop)
+            await _tried("writing activity", self.activity.flush)
+        finally:
+            self.watchdog.stop()
+            await self.database.close()
 
     async def _forget_activity(self, transaction: Transaction) -> bool:
         """Remove numbers about the past that are older than they are kept."""
@@ -369,3 +382,13 @@ class Broker:
                     raise
                 await asyncio.sleep(0.01 * 2**attempt)
         raise AssertionError("unreachable")
+
+
+async def _tried(what: str, step: Callable[[], Awaitable[None]]) -> None:
+    """Take one step of the end; the steps after it are taken whatever becomes of it."""
+    try:
+        await step()
+    except QueenError as error:
+        _log.warning("%s: %s", what, error)
+    except Exception:
+        _log.exception("%s failed", what)
