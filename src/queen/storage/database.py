@@ -26,6 +26,9 @@ _TRANSIENT = {"40P01", "40001", "55P03"}
 _OUTAGE_CLASSES = {"08", "53", "57", "58", "XX"}
 _READ_ONLY = "25006"
 _FOREIGN_KEY = "23503"
+# A function, column or table is not there, or not there once: another version of Queen has
+# changed the schema. The servers of that version can serve.
+_OTHER_SCHEMA = {"42883", "42703", "42P01", "42725"}
 # Statements that must not be repeated by somebody who does not know what they did.
 _ONLY_ONCE = {
     "append",
@@ -41,7 +44,15 @@ _TRIES = 3
 _COMMAND_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 5
 
-__all__ = ["Abandoned", "Database", "Record", "Transaction", "session_settings", "translated"]
+__all__ = [
+    "Abandoned",
+    "Database",
+    "Record",
+    "Transaction",
+    "is_passing",
+    "session_settings",
+    "translated",
+]
 
 _Pooled: TypeAlias = "PoolConnectionProxy[Record]"
 # Under `repeatable_read` all statements of a transaction see the same instant.
@@ -255,6 +266,12 @@ class Transaction:
         await self._connection.execute(self._sql[name], *args)
 
 
+def is_passing(error: asyncpg.PostgresError) -> bool:
+    """Return whether the same statement may succeed later, with nothing changed by us."""
+    state = error.sqlstate or ""
+    return state in _TRANSIENT or state == _READ_ONLY or state[:2] in _OUTAGE_CLASSES
+
+
 def translated(error: asyncpg.PostgresError) -> QueenError:
     """Return what an error of PostgreSQL means to a user of Queen, without SQL or data in it."""
     state = error.sqlstate or ""
@@ -263,6 +280,8 @@ def translated(error: asyncpg.PostgresError) -> QueenError:
         return OutcomeUnknown()
     if state == _FOREIGN_KEY:
         return Unavailable("a queue was deleted at the same moment")
-    if state in _TRANSIENT or state == _READ_ONLY or state[:2] in _OUTAGE_CLASSES:
+    if state in _OTHER_SCHEMA or isinstance(error, asyncpg.InvalidCachedStatementError):
+        return Unavailable(f"another version of Queen changes the schema (SQLSTATE {state})")
+    if is_passing(error):
         return Unavailable(f"PostgreSQL cannot serve now (SQLSTATE {state})")
     return QueenError(f"PostgreSQL refused the statement (SQLSTATE {state})")

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 _NAME = re.compile(r"^-- name: (\w+) :(many|one|exec)$", re.MULTILINE)
 
@@ -25,10 +26,11 @@ class Statement:
     sql: str
 
 
-def sql_files(folder: str) -> list[tuple[str, str]]:
-    """Return name and text of every file of a folder under `sql/`, in order of name."""
-    root = files("queen.storage") / "sql" / folder
-    found = [(file.name, file.read_text()) for file in root.iterdir() if file.name.endswith(".sql")]
+def sql_files(folder: Traversable) -> list[tuple[str, str]]:
+    """Return name and text of every SQL file of a folder, in order of name."""
+    found = [
+        (file.name, file.read_text()) for file in folder.iterdir() if file.name.endswith(".sql")
+    ]
     return sorted(found)
 
 
@@ -44,7 +46,7 @@ def parse_statements(text: str) -> list[Statement]:
 def statements() -> dict[str, Statement]:
     """Return all named statements; a name used twice is an error."""
     found: dict[str, Statement] = {}
-    for file, text in sql_files("queries"):
+    for file, text in sql_files(files("queen.storage") / "sql" / "queries"):
         for statement in parse_statements(text):
             if statement.name in found:
                 raise ValueError(f"{file}: the name {statement.name} is taken")
