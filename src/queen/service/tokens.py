@@ -71,6 +71,8 @@ class Tokens:
         self._known: dict[str, Known] = {}
         self._newest = _BEGINNING
         self._asked_at = float("-inf")
+        # Before that nothing can be said of a token, good or bad.
+        self._is_loaded = False
         self._asking = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
         self._used: set[str] = set()
@@ -122,6 +124,8 @@ class Tokens:
         if match is None:
             return None
         token_id, secret = match.groups()
+        if not self._is_loaded:
+            await self.refresh()
         known = self._known.get(token_id)
         if known is None:
             await self._ask_again()
@@ -132,6 +136,10 @@ class Tokens:
         self._used.add(token_id)
         return known
 
+    async def start(self) -> None:
+        """Learn all there are; without a database, when somebody first shows one."""
+        await self._refresh_calmly()
+
     async def refresh(self) -> None:
         """Learn what has changed."""
         async with self._asking:
@@ -140,6 +148,7 @@ class Tokens:
             for row in rows:
                 self._known[row["id"]] = _known(row)
                 self._newest = max(self._newest, row["changed_at"])
+            self._is_loaded = True
 
     async def _ask_again(self) -> None:
         """Another server may have just made a token: ask once for all who wait to know."""

@@ -39,7 +39,7 @@ class Door:
             if self._keys.is_fetched:
                 supervisor.start("keys", self._keys.run)
         if self._tokens is not None:
-            await self._tokens.refresh()
+            await self._tokens.start()
             supervisor.start("tokens", self._tokens.run)
 
     async def caller(self, request: Request, role: Role) -> Caller:
