@@ -29,17 +29,6 @@ _FOREIGN_KEY = "23503"
 # A function, column or table is not there, or not there once: another version of Queen has
 # changed the schema. The servers of that version can serve.
 _OTHER_SCHEMA = {"42883", "42703", "42P01", "42725"}
-# Statements that must not be repeated by somebody who does not know what they did.
-_ONLY_ONCE = {
-    "append",
-    "claim",
-    "claim_window",
-    "ack_spans",
-    "release_lease",
-    "delete_queue",
-    "stage",
-    "write_audit",
-}
 _TRIES = 3
 _COMMAND_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 5
@@ -97,6 +86,8 @@ class Database:
         # Statements and connections that failed, for whoever watches.
         self.failures = 0
         self._sql = {name: statement.sql for name, statement in statements().items()}
+        # Not to be repeated by somebody who does not know what they did.
+        self._only_once = {name for name, one in statements().items() if one.repeated == "once"}
 
     @classmethod
     async def connect(cls, dsn: str, *, size: int = 8) -> Database:
@@ -152,7 +143,7 @@ class Database:
                     raise translated(error) from error
                 await asyncio.sleep(0.005 * attempt)
             except OutcomeUnknown:
-                if name in _ONLY_ONCE or attempt == _TRIES:
+                if name in self._only_once or attempt == _TRIES:
                     raise
         raise AssertionError("unreachable")
 

@@ -6,6 +6,13 @@
 
 The word after the colon says what comes back: `:many` rows, `:one` value, `:exec` nothing.
 A file is valid SQL as it stands, so any tool can read it.
+
+    -- name: release_lease :many once
+
+A statement that writes says what happens when it is sent `again` by somebody who does not know
+whether the first one was committed: nothing that matters, and the answer is still true. One
+that says `once` is not sent a second time: it would write twice, take more, or answer that there
+was nothing to do.
 """
 
 from __future__ import annotations
@@ -16,7 +23,7 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-_NAME = re.compile(r"^-- name: (\w+) :(many|one|exec)$", re.MULTILINE)
+_NAME = re.compile(r"^-- name: (\w+) :(many|one|exec)(?: (once|again))?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,8 @@ class Statement:
     name: str
     returns: str
     sql: str
+    # What a statement that writes says of being sent twice; None for one that only reads.
+    repeated: str | None = None
 
 
 def sql_files(folder: Traversable) -> list[tuple[str, str]]:
@@ -37,8 +46,10 @@ def sql_files(folder: Traversable) -> list[tuple[str, str]]:
 def parse_statements(text: str) -> list[Statement]:
     parts = _NAME.split(text)[1:]
     return [
-        Statement(name, returns, body.strip())
-        for name, returns, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+        Statement(name, returns, body.strip(), repeated)
+        for name, returns, repeated, body in zip(
+            parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=True
+        )
     ]
 
 

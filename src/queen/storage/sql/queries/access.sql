@@ -1,4 +1,4 @@
--- name: create_token :one
+-- name: create_token :one again
 -- Store the hash of a new token; sent twice it is one token, and another's id stays the other's.
 insert into queen.api_tokens (id, name, hash, role, namespaces, created_by, expires_at)
 values ($1, $2, $3, $4, $5::text[], $6, clock_timestamp() + $7::bigint * interval '1 second')
@@ -22,14 +22,14 @@ where $1::text[] is null or namespaces <@ $1::text[]
 order by created_at desc, id
 limit $2 offset $3
 
--- name: revoke_token :one
+-- name: revoke_token :one again
 -- End a token; one that is over already keeps its time.
 update queen.api_tokens
 set revoked_at = coalesce(revoked_at, clock_timestamp()), changed_at = clock_timestamp()
 where id = $1 and ($2::text[] is null or namespaces <@ $2::text[])
 returning id
 
--- name: tokens_used :exec
+-- name: tokens_used :exec again
 update queen.api_tokens set last_used_at = clock_timestamp() where id = any ($1::text[])
 
 -- name: has_admin_token :one
@@ -44,7 +44,7 @@ select exists (
 -- Servers that start at the same moment make one first token, not one each.
 select pg_advisory_xact_lock(7003)
 
--- name: write_audit :exec
+-- name: write_audit :exec once
 insert into queen.audit (actor, credential, address, act, target, outcome, detail)
 values ($1, $2, $3, $4, $5, $6, $7)
 
