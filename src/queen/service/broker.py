@@ -99,12 +99,15 @@ class Broker:
         self, dsn: str, database: Database, limits: Limits, keys: KeyRing, name: ServerName
     ) -> None:
         self._dsn = dsn
-        self.database = database
+        # Pushes, pops, acks and what they need: nothing slow makes them wait for a connection.
+        self.hot = database
+        # All else.
+        self.database = database.background
         self.limits = limits
-        self.activity = Activity(database, name)
+        self.activity = Activity(self.database, name)
         self.vault = Vault(keys)
-        self.jobs = Jobs(database)
-        self.maintenance = Maintenance(database)
+        self.jobs = Jobs(self.database)
+        self.maintenance = Maintenance(self.hot)
         self._remember()
         self._produce_and_consume()
         self._cut_windows()
@@ -116,17 +119,17 @@ class Broker:
 
     def _remember(self) -> None:
         """What is kept in memory of what the database knows."""
-        self.catalog = Catalog(self.database)
+        self.catalog = Catalog(self.hot)
         self.catalog.made_partitions = self.activity.made_partitions
         self.catalog.lost = self._lost
         self.leases = LeaseBook()
         self.cache = SegmentCache(self.limits.segment_cache_bytes)
-        self.dedup = Dedup(self.database, self.vault, self.limits.dedup_hashes)
+        self.dedup = Dedup(self.hot, self.vault, self.limits.dedup_hashes)
 
     def _produce_and_consume(self) -> None:
         """The verbs that must be fast."""
         self.popper = Popper(
-            self.database,
+            self.hot,
             self.catalog,
             self.cache,
             self.leases,
@@ -134,11 +137,9 @@ class Broker:
             self.activity,
             self.maintenance,
         )
-        self.signals = Signals(
-            self.database, self.catalog, self.cache, self.popper, self.maintenance
-        )
+        self.signals = Signals(self.hot, self.catalog, self.cache, self.popper, self.maintenance)
         self.pusher = Pusher(
-            self.database,
+            self.hot,
             self.catalog,
             self.dedup,
             self.vault,
@@ -149,7 +150,7 @@ class Broker:
             self.limits.flushes,
         )
         self.acker = Acker(
-            self.database,
+            self.hot,
             self.vault,
             self.leases,
             self.activity,
@@ -209,7 +210,7 @@ class Broker:
         self.lag = Lag(self.database)
         self.groups = Groups(self.database, self.popper, self.signals)
         self.traces = Traces(self.database, self.limits.trace_days)
-        self.tokens = Tokens(self.database)
+        self.tokens = Tokens(self.hot)
         self.pipelines = Pipelines(self.database)
         self.clock = Clock(
             self.database,
@@ -343,14 +344,14 @@ class Broker:
         """Return partition and group of every cursor that a lease holds, or held a moment ago."""
         held = [(span.partition.id, span.group_id) for span in self.leases.spans(lease_id)]
         if not held:
-            rows = await self.database.fetch("cursors_of_lease", lease_id)
+            rows = await self.hot.fetch("cursors_of_lease", lease_id)
             held = [(row["partition_id"], row["group_id"]) for row in rows]
         return held
 
     async def extend(self, lease_id: uuid.UUID, seconds: int) -> datetime | None:
         """Prolong a live lease; None when it is not, or no longer, one."""
         held = await self.cursors_of(lease_id)
-        rows = await self.database.fetch(
+        rows = await self.hot.fetch(
             "extend_lease",
             [partition for partition, _ in held],
             [group for _, group in held],

@@ -5,7 +5,10 @@ not restart because of the database. `/health/ready` and `/health` ask the datab
 
     healthy    200   serves
     degraded   200   serves, but something beside the requests fails again and again
-    unhealthy  503   does not serve: the database does not answer
+    unhealthy  503   does not serve: the database does not answer, or it takes nothing
+
+That the database takes nothing (a full disk, a standby) shows in the statements that it has
+refused; half a minute after the last of them, or when one succeeds, it counts as mended.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ _READY = Doc(
     "health",
     "Can it serve?",
     "Asks the database. `healthy` and `degraded` are 200: requests are served, and `problems` says "
-    "what else fails. `unhealthy` is 503.",
+    "what else fails. `unhealthy` is 503: the database does not answer, or it has refused to "
+    "write within the last half minute, because its disk is full or it is read-only.",
     answers={200: ReadyAnswer, 503: ReadyAnswer},
 )
 _LIVE_BODY = msgspec.json.encode(LiveAnswer("healthy"))
@@ -50,14 +54,17 @@ class HealthRoutes:
         return Response(200, _LIVE_BODY)
 
     async def ready(self, request: Request) -> Response:
-        broker = self._broker
-        try:
-            await broker.database.fetchval("now")
-        except QueenError:
-            answer = ReadyAnswer("unhealthy", "disconnected", "Queen")
-            return self._told(request, 503, answer)
         answer = ReadyAnswer("healthy", "connected", "Queen")
-        failing = broker.supervisor.failing()
+        try:
+            await self._broker.hot.fetchval("now")
+        except QueenError:
+            answer.status, answer.database = "unhealthy", "disconnected"
+            return self._told(request, 503, answer)
+        refusal = self._broker.hot.refusal()
+        if refusal is not None:
+            answer.status, answer.problems = "unhealthy", [refusal]
+            return self._told(request, 503, answer)
+        failing = self._broker.supervisor.failing()
         if failing:
             # Requests are served, and the other servers fail in the same way: whoever takes
             # servers out that are not ready must not take out all of them for this.
