@@ -6,13 +6,20 @@ on conflict (id) do update set hash = excluded.hash where api_tokens.hash = excl
 returning id
 
 -- name: tokens_since :many
--- Tokens that were made or revoked since an instant; how long each has left is told, not
--- when it ends, so that the servers' clocks do not matter.
-select id, name, hash, role, namespaces, changed_at, revoked_at is not null as revoked,
-       extract(epoch from expires_at - clock_timestamp())::float8 as left_s
-from queen.api_tokens
-where changed_at >= $1
-order by changed_at, id
+-- Tokens that were made or revoked since a transaction; how long each has left is told, not
+-- when it ends, so that the servers' clocks do not matter. One row more, without an id, says
+-- where to go on: all transactions before that one are over, and what they did is in here.
+with changed as (
+    select id, name, hash, role, namespaces, revoked_at is not null as revoked,
+           extract(epoch from expires_at - clock_timestamp())::float8 as left_s, changed_in
+    from queen.api_tokens
+    where changed_in >= $1::bigint::text::xid8
+)
+select id, name, hash, role, namespaces, revoked, left_s, changed_in::text::bigint as since
+from changed
+union all
+select null, null, null, null, null, null, null,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 
 -- name: list_tokens :many
 -- A page of tokens, newest first; $1 limits it to those of some namespaces, null does not.
