@@ -200,3 +200,22 @@ async def test_a_migration_that_fails_is_told_plainly(inside: asyncpg.Connection
     with pytest.raises(StartupError, match="cannot be brought up to date"):
         await migrate(inside, replace(packaged, migrations=broken))
     assert await inside.fetchval("select to_regclass('queen.queues')") is None
+
+
+async def test_a_schema_from_before_versions_were_noted_is_taken_over(
+    inside: asyncpg.Connection,
+) -> None:
+    await migrate(inside)
+    await inside.execute("alter table queen.schema_files drop column version")
+    assert await migrate(inside) == []
+
+
+async def test_a_backup_under_way_holds_up_no_start(
+    postgres: EmbeddedPostgres, empty: str, inside: asyncpg.Connection
+) -> None:
+    await migrate(inside)
+    backup = await asyncpg.connect(postgres.dsn, database=empty)
+    async with backup.transaction():
+        await backup.execute("lock table queen.schema_files, queen.api_tokens in access share mode")
+        assert await migrate(inside) == []
+    await backup.close()

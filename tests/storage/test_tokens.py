@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncpg
+import pytest
 
+from queen.errors import Unavailable
 from queen.service.tokens import NewToken, Tokens
 from queen.storage.database import Database
+from tests.ports import free_port
 
 
 async def _made(tokens: Tokens, name: str) -> NewToken:
@@ -70,3 +73,14 @@ async def test_using_a_token_is_no_change(
     before = await connection.fetchval(changed, made.id)
     await database.fetch("tokens_used", [made.id])
     assert await connection.fetchval(changed, made.id) == before
+
+
+async def test_without_a_database_no_token_is_called_bad(database: Database) -> None:
+    """A client that is refused gives up; one that is told to come later does not."""
+    made = await _made(Tokens(database), "made")
+    nowhere = await Database.connect(f"postgresql://postgres@127.0.0.1:{free_port()}/none")
+    tokens = Tokens(nowhere)
+    await tokens.start()
+    with pytest.raises(Unavailable):
+        await tokens.find(made.text)
+    await nowhere.close()

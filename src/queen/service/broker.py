@@ -71,6 +71,8 @@ _log = logging.getLogger(__name__)
 _FORGET_ROWS = 10_000
 _DELETE_TRIES = 6
 _FORGET_INTERVAL_S = 600.0
+# Longer than a statement may take.
+_STEP_S = 40.0
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -388,7 +390,10 @@ class Broker:
 async def _tried(what: str, step: Callable[[], Awaitable[None]]) -> None:
     """Take one step of the end; the steps after it are taken whatever becomes of it."""
     try:
-        await step()
+        async with asyncio.timeout(_STEP_S):
+            await step()
+    except TimeoutError:
+        _log.error("%s took more than %.0f s and was left", what, _STEP_S)
     except QueenError as error:
         _log.warning("%s: %s", what, error)
     except Exception:

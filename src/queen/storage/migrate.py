@@ -37,10 +37,17 @@ create schema if not exists queen;
 create table if not exists queen.schema_files (
     name text primary key,
     checksum text not null,
-    applied_at timestamptz not null default clock_timestamp()
+    applied_at timestamptz not null default clock_timestamp(),
+    -- Which version of Queen has installed it; empty for those that did not say so yet.
+    version text not null default ''
 );
--- Which version of Queen has installed it; empty for those that did not say so yet.
-alter table queen.schema_files add column if not exists version text not null default ''
+do $$ begin
+    -- Asked first: to add nothing would wait too, for whoever reads all tables for a backup.
+    if not exists (select 1 from pg_attribute
+                    where attrelid = 'queen.schema_files'::regclass and attname = 'version') then
+        alter table queen.schema_files add column version text not null default '';
+    end if;
+end $$
 """
 
 
