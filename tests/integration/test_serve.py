@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import psutil  # type: ignore[import-untyped,unused-ignore]
 import pytest
 from rich.console import Console
 
 from queen.cli.database import url_from_environment
 from queen.cli.demo.shop import show_shop
+from queen.cli.start import refusal
+from queen.errors import QueenError, StartupError, Unavailable
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.tuning import settings_for
 from tests.conftest import ServerProcess
@@ -64,11 +69,80 @@ def test_another_address_than_loopback_is_refused(host: str, tmp_path: Path) -> 
     assert "--insecure" in refused.stderr
 
 
-def test_a_database_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    url = f"postgresql://postgres@127.0.0.1:{free_port()}/none"
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"path": "/nothing_of_this_name"}, "does not exist"),
+        ({"query": "host=/&sslmode=nonsense"}, "sslmode"),
+        ({"scheme": "mysql"}, "scheme"),
+        ({"netloc": "[::1"}, "URL"),
+    ],
+)
+def test_a_database_that_will_never_answer_is_named(
+    dsn: str, change: dict[str, str], said: str
+) -> None:
+    url = urlunsplit(urlsplit(dsn)._replace(**change))
     refused = run("serve", "--port", str(free_port()), "--database-url", url)
     assert refused.returncode == 78
-    assert "cannot connect to PostgreSQL" in refused.stderr
+    assert said in refused.stderr and "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "meant"),
+    [
+        (asyncpg.InvalidPasswordError("no"), StartupError),
+        (asyncpg.InvalidAuthorizationSpecificationError("no"), StartupError),
+        (ssl.SSLCertVerificationError("no"), StartupError),
+        (PermissionError("no"), StartupError),
+        (asyncpg.CannotConnectNowError("starting up"), Unavailable),
+        (asyncpg.TooManyConnectionsError("later"), Unavailable),
+        (ConnectionRefusedError("nobody"), Unavailable),
+        (TimeoutError(), Unavailable),
+    ],
+    ids=lambda one: getattr(one, "__name__", type(one).__name__),
+)
+def test_only_what_may_pass_is_waited_for(error: Exception, meant: type[QueenError]) -> None:
+    assert type(refusal(error)) is meant
+
+
+def start_without_database(url: str, log: Path, *more: str) -> subprocess.Popen[str]:
+    """Start a server and return when it has said that it waits."""
+    with log.open("w") as errors:
+        waiting = subprocess.Popen(
+            [_QUEEN, "serve", "--port", str(free_port()), "--database-url", url, *more],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    for _ in range(600):
+        if "waiting for the database" in log.read_text() or waiting.poll() is not None:
+            break
+        time.sleep(0.1)
+    assert waiting.poll() is None, log.read_text()
+    return waiting
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_server_waits_for_its_database(tmp_path: Path, workers: str) -> None:
+    later = EmbeddedPostgres(tmp_path / "later", settings_for(1024**3, 2))
+    log = tmp_path / "log"
+    with start_without_database(later.dsn, log, "--workers", workers) as waiting:
+        try:
+            later.start()
+            assert waiting.stdout is not None
+            assert any(line.startswith("queen ready on") for line in waiting.stdout)
+        finally:
+            waiting.send_signal(signal.SIGTERM)
+            code = waiting.wait(timeout=60)
+            later.stop()
+    assert code == 0, log.read_text()
+
+
+def test_a_server_that_waits_can_be_stopped(tmp_path: Path) -> None:
+    url = f"postgresql://postgres@127.0.0.1:{free_port()}/none"
+    with start_without_database(url, tmp_path / "log") as waiting:
+        waiting.send_signal(signal.SIGTERM)
+        assert waiting.wait(timeout=60) == 0
 
 
 def test_a_taken_port_is_named(server: ServerProcess, dsn: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import asyncpg
 import pytest
 
 from queen.errors import StartupError
 from queen.storage.embedded import EmbeddedPostgres
-from queen.storage.migrate import migrate
+from queen.storage.migrate import Schema, migrate
 
 
 @pytest.fixture
@@ -51,3 +52,170 @@ async def test_a_changed_old_migration_is_refused(postgres: EmbeddedPostgres, em
     with pytest.raises(StartupError, match="0001_log"):
         await migrate(connection)
     await connection.close()
+
+
+# ---- versions ----
+
+_OLDER, _NEWER = "0.0.1", "1000.0.0"
+# Functions as a former version may have had them: another result, other parameters, a name
+# that is not used any more, and a trigger that asks one of them.
+_OLD_FUNCTIONS = {
+    "is_done.sql": (
+        "create or replace function queen.is_done(p_group integer, p_window bigint)"
+        " returns text language sql immutable as $$ select 'yes' $$;"
+    ),
+    "seal.sql": (
+        "create or replace function queen.seal(p_queue integer, p_why text)"
+        " returns integer language sql as $$ select 1 $$;"
+    ),
+    "given_up.sql": (
+        "create or replace function queen.given_up() returns integer"
+        " language sql as $$ select 1 $$;"
+    ),
+}
+_SIGNATURES = """
+select p.oid::regprocedure::text || ' ' || pg_get_function_result(p.oid)
+from pg_proc p where p.pronamespace = 'queen'::regnamespace order by 1
+"""
+
+
+def _with_functions(version: str, **texts: str) -> Schema:
+    """The schema of today with some other functions, as another version."""
+    packaged = Schema.packaged()
+    functions = dict(packaged.functions) | {f"{name}.sql": text for name, text in texts.items()}
+    return replace(packaged, version=version, functions=sorted(functions.items()))
+
+
+@pytest.fixture
+async def inside(postgres: EmbeddedPostgres, empty: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection to the empty database."""
+    connection = await asyncpg.connect(postgres.dsn, database=empty)
+    yield connection
+    await connection.close()
+
+
+async def _signatures(connection: asyncpg.Connection) -> list[str]:
+    return [row[0] for row in await connection.fetch(_SIGNATURES)]
+
+
+async def test_functions_of_an_older_version_are_replaced_whatever_they_were(
+    postgres: EmbeddedPostgres, inside: asyncpg.Connection
+) -> None:
+    old = {name.removesuffix(".sql"): text for name, text in _OLD_FUNCTIONS.items()}
+    await migrate(inside, _with_functions(_OLDER, **old))
+    assert "queen.given_up() integer" in await _signatures(inside)
+    assert set(await migrate(inside)) == set(_OLD_FUNCTIONS) - {"given_up.sql"}
+    found = await _signatures(inside)
+
+    fresh = f"fresh_{uuid.uuid4().hex[:8]}"
+    await inside.execute(f"create database {fresh}")
+    connection = await asyncpg.connect(postgres.dsn, database=fresh)
+    await migrate(connection)
+    assert found == await _signatures(connection)
+    await connection.close()
+    await inside.execute(f"drop database {fresh}")
+    assert await migrate(inside) == []
+
+
+async def test_triggers_and_rights_outlive_a_function_that_is_made_anew(
+    inside: asyncpg.Connection,
+) -> None:
+    await migrate(inside, _with_functions(_OLDER, is_done=_OLD_FUNCTIONS["is_done.sql"]))
+    role = f"reader_{uuid.uuid4().hex[:8]}"
+    await inside.execute(
+        f"""
+        create role {role};
+        grant execute on function queen.is_done(integer, bigint) to {role};
+        create table public.orders (id bigint);
+        create function public.note() returns trigger language plpgsql as 'begin return new; end';
+        create trigger noted after insert on public.orders for each row
+            when (queen.is_done(1, new.id) is not null) execute function public.note()
+        """
+    )
+    try:
+        await migrate(inside)
+        signature = next(one for one in await _signatures(inside) if "is_done" in one)
+        assert not signature.endswith(" text")
+        assert await inside.fetchval("select tgname from pg_trigger where tgname = 'noted'")
+        assert await inside.fetchval(
+            "select has_function_privilege($1, p.oid, 'execute') from pg_proc p"
+            " where p.oid::regprocedure::text like 'queen.is_done%'",
+            role,
+        )
+    finally:
+        await inside.execute(f"drop owned by {role}; drop role {role}")
+
+
+async def test_what_else_hangs_on_a_changed_function_is_named(inside: asyncpg.Connection) -> None:
+    await migrate(inside, _with_functions(_OLDER, is_done=_OLD_FUNCTIONS["is_done.sql"]))
+    await inside.execute("create view public.theirs as select queen.is_done(1, 2) as done")
+    with pytest.raises(StartupError, match="view theirs"):
+        await migrate(inside)
+    await inside.execute("drop view public.theirs")
+    await migrate(inside)
+
+
+async def test_a_function_of_somebody_else_in_our_schema_stays(inside: asyncpg.Connection) -> None:
+    await migrate(inside, _with_functions(_OLDER, given_up=_OLD_FUNCTIONS["given_up.sql"]))
+    await inside.execute(
+        "create function queen.theirs() returns integer language sql as $$ select 1 $$"
+    )
+    await migrate(inside)
+    found = await _signatures(inside)
+    assert "queen.theirs() integer" in found and "queen.given_up() integer" not in found
+
+
+async def test_a_migration_that_is_not_known_is_refused(inside: asyncpg.Connection) -> None:
+    packaged = Schema.packaged()
+    extra = ("9000_later.sql", "create table queen.later (id integer)")
+    await migrate(inside, replace(packaged, migrations=[*packaged.migrations, extra]))
+    with pytest.raises(StartupError, match=r"newer Queen.*9000_later\.sql"):
+        await migrate(inside)
+
+
+async def test_functions_of_a_newer_version_are_not_overwritten(
+    inside: asyncpg.Connection,
+) -> None:
+    newer = _with_functions(
+        _NEWER,
+        is_done=dict(Schema.packaged().functions)["is_done.sql"] + "\n-- Better than before.\n",
+    )
+    await migrate(inside)
+    assert await migrate(inside, newer) == ["is_done.sql"]
+    with pytest.raises(StartupError, match=f"newer Queen.*{_NEWER}"):
+        await migrate(inside)
+    assert await migrate(inside, newer) == []
+
+
+async def test_a_newer_version_with_the_same_functions_is_no_reason_to_refuse(
+    inside: asyncpg.Connection,
+) -> None:
+    await migrate(inside, replace(Schema.packaged(), version=_NEWER))
+    assert await migrate(inside) == []
+
+
+async def test_a_migration_that_fails_is_told_plainly(inside: asyncpg.Connection) -> None:
+    packaged = Schema.packaged()
+    broken = [*packaged.migrations, ("9000_broken.sql", "create table queen.queues (id integer)")]
+    with pytest.raises(StartupError, match="cannot be brought up to date"):
+        await migrate(inside, replace(packaged, migrations=broken))
+    assert await inside.fetchval("select to_regclass('queen.queues')") is None
+
+
+async def test_a_schema_from_before_versions_were_noted_is_taken_over(
+    inside: asyncpg.Connection,
+) -> None:
+    await migrate(inside)
+    await inside.execute("alter table queen.schema_files drop column version")
+    assert await migrate(inside) == []
+
+
+async def test_a_backup_under_way_holds_up_no_start(
+    postgres: EmbeddedPostgres, empty: str, inside: asyncpg.Connection
+) -> None:
+    await migrate(inside)
+    backup = await asyncpg.connect(postgres.dsn, database=empty)
+    async with backup.transaction():
+        await backup.execute("lock table queen.schema_files, queen.api_tokens in access share mode")
+        assert await migrate(inside) == []
+    await backup.close()

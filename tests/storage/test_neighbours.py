@@ -20,7 +20,7 @@ from queen.service.append import Append
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import FROM_BEGINNING, Queue
 from queen.service.feeds import Grant, Pop
-from queen.service.groups import Target
+from queen.service.groups import BEGINNING, Target
 from queen.storage.database import session_settings
 
 _KEY, _OTHER_KEY = parse_keys("ab" * 32), parse_keys("cd" * 32)
@@ -186,7 +186,7 @@ async def test_a_grant_ends_before_what_is_damaged_and_a_seek_passes_over_it(
     assert told.value.offset == 2
     (group,) = await broker.groups.find("g", name)
     partition = await broker.catalog.partition(await _found(broker, name), "p")
-    await broker.groups.seek(group, partition, Target(None, 3), dry=False)
+    await broker.groups.seek(group, partition, Target(BEGINNING, 3), dry=False)
     assert await _ids(broker, name, auto=True) == ["3"]
 
 

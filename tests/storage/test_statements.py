@@ -28,6 +28,39 @@ def test_a_statement_file_says_name_and_arity() -> None:
     assert (found.name, found.returns, found.sql) == ("one", "many", "-- Why.\nselect 1")
 
 
+def test_a_statement_that_writes_says_whether_it_may_be_sent_again() -> None:
+    once, again = parse_statements("-- name: a :one once\ninsert\n-- name: b :exec again\nupdate\n")
+    assert (once.repeated, again.repeated) == ("once", "again")
+
+
+_WRITES = re.compile(r"\b(insert into|update queen|delete from)\b")
+_CALLED = re.compile(r"queen\.(\w+)\(")
+
+
+async def test_every_statement_that_writes_says_it(connection: asyncpg.Connection) -> None:
+    rows = await connection.fetch(
+        "select proname from pg_proc"
+        " where pronamespace = 'queen'::regnamespace and provolatile = 'v'"
+    )
+    # A function that writes cannot be stable or immutable.
+    writing = {row["proname"] for row in rows}
+    for name, statement in statements().items():
+        text = re.sub(r"--.*", "", statement.sql)
+        writes = bool(_WRITES.search(text) or writing & set(_CALLED.findall(text)))
+        assert writes == (statement.repeated is not None), name
+
+
+async def test_what_would_count_twice_is_not_sent_again() -> None:
+    kept = {name for name, one in statements().items() if one.repeated == "once"}
+    assert {
+        *("append", "claim", "ack_spans", "stage", "publish", "claim_window"),
+        # They would answer that there was nothing to do, or that the lease was lost.
+        *("release_lease", "release_window", "delete_queue", "delete_stream", "cancel_scheduled"),
+        # They would write a second row, or take a second page.
+        *("record_trace", "write_audit", "purge_dead_letters", "clear_queue"),
+    } <= kept
+
+
 @pytest.fixture(scope="module")
 async def large(postgres: EmbeddedPostgres) -> AsyncIterator[asyncpg.Connection]:
     """A database of its own with twenty thousand partitions and a hundred thousand segments."""

@@ -112,3 +112,24 @@ async def test_a_crowd_never_keeps_the_loop_to_itself() -> None:
     async with asyncio.timeout(30):
         await asyncio.gather(*(ask(50) for _ in range(20)))
     assert 50 <= count <= 1000
+
+
+async def test_who_asks_in_the_moment_of_the_answer_gets_a_new_one() -> None:
+    together, answered = Together[int](), asyncio.Event()
+    asked = 0
+
+    async def answer() -> int:
+        nonlocal asked
+        asked += 1
+        # Whoever waits for this runs before the loop has noted that the question is over.
+        answered.set()
+        return asked
+
+    async def late() -> int:
+        await answered.wait()
+        return await together.ask("a", answer)
+
+    waiting = asyncio.create_task(late())
+    await asyncio.sleep(0)
+    assert await together.ask("a", answer) == 1
+    assert await waiting == 2

@@ -9,6 +9,8 @@ import threading
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from queen.errors import StartupError
+
 
 def url_from_environment() -> str | None:
     """Return a database URL from the original broker's variables; None unless PG_HOST is set."""
@@ -71,7 +73,10 @@ def warn_about_link(dsn: str) -> None:
     """Say so when messages cross a network to the database that nobody has verified."""
     from queen.server.auth.options import is_loopback
 
-    parts = urlsplit(dsn)
+    try:
+        parts = urlsplit(dsn)
+    except ValueError as error:
+        raise StartupError(f"the URL of the database is not one: {error}") from error
     host = parts.hostname or ""
     if host and not is_loopback(host) and "sslmode=verify-full" not in parts.query:
         logging.getLogger(__name__).warning(

@@ -76,7 +76,8 @@ def serve(
             test_clock=test_clock,
         )
         with prepared(options, database_url, data_dir, allow_weak_durability) as ready:
-            run(ready, workers)
+            if ready is not None:
+                run(ready, workers)
 
 
 @contextmanager

@@ -399,6 +399,23 @@ class _Scrape(Collector):
         yield CounterMetricFamily(
             "queen_http_requests", "HTTP requests of any kind", activity.requests
         )
+        yield from self._upsets()
+
+    def _upsets(self) -> Iterator[Metric]:
+        """What should not happen in the process, and how often it did."""
+        watchdog = self._broker.watchdog
+        yield CounterMetricFamily(
+            "queen_event_loop_stalls", "Times nothing moved for a second", watchdog.stalls
+        )
+        yield CounterMetricFamily(
+            "queen_event_loop_stalled_seconds", "How long nothing moved then", watchdog.stalled_s
+        )
+        family = CounterMetricFamily(
+            "queen_loop_failures", "Background loops that failed and began again", labels=("loop",)
+        )
+        for name, failures in self._broker.supervisor.failures().items():
+            family.add_metric((name,), failures)
+        yield family
 
     def _database(self) -> Iterator[Metric]:
         database = self._broker.database

@@ -70,29 +70,25 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
         loop.add_signal_handler(number, stopping.set)
     keys = parse_keys(options.encryption_keys)
     name = ServerName(port=options.port, worker=options.worker)
-    broker = await Broker.start(options.dsn, options.limits, keys, name)
-    door = Door(security.auth, broker.tokens) if security.auth.is_on else None
-    if door is not None:
-        await door.start()
-    origins = security.allowed_origins(options.host)
-    app = App(broker, door, origins, security.rates(), test_clock=options.test_clock)
-    hub = Hub(app.handle, security.connection_limits(), origins)
-    watching = asyncio.create_task(hub.watch())
-    server = await _create_server(hub, bound, security)
-    try:
+    # Left from the last to the first, each step whatever became of the one before it.
+    async with contextlib.AsyncExitStack() as ends:
+        ends.callback(bound.close)
+        broker = await Broker.start(options.dsn, options.limits, keys, name)
+        ends.push_async_callback(broker.stop)
+        door = Door(security.auth, broker.tokens) if security.auth.is_on else None
+        if door is not None:
+            await door.start(broker.supervisor)
+        origins = security.allowed_origins(options.host)
+        app = App(broker, door, origins, security.rates(), test_clock=options.test_clock)
+        hub = Hub(app.handle, security.connection_limits(), origins)
+        broker.supervisor.start("connections", hub.watch)
+        server = await _create_server(hub, bound, security)
+        ends.push_async_callback(hub.stop, _GRACE_S)
+        # Parked polls are answered first: they would hold their connections to the end.
+        ends.push_async_callback(broker.popper.close)
+        ends.callback(server.close)
         ready()
         await stopping.wait()
-    finally:
-        server.close()
-        # Parked polls are answered first: they would hold their connections to the end.
-        await broker.popper.close()
-        await hub.stop(_GRACE_S)
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
-        if door is not None:
-            await door.stop()
-        await broker.stop()
 
 
 async def _create_server(

@@ -7,8 +7,9 @@ any time, and what it had accepted is in the log.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import uuid
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import asyncpg
@@ -57,16 +58,22 @@ from queen.service.streams.definitions import Definitions
 from queen.service.streams.overview import Overview
 from queen.service.streams.planner import FORGET_INTERVAL_S, Planner, forget_windows
 from queen.service.streams.work import Work
+from queen.service.supervisor import Supervisor
 from queen.service.tokens import Tokens
 from queen.service.traces import DEFAULT_DAYS, JOB, JOB_INTERVAL_S, Traces
 from queen.service.transact import Transactor
 from queen.service.vault import Vault
 from queen.service.vitals import Vitals
+from queen.service.watchdog import Watchdog
 from queen.storage.database import Database, Transaction, session_settings
+
+_log = logging.getLogger(__name__)
 
 _FORGET_ROWS = 10_000
 _DELETE_TRIES = 6
 _FORGET_INTERVAL_S = 600.0
+# Longer than a statement may take.
+_STEP_S = 40.0
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -95,33 +102,37 @@ class Broker:
         self, dsn: str, database: Database, limits: Limits, keys: KeyRing, name: ServerName
     ) -> None:
         self._dsn = dsn
-        self.database = database
+        # Pushes, pops, acks and what they need: nothing slow makes them wait for a connection.
+        self.hot = database
+        # All else.
+        self.database = database.background
         self.limits = limits
-        self.activity = Activity(database, name)
+        self.activity = Activity(self.database, name)
         self.vault = Vault(keys)
-        self.jobs = Jobs(database)
-        self.maintenance = Maintenance(database)
+        self.jobs = Jobs(self.database)
+        self.maintenance = Maintenance(self.hot)
         self._remember()
         self._produce_and_consume()
         self._cut_windows()
         self._administrate()
         self._clean_up()
         self._observe()
-        self._tasks: list[asyncio.Task[None]] = []
+        self.supervisor = Supervisor()
+        self.watchdog = Watchdog()
 
     def _remember(self) -> None:
         """What is kept in memory of what the database knows."""
-        self.catalog = Catalog(self.database)
+        self.catalog = Catalog(self.hot)
         self.catalog.made_partitions = self.activity.made_partitions
         self.catalog.lost = self._lost
         self.leases = LeaseBook()
         self.cache = SegmentCache(self.limits.segment_cache_bytes)
-        self.dedup = Dedup(self.database, self.vault, self.limits.dedup_hashes)
+        self.dedup = Dedup(self.hot, self.vault, self.limits.dedup_hashes)
 
     def _produce_and_consume(self) -> None:
         """The verbs that must be fast."""
         self.popper = Popper(
-            self.database,
+            self.hot,
             self.catalog,
             self.cache,
             self.leases,
@@ -129,11 +140,9 @@ class Broker:
             self.activity,
             self.maintenance,
         )
-        self.signals = Signals(
-            self.database, self.catalog, self.cache, self.popper, self.maintenance
-        )
+        self.signals = Signals(self.hot, self.catalog, self.cache, self.popper, self.maintenance)
         self.pusher = Pusher(
-            self.database,
+            self.hot,
             self.catalog,
             self.dedup,
             self.vault,
@@ -144,7 +153,7 @@ class Broker:
             self.limits.flushes,
         )
         self.acker = Acker(
-            self.database,
+            self.hot,
             self.vault,
             self.leases,
             self.activity,
@@ -204,7 +213,7 @@ class Broker:
         self.lag = Lag(self.database)
         self.groups = Groups(self.database, self.popper, self.signals)
         self.traces = Traces(self.database, self.limits.trace_days)
-        self.tokens = Tokens(self.database)
+        self.tokens = Tokens(self.hot)
         self.pipelines = Pipelines(self.database)
         self.clock = Clock(
             self.database,
@@ -233,7 +242,7 @@ class Broker:
     def _clean_up(self) -> None:
         limits = self.limits
         retention = Retention(limits.abandoned_group_days, limits.idle_partition_days)
-        self.indexer = Indexer(self.database, self.jobs, self._options_changed)
+        self.indexer = Indexer(self.hot, self.jobs, self._options_changed)
         self.jobs.add("retention", limits.retention_interval_s, retention.remove_old)
         self.jobs.add("reseal", RESEAL_INTERVAL_S, Resealer(self.vault).seal_some)
         self.jobs.add("idle_partitions", CLEANUP_INTERVAL_S, retention.drop_idle)
@@ -251,35 +260,42 @@ class Broker:
         limits = limits or Limits()
         database = await Database.connect(dsn, size=limits.connections)
         broker = cls(dsn, database, limits, keys or KeyRing(), name or ServerName())
-        broker._tasks = [
-            asyncio.create_task(broker.popper.lookout.run_timers()),
-            asyncio.create_task(broker.popper.lookout.run_net()),
-            asyncio.create_task(broker.popper.run_labels()),
-            asyncio.create_task(broker.jobs.run()),
-            asyncio.create_task(broker.maintenance.run()),
-            asyncio.create_task(broker.activity.run()),
-            asyncio.create_task(broker.vitals.run()),
-            asyncio.create_task(broker.relay.run()),
-            asyncio.create_task(broker.planner.run()),
-            asyncio.create_task(broker.signals.run_sender()),
-            asyncio.create_task(broker.signals.run_listener(broker._listener)),
-        ]
+        for loop_name, loop in broker._loops().items():
+            broker.supervisor.start(loop_name, loop)
+        broker.watchdog.start()
         return broker
 
+    def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What runs beside the requests, for as long as the server does."""
+        return {
+            "timers": self.popper.lookout.run_timers,
+            "lookout": self.popper.lookout.run_net,
+            "labels": self.popper.run_labels,
+            "jobs": self.jobs.run,
+            "maintenance": self.maintenance.run,
+            "activity": self.activity.run,
+            "vitals": self.vitals.run,
+            "relay": self.relay.run,
+            "planner": self.planner.run,
+            "sender": self.signals.run_sender,
+            "listener": lambda: self.signals.run_listener(self._listener),
+        }
+
     async def stop(self) -> None:
-        """Finish what is under way, answer who waits, close."""
-        self.work.close()
-        await self.popper.close()
-        await self.pusher.drained()
-        await self.acker.drained()
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        with contextlib.suppress(QueenError):
-            await self.activity.flush()
-        await self.database.close()
+        """Finish what is under way, answer who waits, close.
+
+        What cannot be finished is logged and holds up nothing that comes after it.
+        """
+        try:
+            self.work.close()
+            await _tried("answering pops", self.popper.close)
+            await _tried("finishing pushes", self.pusher.drained)
+            await _tried("finishing acknowledgments", self.acker.drained)
+            await _tried("ending loops", self.supervisor.stop)
+            await _tried("writing activity", self.activity.flush)
+        finally:
+            self.watchdog.stop()
+            await self.database.close()
 
     async def _forget_activity(self, transaction: Transaction) -> bool:
         """Remove numbers about the past that are older than they are kept."""
@@ -335,14 +351,14 @@ class Broker:
         """Return partition and group of every cursor that a lease holds, or held a moment ago."""
         held = [(span.partition.id, span.group_id) for span in self.leases.spans(lease_id)]
         if not held:
-            rows = await self.database.fetch("cursors_of_lease", lease_id)
+            rows = await self.hot.fetch("cursors_of_lease", lease_id)
             held = [(row["partition_id"], row["group_id"]) for row in rows]
         return held
 
     async def extend(self, lease_id: uuid.UUID, seconds: int) -> datetime | None:
         """Prolong a live lease; None when it is not, or no longer, one."""
         held = await self.cursors_of(lease_id)
-        rows = await self.database.fetch(
+        rows = await self.hot.fetch(
             "extend_lease",
             [partition for partition, _ in held],
             [group for _, group in held],
@@ -374,3 +390,16 @@ class Broker:
                     raise
                 await asyncio.sleep(0.01 * 2**attempt)
         raise AssertionError("unreachable")
+
+
+async def _tried(what: str, step: Callable[[], Awaitable[None]]) -> None:
+    """Take one step of the end; the steps after it are taken whatever becomes of it."""
+    try:
+        async with asyncio.timeout(_STEP_S):
+            await step()
+    except TimeoutError:
+        _log.error("%s took more than %.0f s and was left", what, _STEP_S)
+    except QueenError as error:
+        _log.warning("%s: %s", what, error)
+    except Exception:
+        _log.exception("%s failed", what)

@@ -27,14 +27,18 @@ class Together(Generic[Answer]):
     async def ask(self, key: Hashable, ask: Ask[Answer]) -> Answer:
         """Return the answer to a question; `ask` is called unless it is under way already."""
         task = self._under_way.get(key)
-        if task is None:
+        # One that is done is not under way, though the loop has not come to say so yet: whoever
+        # asks until something changes would get the old answer at once, again and again, and
+        # the loop would never come to it.
+        if task is None or task.done():
             task = self._under_way[key] = asyncio.create_task(ask())
             task.add_done_callback(lambda done: self._ended(key, done))
         # Who goes away does not take the answer from the others.
         return await asyncio.shield(task)
 
     def _ended(self, key: Hashable, task: asyncio.Task[Answer]) -> None:
-        del self._under_way[key]
+        if self._under_way.get(key) is task:
+            del self._under_way[key]
         _look_at(task)
 
 

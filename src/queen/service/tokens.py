@@ -18,7 +18,6 @@ import logging
 import re
 import secrets
 import time
-from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from queen.core.names import reason_against_name
@@ -33,9 +32,6 @@ _REFRESH_S = 3.0
 # For ids that are not known the database is asked, but no more often than this.
 _ASK_AGAIN_S = 0.5
 _NOTE_USE_S = 60.0
-# A change becomes visible when it is committed, up to this long after its time.
-_OVERLAP = timedelta(minutes=1)
-_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 _SHAPE = re.compile(r"queen_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NOBODY = hashlib.sha256(b"nobody").digest()
@@ -69,8 +65,11 @@ class Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known: dict[str, Known] = {}
-        self._newest = _BEGINNING
+        # All transactions before this one are over, and what they changed is known.
+        self._since = 0
         self._asked_at = float("-inf")
+        # Before that nothing can be said of a token, good or bad.
+        self._is_loaded = False
         self._asking = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
         self._used: set[str] = set()
@@ -122,6 +121,8 @@ class Tokens:
         if match is None:
             return None
         token_id, secret = match.groups()
+        if not self._is_loaded:
+            await self.refresh()
         known = self._known.get(token_id)
         if known is None:
             await self._ask_again()
@@ -132,14 +133,25 @@ class Tokens:
         self._used.add(token_id)
         return known
 
+    async def start(self) -> None:
+        """Learn all there are; without a database, when somebody first shows one."""
+        await self._refresh_calmly()
+
     async def refresh(self) -> None:
         """Learn what has changed."""
         async with self._asking:
             self._asked_at = time.monotonic()
-            rows = await self._database.fetch("tokens_since", self._newest - _OVERLAP)
+            rows = await self._database.fetch("tokens_since", self._since)
+            (reached,) = (row["since"] for row in rows if row["id"] is None)
+            if reached < self._since:
+                # Another database stands where ours was; its transactions count anew.
+                rows = await self._database.fetch("tokens_since", 0)
+                self._known.clear()
             for row in rows:
-                self._known[row["id"]] = _known(row)
-                self._newest = max(self._newest, row["changed_at"])
+                if row["id"] is not None:
+                    self._known[row["id"]] = _known(row)
+            self._since = reached
+            self._is_loaded = True
 
     async def _ask_again(self) -> None:
         """Another server may have just made a token: ask once for all who wait to know."""

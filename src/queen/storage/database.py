@@ -3,6 +3,10 @@
 An error that PostgreSQL itself sent, with its SQLSTATE, says that the statement was rolled
 back. Anything else (a reset, a timeout, a confused driver) leaves the outcome open, and the
 connection is thrown away: it may still carry the answer to somebody else's question.
+
+Two kinds of work share one pool. What must be fast (appends, claims, acks, what pops read) may
+use every connection. All else, which may hold one for seconds, uses the same pool through
+`Database.background` and leaves a few connections alone, so that it never fills the pool.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from asyncpg import Record
 from asyncpg.pool import PoolConnectionProxy
 
 from queen.errors import Contended, OutcomeUnknown, QueenError, Unavailable, WeakDurability
+from queen.storage.refusals import Refusals
 from queen.storage.statements import statements
 
 # Deadlock, serialization failure: nothing happened, try again.
@@ -28,22 +33,26 @@ _LOCK_NOT_AVAILABLE = "55P03"
 _OUTAGE_CLASSES = {"08", "53", "57", "58", "XX"}
 _READ_ONLY = "25006"
 _FOREIGN_KEY = "23503"
-# Statements that must not be repeated by somebody who does not know what they did.
-_ONLY_ONCE = {
-    "append",
-    "claim",
-    "claim_window",
-    "ack_spans",
-    "release_lease",
-    "delete_queue",
-    "stage",
-    "write_audit",
-}
+# A function, column or table is not there, or not there once: another version of Queen has
+# changed the schema. The servers of that version can serve.
+_OTHER_SCHEMA = {"42883", "42703", "42P01", "42725"}
 _TRIES = 3
+# Connections that slow work leaves alone, of a pool that is large enough.
+_RESERVED = 3
 _COMMAND_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 5
+# Stands for a connection where a statement has its name.
+_CONNECT = ""
 
-__all__ = ["Abandoned", "Database", "Record", "Transaction", "session_settings", "translated"]
+__all__ = [
+    "Abandoned",
+    "Database",
+    "Record",
+    "Transaction",
+    "is_passing",
+    "session_settings",
+    "translated",
+]
 
 _Pooled: TypeAlias = "PoolConnectionProxy[Record]"
 # Under `repeatable_read` all statements of a transaction see the same instant.
@@ -80,14 +89,31 @@ class Abandoned(Exception):
     before."""
 
 
+class _Counted:
+    """What went wrong, for fast and slow work together."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.refusals = Refusals()
+
+
 class Database:
     """A pool of connections that speaks in named statements and in our errors."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, fast: Database | None = None) -> None:
         self._pool = pool
-        # Statements and connections that failed, for whoever watches.
-        self.failures = 0
+        # None: all connections there are.
+        self._slots: asyncio.Semaphore | None = None
+        self._counted: _Counted = fast._counted if fast is not None else _Counted()
         self._sql = {name: statement.sql for name, statement in statements().items()}
+        # Not to be repeated by somebody who does not know what they did.
+        self._only_once = {name for name, one in statements().items() if one.repeated == "once"}
+        # The same database for work that may be slow, and that leaves some connections alone.
+        self.background = self
+        if fast is None:
+            self.background = Database(pool, self)
+            size = pool.get_max_size()
+            self.background._slots = asyncio.Semaphore(size - min(_RESERVED, size // 2))
 
     @classmethod
     async def connect(cls, dsn: str, *, size: int = 8) -> Database:
@@ -107,6 +133,15 @@ class Database:
         except (OSError, asyncpg.PostgresError, TimeoutError) as error:
             raise Unavailable(f"cannot connect to PostgreSQL: {error}") from error
         return cls(pool)
+
+    @property
+    def failures(self) -> int:
+        """How many statements and connections failed, for whoever watches."""
+        return self._counted.failures
+
+    def refusal(self) -> str | None:
+        """Say why PostgreSQL takes nothing, if it has refused something lately."""
+        return self._counted.refusals.latest()
 
     @property
     def pool_size(self) -> int:
@@ -143,18 +178,30 @@ class Database:
                     raise translated(error) from error
                 await asyncio.sleep(0.005 * attempt)
             except OutcomeUnknown:
-                if name in _ONLY_ONCE or attempt == _TRIES:
+                if name in self._only_once or attempt == _TRIES:
                     raise
         raise AssertionError("unreachable")
 
     async def _fetch(self, name: str, *args: Any) -> list[Record]:
         async with self._acquire() as connection:
             try:
-                rows: list[Record] = await connection.fetch(self._sql[name], *args)
+                return await self.run(connection, name, *args)
             except asyncpg.ConnectionDoesNotExistError as error:
                 # The driver's own word for a connection that broke under the statement.
                 raise OutcomeUnknown from error
-            return rows
+
+    async def run(self, connection: _Pooled, name: str, *args: Any) -> list[Record]:
+        """Run one named statement on a connection, and note whether PostgreSQL takes it."""
+        try:
+            rows: list[Record] = await connection.fetch(self._sql[name], *args)
+        except asyncpg.PostgresError as error:
+            self._note(name, error)
+            raise
+        self._counted.refusals.forget(name)
+        return rows
+
+    def _note(self, name: str, error: asyncpg.PostgresError) -> None:
+        self._counted.refusals.note(name, error, is_hot=self._slots is None)
 
     async def fetchval(self, name: str, *args: Any) -> Any:
         rows = await self.fetch(name, *args)
@@ -170,17 +217,36 @@ class Database:
                 self._acquire() as connection,
                 connection.transaction(isolation=isolation),
             ):
-                yield Transaction(connection, self._sql)
+                yield Transaction(connection, self)
         except asyncpg.PostgresError as error:
             raise translated(error) from error
 
     @asynccontextmanager
     async def _acquire(self) -> AsyncIterator[_Pooled]:
-        connection = await self._connected()
+        await self._take_slot()
+        try:
+            async with self._held(await self._connected()) as connection:
+                yield connection
+        finally:
+            if self._slots is not None:
+                self._slots.release()
+
+    async def _take_slot(self) -> None:
+        if self._slots is None:
+            return
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            raise Unavailable("all connections for slow work are in use") from error
+
+    @asynccontextmanager
+    async def _held(self, connection: _Pooled) -> AsyncIterator[_Pooled]:
+        """Give a connection back when it is not used any more, or throw it away."""
         try:
             yield connection
         except asyncpg.PostgresError:
-            self.failures += 1
+            self._counted.failures += 1
             await self._give_back(connection)
             raise
         except (QueenError, Abandoned):
@@ -192,7 +258,7 @@ class Database:
             asyncpg.InterfaceError,
             asyncpg.InternalClientError,
         ) as error:
-            self.failures += 1
+            self._counted.failures += 1
             await self._drop(connection)
             raise OutcomeUnknown from error
         except BaseException:
@@ -212,8 +278,11 @@ class Database:
             asyncpg.InterfaceError,
             asyncpg.InternalClientError,
         ) as error:
-            self.failures += 1
+            self._counted.failures += 1
+            if isinstance(error, asyncpg.PostgresError):
+                self._note(_CONNECT, error)
             raise Unavailable from error
+        self._counted.refusals.forget(_CONNECT)
         return connection
 
     async def _drop(self, connection: _Pooled) -> None:
@@ -243,18 +312,23 @@ class Database:
 class Transaction:
     """Named statements inside one open transaction."""
 
-    __slots__ = ("_connection", "_sql")
+    __slots__ = ("_connection", "_database")
 
-    def __init__(self, connection: _Pooled, sql: dict[str, str]) -> None:
+    def __init__(self, connection: _Pooled, database: Database) -> None:
         self._connection = connection
-        self._sql = sql
+        self._database = database
 
     async def fetch(self, name: str, *args: Any) -> list[Record]:
-        rows: list[Record] = await self._connection.fetch(self._sql[name], *args)
-        return rows
+        return await self._database.run(self._connection, name, *args)
 
     async def execute(self, name: str, *args: Any) -> None:
-        await self._connection.execute(self._sql[name], *args)
+        await self._database.run(self._connection, name, *args)
+
+
+def is_passing(error: asyncpg.PostgresError) -> bool:
+    """Return whether the same statement may succeed later, with nothing changed by us."""
+    state = error.sqlstate or ""
+    return state in _TRANSIENT or state == _READ_ONLY or state[:2] in _OUTAGE_CLASSES
 
 
 def translated(error: asyncpg.PostgresError) -> QueenError:
@@ -267,6 +341,8 @@ def translated(error: asyncpg.PostgresError) -> QueenError:
         return Unavailable("a queue was deleted at the same moment")
     if state == _LOCK_NOT_AVAILABLE:
         return Contended()
-    if state in _TRANSIENT or state == _READ_ONLY or state[:2] in _OUTAGE_CLASSES:
+    if state in _OTHER_SCHEMA or isinstance(error, asyncpg.InvalidCachedStatementError):
+        return Unavailable(f"another version of Queen changes the schema (SQLSTATE {state})")
+    if is_passing(error):
         return Unavailable(f"PostgreSQL cannot serve now (SQLSTATE {state})")
     return QueenError(f"PostgreSQL refused the statement (SQLSTATE {state})")

@@ -289,9 +289,15 @@ class LiveAnswer(Struct):
 
 
 class ReadyAnswer(Struct):
-    status: Literal["healthy", "unhealthy"]
+    status: Annotated[
+        Literal["healthy", "degraded", "unhealthy"],
+        Meta(description="`degraded` serves, but something beside the requests fails."),
+    ]
     database: Literal["connected", "disconnected"]
     server: Literal["Queen"]
+    problems: (
+        Annotated[list[str], Meta(description="What is wrong; only when something is.")] | UnsetType
+    ) = UNSET
     worker_id: (
         Annotated[int, Meta(description="The process that answered; not for strangers.")]
         | UnsetType

@@ -7,8 +7,6 @@ fail get the same answer.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hashlib
 
 from queen.errors import Unauthenticated
@@ -17,6 +15,7 @@ from queen.server.auth.claims import Claims, Verified, is_over
 from queen.server.auth.keys import Keys
 from queen.server.auth.options import AuthOptions
 from queen.server.http import Request
+from queen.service.supervisor import Supervisor
 from queen.service.tokens import Tokens, is_ours
 
 _MAX_REMEMBERED = 10_000
@@ -33,22 +32,15 @@ class Door:
         self._claims = Claims(options.jwt, self._keys) if options.jwt and self._keys else None
         self._open_paths = _METRICS if options.open_metrics else frozenset()
         self._remembered: dict[bytes, Verified] = {}
-        self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self) -> None:
+    async def start(self, supervisor: Supervisor) -> None:
         if self._keys is not None:
             await self._keys.start()
-            self._tasks.append(asyncio.create_task(self._keys.run()))
+            if self._keys.is_fetched:
+                supervisor.start("keys", self._keys.run)
         if self._tokens is not None:
-            await self._tokens.refresh()
-            self._tasks.append(asyncio.create_task(self._tokens.run()))
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await self._tokens.start()
+            supervisor.start("tokens", self._tokens.run)
 
     async def caller(self, request: Request, role: Role) -> Caller:
         """Return who sent a request; raises `Unauthenticated` unless the route is open."""

@@ -100,8 +100,8 @@ class Keys:
                 await self._fetch_calmly()
 
     async def run(self) -> None:
-        """Keep the key set fresh."""
-        while self.is_fetched:
+        """Keep a key set fresh that is fetched."""
+        while True:
             every_s = self._options.jwks_refresh_s
             await asyncio.sleep(min(every_s, _RETRY_S) if self._failing else every_s)
             async with self._fetching:

@@ -4,15 +4,15 @@
 -- For numbers that a crash may take a moment of.
 select set_config('synchronous_commit', 'off', true)
 
--- name: join_servers :one
+-- name: join_servers :one once
 insert into queen.servers (hostname, port, worker) values ($1, $2, $3) returning id
 
--- name: report_server :one
+-- name: report_server :one again
 -- Say that a server lives and what it has counted so far; null when it was forgotten.
 update queen.servers set seen_at = clock_timestamp(), totals = $2::bigint[]
 where id = $1 returning id
 
--- name: report_activity :many
+-- name: report_activity :many again
 -- Write a server's own numbers of a minute, again. Queues that are gone are not returned.
 insert into queen.activity
 select w.queue_id, $1, $2, w.push_requests, w.push_messages, w.push_duplicates, w.push_bytes,
@@ -40,7 +40,7 @@ on conflict (queue_id, bucket, server_id) do update set
     lag_max_ms = excluded.lag_max_ms, parked = excluded.parked
 returning queue_id
 
--- name: report_vitals :exec
+-- name: report_vitals :exec again
 -- Write what a server used in a minute, again.
 insert into queen.worker_samples
     (bucket, server_id, samples, requests, database_errors, sums, lows, highs, lasts)
@@ -52,7 +52,7 @@ on conflict (bucket, server_id) do update set
 
 -- ---- forgetting ----
 
--- name: forget_activity :many
+-- name: forget_activity :many again
 -- Remove a page of old numbers of each kind; returns how many went.
 with old as (select clock_timestamp() - make_interval(days => $1) as at),
 a as (
@@ -73,7 +73,7 @@ h as (
 select (select count(*) from a) as activity, (select count(*) from w) as samples,
        (select count(*) from h) as history
 
--- name: forget_servers :exec
+-- name: forget_servers :exec once
 -- Add what servers of long ago have counted to the first of them, and forget the others, so
 -- that the totals of the cluster never go back.
 with gone as (

@@ -1,8 +1,8 @@
--- name: claim :many
+-- name: claim :many once
 -- Lease spans to many pops at once.
 select * from queen.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
--- name: ack_spans :many
+-- name: ack_spans :many once
 -- Commit whole leased spans.
 select * from queen.ack_spans($1, $2, $3, $4, $5, $6)
 
@@ -21,7 +21,7 @@ join unnest($1::bigint[], $2::integer[]) w (partition_id, group_id)
 order by c.partition_id, c.group_id
 for no key update of c
 
--- name: store_cursors :exec
+-- name: store_cursors :exec once
 -- Write cursors back that `lock_cursors` has locked in the same transaction.
 update queen.cursors c
 set committed = w.committed, batch_start = w.batch_start, batch_end = w.batch_end,
@@ -49,7 +49,7 @@ join unnest($1::bigint[], $2::integer[]) w (partition_id, group_id)
 -- The cursors a lease holds. A scan: only for a lease that another server granted, once.
 select partition_id, group_id from queen.cursors where lease_id = $1
 
--- name: extend_lease :many
+-- name: extend_lease :many again
 -- Prolong a live lease; it never gets shorter.
 update queen.cursors c
 set lease_until = greatest(c.lease_until, clock_timestamp() + $4::bigint * interval '1 millisecond')
@@ -58,12 +58,12 @@ where c.partition_id = w.partition_id and c.group_id = w.group_id
   and c.lease_id = $3 and c.lease_until > clock_timestamp()
 returning c.partition_id, c.group_id, c.lease_until
 
--- name: shorten_lease :exec
+-- name: shorten_lease :exec again
 -- Lease less than was claimed.
 update queen.cursors c set batch_end = $4
 where c.partition_id = $1 and c.group_id = $2 and c.lease_id = $3 and c.committed < $4
 
--- name: release_lease :many
+-- name: release_lease :many once
 -- Give a lease back unused: it does not count as an attempt.
 update queen.cursors c
 set lease_id = null, lease_until = null, batch_start = null, batch_end = null, failed = null,
@@ -72,7 +72,7 @@ from unnest($1::bigint[], $2::integer[]) w (partition_id, group_id)
 where c.partition_id = w.partition_id and c.group_id = w.group_id and c.lease_id = $3
 returning c.partition_id
 
--- name: bury :exec
+-- name: bury :exec again
 -- Set messages aside for good. A repeated ack finds them there already.
 insert into queen.dead_letters
     (queue_id, consumer_group, partition_id, group_id, message_offset, transaction_id, trace_id,

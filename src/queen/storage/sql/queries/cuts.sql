@@ -1,4 +1,4 @@
--- name: cut :one
+-- name: cut :one again
 -- Seal queues at one instant; see the function.
 select queen.cut($1, $2)
 
@@ -17,7 +17,7 @@ left join queen.queue_stats t on t.queue_id = q.id
 left join queen.groups g on g.queue_id = q.id and g.name = $2
 where q.id = any ($1::integer[])
 
--- name: record_progress :many
+-- name: record_progress :many again
 -- A group has read everything of its queues before an instant. Whoever moved it meanwhile has
 -- the last word: then only the fact that it is in use is noted. A group of consumers, which
 -- has cursors, is left alone and not answered.

@@ -22,11 +22,11 @@ group by q.name, d.consumer_group, d.error
 order by letters desc, error
 limit $9
 
--- name: take_dead_letters :many
+-- name: take_dead_letters :many once
 -- Remove dead letters; those that somebody else has just taken are missing in the answer.
 delete from queen.dead_letters where id = any ($1::bigint[]) returning id
 
--- name: purge_dead_letters :many
+-- name: purge_dead_letters :many once
 -- Remove dead letters for good, the oldest first.
 delete from queen.dead_letters d
 using (
@@ -43,9 +43,9 @@ select id from queen.dead_letters where partition_id = $1 and message_offset = $
 -- name: groups_of_queue :many
 select id, name from queen.groups where queue_id = $1 order by id
 
--- name: open_cursors :many
+-- name: open_cursors :many again
 -- Make sure that groups have a cursor in a partition.
 select queen.open_cursor($1, g) from unnest($2::integer[]) g
 
--- name: erase_letters :exec
+-- name: erase_letters :exec again
 delete from queen.dead_letters where partition_id = $1 and message_offset = $2

@@ -23,5 +23,5 @@ order by d.id
 limit $3
 for update of d
 
--- name: rewrite_letter :exec
+-- name: rewrite_letter :exec again
 update queen.dead_letters set codec = $2, payload = $3 where id = $1

@@ -38,13 +38,13 @@ left join lateral (
 ) s on p.head > o.position
 order by g.id, p.id
 
--- name: delete_group :one
+-- name: delete_group :one once
 select queen.delete_group($1, $2)
 
--- name: seal :one
+-- name: seal :one again
 select queen.seal($1)
 
--- name: seek :many
+-- name: seek :many once
 select * from queen.seek($1, $2, $3, $4, $5)
 
 -- name: written_at :one
@@ -53,16 +53,16 @@ select created_at from queen.segments
 where partition_id = $1 and base_offset <= $2 and end_offset > $2
 order by base_offset desc limit 1
 
--- name: subscribe_groups :exec
+-- name: subscribe_groups :exec once
 -- Change where groups start in partitions they have not read yet.
 update queen.groups
 set starts_at = $2, moves = moves + reads_by_time::integer,
     subscription_mode = case when reads_by_time then 'time' else 'timestamp' end
 where id = any ($1::integer[])
 
--- name: pause_groups :exec
+-- name: pause_groups :exec again
 update queen.groups set paused = $2 where id = any ($1::integer[])
 
--- name: touch_groups :exec
+-- name: touch_groups :exec again
 -- Note that groups are in use; to within a minute is enough.
 update queen.groups set used_at = clock_timestamp() where id = any ($1::integer[])

@@ -1,4 +1,4 @@
--- name: append :many
+-- name: append :many once
 -- Append segments; one row per partition.
 select * from queen.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 
@@ -151,8 +151,8 @@ for update of s
 -- Before its segments, as everywhere.
 select 1 from queen.partitions where id = $1 for no key update
 
--- name: count_erasure :exec
+-- name: count_erasure :exec once
 update queen.partitions set erasures = erasures + 1 where id = $1
 
--- name: rewrite_segment :exec
+-- name: rewrite_segment :exec again
 update queen.segments set codec = $3, body = $4 where partition_id = $1 and base_offset = $2

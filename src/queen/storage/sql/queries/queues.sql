@@ -1,8 +1,8 @@
--- name: configure_queue :one
+-- name: configure_queue :one again
 -- Create a queue or overwrite its configuration.
 select queen.configure_queue($1, $2, $3, $4)
 
--- name: ensure_queues :exec
+-- name: ensure_queues :exec again
 -- Create the queues that a push names and nobody has configured.
 insert into queen.queues (name, namespace, task)
 select * from unnest($1::text[], $2::text[], $3::text[])
@@ -18,7 +18,7 @@ select id, name, namespace, task, options, revision, is_indexed from queen.queue
 where ($1 = '' or namespace = $1) and ($2 = '' or task = $2)
 order by id
 
--- name: ensure_partitions :exec
+-- name: ensure_partitions :exec again
 -- Create partitions of queues that still exist.
 insert into queen.partitions (queue_id, name)
 select q.id, w.name
@@ -39,7 +39,7 @@ select p.id, p.queue_id, p.name, p.head, q.name as queue
 from queen.partitions p join queen.queues q on q.id = p.queue_id
 where p.id = any ($1::bigint[])
 
--- name: ensure_group :many
+-- name: ensure_group :many again
 -- Register a group with a queue that still exists; its first subscription stays. A queue that is
 -- being deleted is waited for, and is then gone.
 insert into queen.groups (queue_id, name, subscription_mode, starts_at)
@@ -58,14 +58,14 @@ select id, revision from queen.queues
 where options ->> 'dedup' = 'forever' and not is_indexed
 order by id
 
--- name: index_some :many
+-- name: index_some :many again
 -- Add the next segments of a queue to its index; nothing comes back at the end.
 select * from queen.index_some($1, $2, $3, $4, $5)
 
--- name: finish_index :one
+-- name: finish_index :one again
 select queen.finish_index($1, $2)
 
--- name: delete_queue :one
+-- name: delete_queue :one once
 select queen.delete_queue($1)
 
 -- name: queue_depth :one

@@ -8,25 +8,25 @@ where ((options ->> 'retentionEnabled')::boolean
    or (options ->> 'ttl')::bigint > 0
 order by id
 
--- name: retain :many
+-- name: retain :many once
 -- Remove old segments of one queue; see the function.
 select * from queen.retain(
     $1, clock_timestamp() - $2::bigint * interval '1 second', $3,
     case when $4::bigint is not null
          then clock_timestamp() - $4::bigint * interval '1 second' end, $5)
 
--- name: record_retention :exec
+-- name: record_retention :exec once
 insert into queen.retention_history (queue_id, kind, segments, messages)
 values ($1, $2, $3, $4)
 
--- name: record_idle_partitions :exec
+-- name: record_idle_partitions :exec once
 insert into queen.retention_history (queue_id, kind, segments)
 select queue_id, 'partition_cleanup', dropped
 from unnest($1::integer[], $2::bigint[]) w (queue_id, dropped)
 
--- name: drop_idle_partitions :many
+-- name: drop_idle_partitions :many once
 select * from queen.drop_idle_partitions(
     $1, clock_timestamp() - $2::bigint * interval '1 second', $3)
 
--- name: clear_queue :one
+-- name: clear_queue :one once
 select queen.clear_queue($1, $2)

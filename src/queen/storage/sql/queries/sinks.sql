@@ -1,4 +1,4 @@
--- name: open_sink :one
+-- name: open_sink :one again
 select * from queen.open_sink($1, $2, $3, $4)
 
 -- name: sink :one
@@ -10,7 +10,7 @@ from queen.sinks where query = $1
 -- name: lock_sink :one
 select epoch, last_batch, last_messages from queen.sinks where query = $1 for update
 
--- name: stage_part :one
+-- name: stage_part :one again
 select queen.stage_part($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 
 -- name: sink_parts :many
@@ -54,7 +54,7 @@ join queen.segments s on s.partition_id = -c.part_id and s.base_offset = c.posit
 where c.partition_id = $2
 order by o.n, c.position
 
--- name: rewrite_piece :exec
+-- name: rewrite_piece :exec again
 -- A staged segment without the messages that are stored already.
 with piece as (
     update queen.sink_pieces set messages = $3, bytes = length($6::bytea)
@@ -63,11 +63,11 @@ with piece as (
 update queen.segments set codec = $4, hashes = $5, body = $6
 where partition_id = -$1::bigint and base_offset = $2
 
--- name: remove_piece :exec
+-- name: remove_piece :exec again
 with piece as (delete from queen.sink_pieces where part_id = $1 and position = $2)
 delete from queen.segments where partition_id = -$1::bigint and base_offset = $2
 
--- name: rebind_piece :exec
+-- name: rebind_piece :exec again
 -- A staged segment for the partition that has taken the place of a deleted one.
 with piece as (
     update queen.sink_pieces set partition_id = $3 where part_id = $1 and position = $2
@@ -75,15 +75,15 @@ with piece as (
 update queen.segments set codec = $4, body = $5
 where partition_id = -$1::bigint and base_offset = $2
 
--- name: publish :many
+-- name: publish :many once
 -- Put staged parts into the log; one row per partition.
 select * from queen.publish($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
--- name: record_batch :exec
+-- name: record_batch :exec once
 update queen.sinks set last_batch = $2, last_messages = $3, used_at = clock_timestamp()
 where query = $1
 
--- name: drop_parts :exec
+-- name: drop_parts :exec again
 select queen.drop_parts($1)
 
 -- name: parts_nobody_wants :many
@@ -94,7 +94,7 @@ where s.query is null or p.run <> s.run or p.batch <= s.last_batch
 limit $2
 for update of p skip locked
 
--- name: forget_sinks :exec
+-- name: forget_sinks :exec again
 -- Queries that published once and are not asked about any more.
 delete from queen.sinks
 where once and used_at < clock_timestamp() - $1::integer * interval '1 hour'

@@ -1,4 +1,4 @@
--- name: stage :exec
+-- name: stage :exec once
 -- Stage messages for a time to come.
 insert into queen.staged
     (queue, partition, transaction_id, trace_id, producer_sub, payload, codec, deliver_at)
@@ -10,7 +10,7 @@ from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::byte
                         deliver_at, n)
 order by w.n
 
--- name: take_staged :many
+-- name: take_staged :many once
 -- Take what is due out of staging, up to a number of rows of each kind and of bytes.
 select * from queen.take_staged($1, $2)
 
@@ -19,14 +19,14 @@ select * from queen.take_staged($1, $2)
 select extract(epoch from min(deliver_at) - clock_timestamp())::float8 from queen.staged
 where deliver_at is not null
 
--- name: refuse_staged :exec
+-- name: refuse_staged :exec once
 -- Set aside what was taken out of staging and cannot be a message.
 insert into queen.staged_refused
     (id, queue, partition, transaction_id, trace_id, producer_sub, payload, codec, reason)
 select * from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
                      $7::bytea[], $8::smallint[], $9::text[])
 
--- name: postpone_staged :exec
+-- name: postpone_staged :exec once
 -- Put back what was taken out of staging and cannot be appended before something changes.
 insert into queen.staged
     (queue, partition, transaction_id, trace_id, producer_sub, payload, codec, deliver_at)
@@ -58,7 +58,7 @@ where deliver_at is not null
 order by deliver_at, id
 limit $1 offset $2
 
--- name: cancel_scheduled :many
+-- name: cancel_scheduled :many once
 -- Remove what is scheduled under a transaction id.
 delete from queen.staged
 where deliver_at is not null and queue = $1 and transaction_id = $2

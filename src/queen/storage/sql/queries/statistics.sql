@@ -88,7 +88,7 @@ select queue_id, count(*) as segments, sum(bytes)::bigint as bytes,
          order by partition_id desc, base_offset desc limit 1) as last
 from page group by queue_id
 
--- name: store_queue_stats :exec
+-- name: store_queue_stats :exec again
 -- Write the counts of all queues; a queue that was not counted has nothing.
 insert into queen.queue_stats as t
     (queue_id, partitions, written, retained, outstanding, leased_partitions, leased, dead_letters)
@@ -110,7 +110,7 @@ where (t.partitions, t.written, t.retained, t.outstanding, t.leased_partitions, 
    is distinct from (excluded.partitions, excluded.written, excluded.retained,
        excluded.outstanding, excluded.leased_partitions, excluded.leased, excluded.dead_letters)
 
--- name: store_group_stats :exec
+-- name: store_group_stats :exec again
 -- The same for groups.
 insert into queen.group_stats as t
     (group_id, queue_id, pending, partitions_behind, leased_partitions, leased, done,
@@ -135,7 +135,7 @@ where (t.pending, t.partitions_behind, t.leased_partitions, t.leased, t.done, t.
        excluded.leased, excluded.done, excluded.dead_letters, excluded.oldest_unread_at,
        excluded.members)
 
--- name: store_lagging :exec
+-- name: store_lagging :exec again
 -- Keep these worst partitions and no others; rows that say the same already are not written.
 with w as materialized (
     select * from unnest($1::integer[], $2::bigint[], $3::bigint[], $4::timestamptz[])
@@ -152,7 +152,7 @@ on conflict (group_id, partition_id) do update set
     pending = excluded.pending, oldest_unread_at = excluded.oldest_unread_at
 where (t.pending, t.oldest_unread_at) is distinct from (excluded.pending, excluded.oldest_unread_at)
 
--- name: store_bytes :exec
+-- name: store_bytes :exec again
 update queen.queue_stats t set segments = coalesce(w.segments, 0), stored_bytes = coalesce(w.bytes, 0)
 from queen.queues q
 left join unnest($1::integer[], $2::bigint[], $3::bigint[]) w (queue_id, segments, bytes)
@@ -160,10 +160,10 @@ left join unnest($1::integer[], $2::bigint[], $3::bigint[]) w (queue_id, segment
 where t.queue_id = q.id
   and (t.segments, t.stored_bytes) is distinct from (coalesce(w.segments, 0), coalesce(w.bytes, 0))
 
--- name: store_round :exec
+-- name: store_round :exec again
 update queen.stats_round set computed_at = $1, took_ms = $2, rows_counted = $3
 
--- name: store_bytes_round :exec
+-- name: store_bytes_round :exec again
 update queen.stats_round set bytes_at = $1, bytes_took_ms = $2, segments_counted = $3
 
 -- ---- reading ----

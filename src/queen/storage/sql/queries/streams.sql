@@ -12,16 +12,16 @@ select s.id, s.uuid, s.namespace, s.definition, s.planned_until,
        exists (select 1 from queen.stream_groups g where g.stream_id = s.id) as is_read
 from queen.streams s where s.name = $1 for update of s
 
--- name: create_stream :one
+-- name: create_stream :one once
 insert into queen.streams (name, namespace, definition) values ($1, $2, $3)
 on conflict (name) do nothing returning id
 
--- name: update_stream :exec
+-- name: update_stream :exec again
 update queen.streams set namespace = $2, definition = $3, updated_at = clock_timestamp(),
        plan_at = '-infinity'
 where id = $1
 
--- name: set_stream_sources :exec
+-- name: set_stream_sources :exec again
 with wanted as (
     select id from queen.queues where name = any ($2::text[])
 ), gone as (
@@ -40,12 +40,12 @@ from (select id from queen.stream_groups where stream_id = $1 order by id) g
 -- The rows of the groups, after their locks: who forgets finished work takes them too.
 select 1 from queen.stream_groups where stream_id = $1 order by id for no key update
 
--- name: balance_stream :exec
+-- name: balance_stream :exec once
 -- As many windows of a key may be in flight as the definition says now, in every group.
 select queen.balance_work(g.id, null, $2::integer, true)
 from (select id from queen.stream_groups where stream_id = $1 order by id) g
 
--- name: recut_stream :exec
+-- name: recut_stream :exec once
 -- Forget all windows: they are cut anew from where the slowest group stands.
 with floors as (
     select g.id, least(
@@ -74,7 +74,7 @@ with floors as (
 )
 update queen.streams set planned_until = null, plan_at = '-infinity' where id = $1
 
--- name: delete_stream :one
+-- name: delete_stream :one once
 delete from queen.streams where name = $1 returning id
 
 -- name: streams_to_plan :many
@@ -98,7 +98,7 @@ for no key update skip locked
 -- name: sources_of_stream :many
 select queue_id from queen.stream_sources where stream_id = $1 order by queue_id
 
--- name: seal_until :one
+-- name: seal_until :one again
 select queen.seal_until($1, $2, $3)
 
 -- name: first_of_sources :one
@@ -117,10 +117,10 @@ select max(w.created_at) from (
      where r.stream_id = $1 order by s.created_at limit $3
 ) w having count(*) = $3
 
--- name: plan_windows :one
+-- name: plan_windows :one once
 select queen.plan_windows($1, $2, $3, $4, $5, $6, $7)
 
--- name: planned :exec
+-- name: planned :exec again
 update queen.streams set planned_until = $2, plan_at = $3 where id = $1
 
 -- name: segments_to_gather :many
@@ -139,7 +139,7 @@ select key, gathered from queen.stream_open where stream_id = $1 and key = any (
 union
 select key, gathered from queen.stream_open where stream_id = $1 and closes_at <= $3
 
--- name: keep_gathered :exec
+-- name: keep_gathered :exec again
 insert into queen.stream_open as o (stream_id, key, begins_at, closes_at, gathered)
 select $1, w.key, w.begins_at, w.closes_at, w.gathered
 from unnest($2::text[], $3::timestamptz[], $4::timestamptz[], $5::bytea[])
@@ -154,15 +154,15 @@ from queen.stream_open o join queen.streams s on s.id = o.stream_id
 where o.stream_id in (select r.stream_id from queen.stream_sources r
                        where r.queue_id = any ($1::integer[]))
 
--- name: change_gathered :exec
+-- name: change_gathered :exec again
 update queen.stream_open o set gathered = w.gathered
 from unnest($1::integer[], $2::text[], $3::bytea[]) w (stream_id, key, gathered)
 where o.stream_id = w.stream_id and o.key = w.key
 
--- name: drop_gathered :exec
+-- name: drop_gathered :exec again
 delete from queen.stream_open where stream_id = $1 and key = any ($2::text[])
 
--- name: write_windows :exec
+-- name: write_windows :exec once
 -- Arrays of arrays do not travel: the ranges of window i are those with its number.
 insert into queen.stream_windows
     (stream_id, key, starts_at, ends_at, partitions, from_offsets, to_offsets, messages, bytes)
@@ -181,13 +181,13 @@ left join (
 ) r on r.n = w.n
 order by w.n
 
--- name: open_stream_group :one
+-- name: open_stream_group :one again
 select queen.open_stream_group($1, $2, $3)
 
 -- name: stream_group :one
 select id from queen.stream_groups where stream_id = $1 and name = $2
 
--- name: claim_window :one
+-- name: claim_window :one once
 select * from queen.claim_window($1, $2, $3, $4, $5)
 
 -- name: leased_window :one
@@ -205,30 +205,30 @@ where k.group_id = $1 and k.window_id = $2 and k.lease_id = $3
 select s.id, s.name, s.namespace, s.definition, g.name as group_name
 from queen.stream_groups g join queen.streams s on s.id = g.stream_id where g.id = $1
 
--- name: settle_window :one
+-- name: settle_window :one again
 select queen.settle_window($1, $2, $3, $4, $5, $6, $7)
 
--- name: return_window :exec
+-- name: return_window :exec again
 -- Take a grant back that nobody received: it does not count.
 update queen.stream_work
 set lease_id = null, available_at = '-infinity', attempts = attempts - 1
 where group_id = $1 and window_id = $2 and lease_id = $3
 
--- name: release_window :one
+-- name: release_window :one once
 -- Give a leased window back without fault: it comes again at once and does not count.
 update queen.stream_work
 set lease_id = null, available_at = '-infinity', attempts = attempts - 1
 where group_id = $1 and window_id = $2 and lease_id = $3 and available_at > clock_timestamp()
 returning true
 
--- name: renew_window :one
+-- name: renew_window :one again
 update queen.stream_work k
 set available_at = clock_timestamp() + $4::bigint * interval '1 millisecond'
 where k.group_id = $1 and k.window_id = $2 and k.lease_id = $3
   and k.available_at > clock_timestamp()
 returning k.available_at
 
--- name: seek_stream :one
+-- name: seek_stream :one once
 select queen.seek_stream($1, $2)
 
 -- name: window_segments :many
@@ -255,7 +255,7 @@ order by s.base_offset limit $4
 -- Where partitions begin now: what stood before was removed.
 select id, tail from queen.partitions where id = any ($1::bigint[])
 
--- name: forget_done_windows :one
+-- name: forget_done_windows :one again
 -- Rows of finished work are kept for a while, so that a repeated ack is told so. Groups come
 -- before their work in the order of locks; one that somebody has just now is left for later.
 with old as materialized (
@@ -281,7 +281,7 @@ with old as materialized (
 )
 select count(*) from gone
 
--- name: forget_empty_windows :one
+-- name: forget_empty_windows :one again
 -- Windows whose messages retention has removed, and that no group has to be told about.
 with floors as (
     select s.id as stream_id, least(
@@ -474,7 +474,7 @@ where g.stream_id = $1 and ($2 = '' or g.name = $2)
 -- name: lock_stream_group :exec
 select pg_advisory_xact_lock(7003, $1)
 
--- name: retry_dead_windows :one
+-- name: retry_dead_windows :one once
 -- Give windows that were given up another full set of tries, each when its key has room.
 with again as (
     delete from queen.stream_dead d using queen.stream_groups g
@@ -491,13 +491,13 @@ with again as (
 )
 select count(*) from again
 
--- name: balance_group :exec
+-- name: balance_group :exec once
 select queen.balance_work($1, $2, (s.definition ->> 'maxInFlight')::integer, false)
 from queen.stream_groups g join queen.streams s on s.id = g.stream_id where g.id = $1
 
--- name: delete_stream_group :one
+-- name: delete_stream_group :one once
 delete from queen.stream_groups where stream_id = $1 and name = $2 returning id
 
--- name: pause_stream_group :one
+-- name: pause_stream_group :one again
 update queen.stream_groups set paused = $3, used_at = clock_timestamp()
 where stream_id = $1 and name = $2 returning id

@@ -1,4 +1,4 @@
--- name: record_trace :one
+-- name: record_trace :one once
 -- Keep an event of a message, with its names; nothing when the partition is not there.
 with made as (
     insert into queen.traces (partition_id, transaction_id, consumer_group, event_type, data)
@@ -60,7 +60,7 @@ cross join lateral (
 ) c
 order by page.last desc
 
--- name: forget_traces :one
+-- name: forget_traces :one again
 -- Drop a batch of old events; how many it were.
 with old as (
     delete from queen.traces where id in (
