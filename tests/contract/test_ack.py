@@ -469,6 +469,61 @@ def test_a_batch_that_fails_twice_and_then_succeeds_is_done(api: Api, queue: str
     assert got == list(range(10))
 
 
+def test_a_batch_that_fails_comes_again_as_a_batch(api: Api, queue: str) -> None:
+    api.configure(queue, retryDelay=0, retryLimit=9)
+    api.push_many(queue, 5)
+    for failures in range(4):
+        messages = api.messages(queue, "Default", batch=5)
+        assert [one["retryCount"] for one in messages] == [failures] * 5
+        api.ack_batch(messages, "failed")
+
+
+async def test_failures_do_not_count_as_deaths(
+    api: Api, queue: str, connection: asyncpg.Connection
+) -> None:
+    api.configure(queue, retryDelay=0, retryLimit=9)
+    api.push_many(queue, 5)
+    sizes = []
+    for ending in ("failed", "lapsed", "failed", "lapsed", "failed"):
+        messages = api.messages(queue, "Default", batch=5)
+        sizes.append(len(messages))
+        if ending == "lapsed":
+            await let_lapse(connection, messages[0])
+        else:
+            api.ack_batch(messages, ending)
+    # One death among failures proves nothing yet; after the second what was held comes alone.
+    assert sizes == [5, 5, 5, 5, 1]
+
+
+async def test_failures_of_a_message_before_it_was_the_next_do_not_hide_its_deaths(
+    api: Api, queue: str, connection: asyncpg.Connection
+) -> None:
+    api.configure(queue, retryDelay=0, retryLimit=9)
+    api.push_many(queue, 5)
+    for _ in range(3):
+        api.ack_batch(api.messages(queue, "Default", batch=5), "failed")
+    api.ack(api.messages(queue, "Default")[0])
+    for _ in range(2):
+        messages = api.messages(queue, "Default", batch=4)
+        assert [one["data"]["n"] for one in messages] == [1, 2, 3, 4]
+        await let_lapse(connection, messages[0])
+    (message,) = api.messages(queue, "Default", batch=4)
+    assert message["data"]["n"] == 1
+
+
+async def test_a_consumer_that_fails_a_message_and_dies_over_the_next_is_a_death(
+    api: Api, queue: str, connection: asyncpg.Connection
+) -> None:
+    api.configure(queue, retryDelay=0, retryLimit=9)
+    api.push_many(queue, 5)
+    for _ in range(2):
+        messages = api.messages(queue, "Default", batch=5)
+        assert len(messages) == 5
+        api.ack(messages[0], "failed")
+        await let_lapse(connection, messages[0])
+    assert len(api.messages(queue, "Default", batch=5)) == 1
+
+
 async def test_a_message_can_be_declared_dead_at_once(
     api: Api, queue: str, connection: asyncpg.Connection
 ) -> None:

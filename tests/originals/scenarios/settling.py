@@ -94,6 +94,24 @@ async def a_handler_that_raises_is_retried_then_set_aside(scene: Scene) -> None:
     assert letter["errorMessage"] == said, letter
 
 
+async def a_batch_that_fails_twice_comes_whole_the_third_time(scene: Scene) -> None:
+    await scene.queue().config({**_AT_ONCE, "retry_limit": 3}).create()
+    await scene.queue().push([{"n": n} for n in range(10)])
+    sizes: list[int] = []
+    done = asyncio.Event()
+
+    async def handle(messages: Any) -> None:
+        sizes.append(len(messages))
+        if len(sizes) < 3:
+            raise ValueError("no ink")
+        done.set()
+
+    call = scene.queue().group("print").batch(10).timeout_millis(_POLL_MS)
+    await call.consume(handle, signal=done)
+    assert sizes == [10, 10, 10], sizes
+    assert await scene.drain(group="print") == []
+
+
 async def dead_letters_are_listed_by_page_time_and_partition(scene: Scene) -> None:
     for name in "ab":
         await scene.queue().partition(name).push([{"of": name}, {"of": name}])
