@@ -275,7 +275,7 @@ class Lane:
 
     def _settle(self, lease: Lease, offset: int, wish: str) -> str:
         if not self.is_open(offset):
-            return COMPLETED
+            return self.told_of_done(offset, wish)
         if wish in (FAILED, RETRY) and offset not in lease.failed | lease.returned:
             if wish == FAILED:
                 lease.failed.add(offset)
@@ -295,6 +295,13 @@ class Lane:
             self.done.add(offset)
             return DIED
         return WILL_RETRY
+
+    def told_of_done(self, offset: int, wish: str) -> str:
+        """What the broker answers for a message that is done: a failure of it is a repeat where
+        it has left a letter, and too late otherwise."""
+        if wish == DONE:
+            return COMPLETED
+        return DIED if (self.log.name, self.group, offset) in self.model.letters else REFUSED
 
     def _settled(self, lease: Lease) -> None:
         """Move on after acks, and end the lease when everything in it is decided."""

@@ -28,7 +28,14 @@ class Verdict(Enum):
     RETRY = "failed_retry"
     DEAD = "failed_dlq"
     ALREADY = "already"
+    # A failure of a message that is a dead letter already, and of one that is done otherwise.
+    ALREADY_DEAD = "already_dead"
+    TOO_LATE = "too_late"
     LOST = "lease_lost"
+
+
+# The same acknowledgment came before, as far as can be known.
+REPEATS = frozenset((Verdict.ALREADY, Verdict.ALREADY_DEAD))
 
 
 class Wish(Enum):
@@ -97,8 +104,8 @@ def settle(
     """Apply acknowledgments of one lease to a locked cursor.
 
     `lease_id` None means the caller did not name one: it is then the current lease, if that
-    still lives. `retry_limit` None lets a message fail for ever. `hidden` are offsets that the
-    group was not shown: they are done. The cursor passed in is not changed.
+    still lives, whoever holds it. `retry_limit` None lets a message fail for ever. `hidden` are
+    offsets that the group was not shown: they are done. The cursor passed in is not changed.
     """
     owned = cursor.live and lease_id in (None, cursor.lease_id)
     if not owned:

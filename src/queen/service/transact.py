@@ -25,6 +25,12 @@ from queen.service.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outc
 from queen.service.staging import Scheduled, stage_columns
 from queen.storage.database import Abandoned, Database, Transaction
 
+# What is wrong with a message that refuses its transaction.
+_REASONS = {
+    Verdict.LOST: "is not, or no longer, leased to the caller",
+    Verdict.TOO_LATE: "is completed already",
+}
+
 
 class _Refused(Abandoned):
     """Leaves the transaction, so that it is rolled back, with what the append said."""
@@ -129,8 +135,8 @@ class Transactor:
         await self._acker.settle_in(transaction, settlements)
         for one in settlements:
             for transaction_id, verdict in one.verdicts.items():
-                if verdict is Verdict.LOST:
+                reason = _REASONS.get(verdict)
+                if reason is not None:
                     raise LeaseLost(
-                        f"message {transaction_id!r} is not, or no longer, leased to the caller; "
-                        "nothing of the transaction was done"
+                        f"message {transaction_id!r} {reason}; nothing of the transaction was done"
                     )

@@ -220,7 +220,7 @@ def _results(
                     "success": True,
                     "transactionId": operation.transactionId,
                     "error": None,
-                    "dlq": verdict is Verdict.DEAD,
+                    "dlq": verdict in (Verdict.DEAD, Verdict.ALREADY_DEAD),
                 }
             )
     return results
