@@ -221,7 +221,10 @@ class ExtendAnswer(Struct):
 
 class TransactionPush(Struct):
     transactionId: TransactionId
-    messageId: Annotated[MessageId | None, Meta(description="Null until it is due.")]
+    messageId: Annotated[
+        MessageId | None,
+        Meta(description="Null until it is due, or when a repeat does not find the message."),
+    ]
     partitionId: Annotated[PartitionId | None, Meta(description="Null until it is due.")]
     queueName: Name
     status: Pushed
