@@ -64,7 +64,7 @@ reference: $(STAMP) ## Write docs/reference from the served API document, the co
 	$(BIN)/python -m tools.client_reference
 
 lock: ## Resolve requirements/*.in again (needs uv)
-	for each in dev original-0.15.0 original-2.6.0; do \
+	for each in dev original-0.7.4 original-0.15.0 original-2.6.0; do \
 		uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 			requirements/$$each.in -o requirements/$$each.txt || exit 1; \
 	done

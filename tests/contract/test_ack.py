@@ -76,6 +76,19 @@ def test_a_batch_answers_for_each_item_in_order(api: Api, queue: str) -> None:
     assert api.pop(queue).status == 204
 
 
+def test_a_batch_with_refusals_has_an_error(api: Api, queue: str) -> None:
+    api.configure(queue, retryDelay=0)
+    api.push_many(queue, 2)
+    stale = api.messages(queue, batch=2)
+    api.ack_batch(stale, "retry")
+    (current,) = api.messages(queue)
+    alone = api.ack_batch(stale[1:])
+    assert (alone.status, alone.json["error"]) == (200, "Invalid or expired lease")
+    mixed = api.ack_batch([current, stale[1]])
+    assert results(mixed) == [(True, "completed"), (False, "error")]
+    assert mixed.json["error"] == "1 of 2 were not taken: Invalid or expired lease"
+
+
 def test_an_empty_batch_is_nothing_to_do(api: Api) -> None:
     assert api.ack_batch([]).json == {"processed": 0, "results": []}
 
@@ -310,6 +323,65 @@ async def test_without_a_lease_id_an_ack_counts_while_the_lease_lives(
     assert api.data(queue) == [{"n": 2}]
 
 
+async def test_without_a_lease_id_the_lease_that_lives_is_acked_and_its_holder_learns_of_it(
+    api: Api, other_api: Api, queue: str, connection: asyncpg.Connection
+) -> None:
+    api.configure(queue, retryDelay=0)
+    api.push_many(queue, 3)
+    late = api.messages(queue, "Default", batch=2)
+    await let_lapse(connection, late[0])
+    held = api.messages(queue, "Default", batch=2)
+    # Nobody can tell who sends it: it counts for whoever holds the lease now.
+    assert api.ack(late[0], leaseId=None).status == 200
+    for one in (api, other_api):
+        answer = one.ack(held[0], "failed")
+        assert (answer.status, answer.json["code"]) == (409, "conflict")
+        assert "already completed" in answer.json["error"]
+        # Its own ack finds what it wanted.
+        assert one.ack(held[0]).json["status"] == "completed"
+    assert results(api.ack_batch(held, "retry")) == [(False, "error"), (True, "failed_retry")]
+    assert api.data(queue, "Default", batch=3) == [{"n": 1}, {"n": 2}]
+
+
+def test_what_was_committed_at_once_has_no_lease_that_could_be_acked(api: Api, queue: str) -> None:
+    api.push_many(queue, 2)
+    (done,) = api.messages(queue, autoAck="true")
+    assert done["leaseId"] == ""
+    assert api.ack(done).status == 409
+    (held,) = api.messages(queue)
+    assert api.ack(done, "failed").status == 409
+    assert api.ack(held).status == 200
+
+
+@pytest.mark.parametrize("status", ["failed", "retry", "dlq"])
+def test_a_failure_of_what_is_completed_is_told_as_not_applied(
+    api: Api, other_api: Api, queue: str, status: str
+) -> None:
+    api.push_many(queue, 2)
+    first, second = api.messages(queue, batch=2)
+    for message in (first, second):
+        assert api.ack(message).status == 200
+        for one in (api, other_api):
+            assert one.ack(message, status).status == 409
+            answer = one.ack_batch([message], status)
+            assert results(answer) == [(False, "error")]
+            assert "already completed" in answer.json["results"][0]["error"]
+    assert api.call("GET", f"/api/v1/dlq?queue={queue}").json["total"] == 0
+
+
+def test_a_failure_that_is_repeated_is_answered_as_the_first_time(
+    api: Api, other_api: Api, queue: str
+) -> None:
+    api.configure(queue, retryLimit=0)
+    api.push_many(queue, 2)
+    first, second = api.messages(queue, batch=2)
+    for status, message in (("failed", first), ("dlq", second)):
+        for one in (api, api, other_api):
+            answer = one.ack(message, status).json
+            assert (answer["status"], answer["dlq"]) == ("failed_dlq", True)
+            assert results(one.ack_batch([message], status)) == [(True, "failed_dlq")]
+
+
 def test_without_a_lease_id_what_was_never_popped_cannot_be_acked(api: Api, queue: str) -> None:
     pushed = api.push({"queue": queue, "payload": 1}).json[0]
     body = {"transactionId": pushed["transaction_id"], "partitionId": pushed["partition_id"]}
@@ -467,6 +539,61 @@ def test_a_batch_that_fails_twice_and_then_succeeds_is_done(api: Api, queue: str
         got += [one["data"] for one in messages]
         api.ack_batch(messages)
     assert got == list(range(10))
+
+
+def test_a_batch_that_fails_comes_again_as_a_batch(api: Api, queue: str) -> None:
+    api.configure(queue, retryDelay=0, retryLimit=9)
+    api.push_many(queue, 5)
+    for failures in range(4):
+        messages = api.messages(queue, "Default", batch=5)
+        assert [one["retryCount"] for one in messages] == [failures] * 5
+        api.ack_batch(messages, "failed")
+
+
+async def test_failures_do_not_count_as_deaths(
+    api: Api, queue: str, connection: asyncpg.Connection
+) -> None:
+    api.configure(queue, retryDelay=0, retryLimit=9)
+    api.push_many(queue, 5)
+    sizes = []
+    for ending in ("failed", "lapsed", "failed", "lapsed", "failed"):
+        messages = api.messages(queue, "Default", batch=5)
+        sizes.append(len(messages))
+        if ending == "lapsed":
+            await let_lapse(connection, messages[0])
+        else:
+            api.ack_batch(messages, ending)
+    # One death among failures proves nothing yet; after the second what was held comes alone.
+    assert sizes == [5, 5, 5, 5, 1]
+
+
+async def test_failures_of_a_message_before_it_was_the_next_do_not_hide_its_deaths(
+    api: Api, queue: str, connection: asyncpg.Connection
+) -> None:
+    api.configure(queue, retryDelay=0, retryLimit=9)
+    api.push_many(queue, 5)
+    for _ in range(3):
+        api.ack_batch(api.messages(queue, "Default", batch=5), "failed")
+    api.ack(api.messages(queue, "Default")[0])
+    for _ in range(2):
+        messages = api.messages(queue, "Default", batch=4)
+        assert [one["data"]["n"] for one in messages] == [1, 2, 3, 4]
+        await let_lapse(connection, messages[0])
+    (message,) = api.messages(queue, "Default", batch=4)
+    assert message["data"]["n"] == 1
+
+
+async def test_a_consumer_that_fails_a_message_and_dies_over_the_next_is_a_death(
+    api: Api, queue: str, connection: asyncpg.Connection
+) -> None:
+    api.configure(queue, retryDelay=0, retryLimit=9)
+    api.push_many(queue, 5)
+    for _ in range(2):
+        messages = api.messages(queue, "Default", batch=5)
+        assert len(messages) == 5
+        api.ack(messages[0], "failed")
+        await let_lapse(connection, messages[0])
+    assert len(api.messages(queue, "Default", batch=5)) == 1
 
 
 async def test_a_message_can_be_declared_dead_at_once(

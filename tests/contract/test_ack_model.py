@@ -83,18 +83,20 @@ class Model:
         status = self.random.choice(["completed", "completed", "completed", "failed", "dlq"])
         answer = self.server.ack_batch(chosen, status).json
         for message, result in zip(chosen, answer["results"], strict=True):
-            self.check(lease, message["transactionId"], result)
+            self.check(lease, message["transactionId"], status, result)
         if not lease.open:
             lease.live = False
 
-    def check(self, lease: Lease, one: str, result: dict[str, Any]) -> None:
+    def check(self, lease: Lease, one: str, status: str, result: dict[str, Any]) -> None:
         if not lease.live:
             # Repeated, or too late: never a success for what is not settled.
             assert not result["success"] or one in self.settled
             return
-        assert result["success"], result
         if one in self.settled:
+            # A failure of what is done is a repeat, or too late.
+            assert result["success"] or status != "completed", result
             return
+        assert result["success"], result
         if result["status"] != "failed_retry":
             self.settled.add(one)
         elif one in lease.open:

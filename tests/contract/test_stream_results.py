@@ -55,6 +55,20 @@ def test_what_tasks_staged_is_published_with_the_ack_and_once(streams: Streams) 
     assert streams.poll(timeout=0) is None
 
 
+@pytest.mark.parametrize("more", [{}, {"transactionId": "t"}], ids=["without an id", "with an id"])
+def test_results_are_pushed_once_where_no_ids_are_kept(
+    streams: Streams, other_api: Api, more: dict[str, str]
+) -> None:
+    counted(streams, 1, 2)
+    window, out = streams.poll(), streams.prefix + "out"
+    streams.api.configure(out, dedup="off")
+    results = [{"queue": out, "payload": "result", **more}]
+    for api in (streams.api, streams.api, other_api):
+        answer = Streams(api, streams.prefix).ack(window, push=results)
+        assert (answer.status, answer.json["acked"]) == (200, True)
+    assert streams.api.data(out, batch=10) == ["result"]
+
+
 def test_nothing_is_published_when_the_lease_is_lost(streams: Streams) -> None:
     counted(streams, 1, 2)
     stale, out = streams.poll(), streams.prefix + "out"

@@ -163,6 +163,93 @@ def test_a_repeated_transaction_succeeds_and_changes_nothing(
 
 
 @pytest.mark.parametrize("in_acks", [True, False], ids=["named in acks", "named once"])
+def test_a_repeated_transaction_stores_nothing_again_where_no_ids_are_kept(
+    api: Api, other_api: Api, queue: str, in_acks: bool
+) -> None:
+    out = f"{queue}.out"
+    api.configure(out, dedup="off")
+    messages = leased(api, queue, 2)
+    more: dict[str, Any] = {} if in_acks else {"leaseId": None}
+    operations = [
+        *[ack_of(one, **more) for one in messages],
+        push_of(*[{"queue": out, "payload": n, "transactionId": f"t{n}"} for n in range(2)]),
+        push_of({"queue": out, "payload": 2}),
+    ]
+    leases = [messages[0]["leaseId"]]
+    first = api.transaction(*operations, leases=leases).json["results"]
+    for one in (api, other_api):
+        # Others write there too; what was pushed is found behind them.
+        one.push({"queue": out, "payload": "another"})
+        again = one.transaction(*operations, leases=leases)
+        assert again.status == 200, again.raw
+        named, unnamed = again.json["results"][2:]
+        assert [item["messageId"] for item in named["items"]] == [
+            item["messageId"] for item in first[2]["items"]
+        ]
+        # Its id was made here, so nobody can say where it is.
+        assert (unnamed["count"], unnamed["messageId"]) == (1, None)
+        items = [*named["items"], *unnamed["items"]]
+        assert [item["status"] for item in items] == ["duplicate"] * 3
+        assert {item["partitionId"] for item in items} == {first[3]["partitionId"]}
+    assert api.data(out, batch=10) == [0, 1, 2, "another", "another"]
+
+
+def test_a_repeated_transaction_stores_nothing_again_that_came_without_an_id(
+    api: Api, other_api: Api, queue: str
+) -> None:
+    out = f"{queue}.out"
+    (message,) = leased(api, queue)
+    named = [{"queue": out, "payload": n, "transactionId": f"t{n}"} for n in range(2)]
+    operations = [ack_of(message), push_of(named[0], {"queue": out, "payload": "x"}, named[1])]
+    first = api.transaction(*operations).json["results"][1]["items"]
+    for one in (api, other_api):
+        items = one.transaction(*operations).json["results"][1]["items"]
+        assert [item["status"] for item in items] == ["duplicate"] * 3
+        assert [item["messageId"] for item in items] == [
+            first[0]["messageId"],
+            None,
+            first[2]["messageId"],
+        ]
+    assert api.data(out, batch=10) == [0, "x", 1]
+
+
+@pytest.mark.parametrize("dedup", ["off", "window"])
+async def test_a_repeated_transaction_schedules_nothing_again(
+    api: Api, queue: str, connection: asyncpg.Connection, dedup: str
+) -> None:
+    out = f"{queue}.out"
+    api.configure(out, dedup=dedup)
+    (message,) = leased(api, queue)
+    item = {"queue": out, "payload": 1, "delay": 3600}
+    if dedup == "off":
+        item["transactionId"] = "t"
+    for _ in range(3):
+        answer = api.transaction(ack_of(message), push_of(item))
+        assert answer.json["results"][1]["status"] == "scheduled"
+    staged = await connection.fetchval("select count(*) from queen.staged where queue = $1", out)
+    assert staged == 1
+
+
+def test_a_transaction_whose_acks_are_partly_known_is_done(api: Api, queue: str) -> None:
+    out = f"{queue}.out"
+    api.configure(out, dedup="off")
+    first, second = leased(api, queue, 2)
+    api.transaction(ack_of(first), push_of({"queue": out, "payload": 1}))
+    answer = api.transaction(
+        ack_of(first), ack_of(second), push_of({"queue": out, "payload": 2, "transactionId": "t"})
+    )
+    assert answer.json["results"][2]["status"] == "queued"
+    assert api.data(out, batch=10) == [1, 2]
+
+
+def test_a_transaction_without_acks_cannot_be_known_again(api: Api, queue: str) -> None:
+    api.configure(queue, dedup="off")
+    for _ in range(2):
+        api.transaction(push_of({"queue": queue, "payload": 1, "transactionId": "t"}))
+    assert api.data(queue, batch=10) == [1, 1]
+
+
+@pytest.mark.parametrize("in_acks", [True, False], ids=["named in acks", "named once"])
 def test_a_repeated_transaction_with_required_leases_succeeds(
     api: Api, other_api: Api, queue: str, in_acks: bool
 ) -> None:

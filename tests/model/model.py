@@ -123,7 +123,7 @@ class Lane:
         self.tries = 0
         # The current lease, or the last one if that lapsed.
         self.lease: Lease | None = None
-        # Messages before this come one at a time: two holders of them in a row went silent.
+        # Messages before this come one at a time: two holders of them went silent.
         self.careful_until = 0
         # After a failure nothing is given out until time is put forward.
         self.waits = False
@@ -223,7 +223,12 @@ class Lane:
 
     def _grant(self, lease_id: str | None, budget: int) -> list[Delivery]:
         lapsed = self.lease
-        if self.tries >= 2:
+        told = self.failures.get(self.position, 0)
+        self.tries = max(self.tries, told)
+        if lapsed is not None and self.position in lapsed.failed | lapsed.returned:
+            # It was spoken of, but the holder died over the rest.
+            told = 0
+        if self.tries - told >= 2:
             seen = lapsed.stop if lapsed is not None else 0
             self.careful_until = max(self.careful_until, seen, self.position + 1)
         start = self.position
@@ -270,7 +275,7 @@ class Lane:
 
     def _settle(self, lease: Lease, offset: int, wish: str) -> str:
         if not self.is_open(offset):
-            return COMPLETED
+            return self.told_of_done(offset, wish)
         if wish in (FAILED, RETRY) and offset not in lease.failed | lease.returned:
             if wish == FAILED:
                 lease.failed.add(offset)
@@ -291,14 +296,20 @@ class Lane:
             return DIED
         return WILL_RETRY
 
+    def told_of_done(self, offset: int, wish: str) -> str:
+        """What the broker answers for a message that is done: a failure of it is a repeat where
+        it has left a letter, and too late otherwise."""
+        if wish == DONE:
+            return COMPLETED
+        return DIED if (self.log.name, self.group, offset) in self.model.letters else REFUSED
+
     def _settled(self, lease: Lease) -> None:
         """Move on after acks, and end the lease when everything in it is decided."""
         moved = self.move_to(self.position)
         if self.position >= lease.stop:
             self.tries = 0
         elif moved:
-            # The next one was delivered in this lease too, unless it was given back.
-            self.tries = 0 if self._is_blameless(lease, self.position) else 1
+            self.tries = self._tries_of_next(lease)
         left = [one for one in range(lease.start, lease.stop) if self.is_open(one)]
         over = all(one in lease.failed | lease.returned for one in left)
         if moved or over:
@@ -309,6 +320,11 @@ class Lane:
             self.waits = self.model.has_delay and failed
             self.lease = None
             self.is_quiet = False
+
+    def _tries_of_next(self, lease: Lease) -> int:
+        """How often the message was tried that is now the next: it was in this lease too."""
+        told = self.position in lease.failed | lease.returned
+        return self.failures.get(self.position, 0) + (0 if told else 1)
 
     def _is_blameless(self, lease: Lease, offset: int) -> bool:
         """Whether a message was given back without fault; one that has failed before is not."""
@@ -321,8 +337,9 @@ class Lane:
         self.model.bury(self, offset, self.failures.get(offset, 0))
         self.done.add(offset)
         if self.move_to(self.position):
-            inside = self.lease is not None and self.position < self.lease.stop
-            self.tries = 1 if inside else 0
+            lease = self.lease
+            inside = lease is not None and self.position < lease.stop
+            self.tries = self._tries_of_next(lease) if lease is not None and inside else 0
             if not inside:
                 self._forget_lapsed()
         return True

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.originals.environments import ROOT, VERSIONS, bare_environment, python_of
+from tests.originals.environments import (
+    READERS_OF_ACKS,
+    ROOT,
+    VERSIONS,
+    bare_environment,
+    python_of,
+)
 from tests.originals.scene import DONE, FAILED, PAUSED
 
 
@@ -72,7 +78,7 @@ class Original:
 @pytest.fixture(scope="session")
 def originals() -> Iterator[dict[str, Original]]:
     """One process for each version, kept through tests in any order."""
-    started = {version: Original(version) for version in VERSIONS}
+    started = {version: Original(version) for version in READERS_OF_ACKS}
     yield started
     for each in started.values():
         each.stop()

@@ -17,7 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+# The versions that play every scenario whose calls they have.
 VERSIONS = ("0.15.0", "2.6.0")
+# The published versions read the answers of acks in three ways: 0.7.4; 0.12.0 to 2.0.0, as
+# 0.15.0 does; 2.0.2 to 2.6.0. One of each plays the scenarios about that.
+READERS_OF_ACKS = ("0.7.4", *VERSIONS)
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
 
 

@@ -47,11 +47,11 @@ Scenario = Callable[[Scene], Awaitable[None]]
 _S = TypeVar("_S", bound=Scenario)
 
 
-def only(version: str) -> Callable[[_S], _S]:
-    """A scenario for one version: the other one has no such call."""
+def only(*versions: str) -> Callable[[_S], _S]:
+    """A scenario for some versions: the others have no such call, or were not asked."""
 
     def mark(scenario: _S) -> _S:
-        scenario.versions = (version,)  # type: ignore[attr-defined]
+        scenario.versions = versions  # type: ignore[attr-defined]
         return scenario
 
     return mark

@@ -120,6 +120,15 @@ def test_what_is_given_back_without_fault_has_not_been_tried() -> None:
     assert not after.must_wait
 
 
+def test_what_is_next_has_been_tried_as_often_as_it_has_failed_and_now() -> None:
+    cursor = leased(end=12)
+    cursor.failures = {11: 2}
+    undecided = settle(cursor, LEASE, {10: Wish.DONE}, 9).cursor
+    assert (undecided.committed, undecided.attempts) == (11, 3)
+    decided = settle(undecided, LEASE, {11: Wish.FAILED}, 9).cursor
+    assert (decided.failures, decided.attempts) == ({11: 3}, 3)
+
+
 def test_only_a_lease_with_failures_makes_the_rest_wait() -> None:
     wishes = {10: Wish.RETRY, 11: Wish.FAILED}
     failed = settle(leased(end=12), LEASE, wishes, 3)

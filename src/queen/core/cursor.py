@@ -28,7 +28,14 @@ class Verdict(Enum):
     RETRY = "failed_retry"
     DEAD = "failed_dlq"
     ALREADY = "already"
+    # A failure of a message that is a dead letter already, and of one that is done otherwise.
+    ALREADY_DEAD = "already_dead"
+    TOO_LATE = "too_late"
     LOST = "lease_lost"
+
+
+# The same acknowledgment came before, as far as can be known.
+REPEATS = frozenset((Verdict.ALREADY, Verdict.ALREADY_DEAD))
 
 
 class Wish(Enum):
@@ -97,8 +104,8 @@ def settle(
     """Apply acknowledgments of one lease to a locked cursor.
 
     `lease_id` None means the caller did not name one: it is then the current lease, if that
-    still lives. `retry_limit` None lets a message fail for ever. `hidden` are offsets that the
-    group was not shown: they are done. The cursor passed in is not changed.
+    still lives, whoever holds it. `retry_limit` None lets a message fail for ever. `hidden` are
+    offsets that the group was not shown: they are done. The cursor passed in is not changed.
     """
     owned = cursor.live and lease_id in (None, cursor.lease_id)
     if not owned:
@@ -122,7 +129,7 @@ def set_aside(cursor: Cursor, offset: int) -> Cursor:
         after.failed &= ~(1 << (offset - after.committed))
         if _pass_over_done(after):
             inside = after.batch_end is not None and after.committed < after.batch_end
-            after.attempts = 1 if inside else 0
+            after.attempts = _attempts_of_next(after) if inside else 0
             if not inside and not after.live:
                 _end_lease(after)
     return after
@@ -199,14 +206,18 @@ def _advance(cursor: Cursor) -> None:
     if cursor.committed >= cursor.batch_end:
         cursor.attempts = 0
     elif steps:
-        # What is left was delivered in this lease, so it has used one attempt, unless it was
-        # given back without fault.
-        blameless = cursor.failed & 1 and cursor.committed not in cursor.failures
-        cursor.attempts = 0 if blameless else 1
+        cursor.attempts = _attempts_of_next(cursor)
     if steps or ended:
         _leave_receipt(cursor, cursor.lease_id, cursor.batch_end if ended else cursor.committed)
     if ended:
         _end_lease(cursor)
+
+
+def _attempts_of_next(cursor: Cursor) -> int:
+    """Return how often a message was tried that is the next one since this moment: as often as
+    it has failed, and once more in this lease, unless that has said what became of it."""
+    told = bool(cursor.failed & 1)
+    return cursor.failures.get(cursor.committed, 0) + (0 if told else 1)
 
 
 def _pass_over_done(cursor: Cursor) -> int:

@@ -3,7 +3,9 @@
 The names are those of the original broker, and so are the defaults where the original acts on
 them. It stores some options and does nothing with them; here all of them are real, so those
 have the default that changes nothing: messages do not expire, and one that exhausts its
-retries is set aside. `dedup` and `dedupWindowSeconds` are ours. Zero means off.
+retries is set aside. Only `retryDelay` keeps its second, although that now passes: without it
+a message that fails at once would use up its retries within milliseconds. `dedup` and
+`dedupWindowSeconds` are ours. Zero means off.
 """
 
 from __future__ import annotations

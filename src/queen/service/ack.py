@@ -346,7 +346,27 @@ class Acker:
             applied = _apply_all(settlements, cursors)
         sound = [letter for one, letter in letters if one.error is None]
         await self._burial.bury(transaction, sound)
+        await self._tell_who_is_late(transaction, settlements)
         await store(transaction, applied.cursors, applied.waits_ms)
+
+    async def _tell_who_is_late(
+        self, transaction: Transaction, settlements: list[Settlement]
+    ) -> None:
+        """Part the failures of messages that are done: repeated ones have left a dead letter; the
+        others change nothing, because somebody has completed the message meanwhile."""
+        late = [failure for one in settlements for failure in _failures_of_done(one)]
+        if not late:
+            return
+        rows = await transaction.fetch(
+            "letters_at",
+            [one.partition.id for one, _, _ in late],
+            [one.group_id for one, _, _ in late],
+            [offset for _, _, offset in late],
+        )
+        letters = {tuple(row) for row in rows}
+        for one, transaction_id, offset in late:
+            is_dead = (*one.key, offset) in letters
+            one.verdicts[transaction_id] = Verdict.ALREADY_DEAD if is_dead else Verdict.TOO_LATE
 
     async def give_up(
         self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
@@ -445,6 +465,24 @@ def _limits(one: Settlement, row: Record) -> tuple[int, int] | None:
     return (max(upto - _LOOK_BACK, 0), upto) if upto is not None else None
 
 
+def _failures_of_done(one: Settlement) -> list[tuple[Settlement, str, int]]:
+    """Return the messages, and where they stand, that were failed although they are done."""
+    return [
+        (one, transaction_id, _offsets(one.span, transaction_id)[-1])
+        for transaction_id, verdict in one.verdicts.items()
+        if one.span is not None
+        and verdict is Verdict.ALREADY
+        and one.wishes[transaction_id] is not Wish.DONE
+    ]
+
+
+def _offsets(span: Span, transaction_id: str) -> list[int]:
+    """Return where an id stands. The last one answers for all: a message that was shown, if
+    there is one."""
+    offsets = span.offsets_of(transaction_id)
+    return sorted(offsets, key=span.hidden.__contains__, reverse=True)
+
+
 def _apply(one: Settlement, cursor: Cursor) -> Settled:
     """Apply one settlement to a cursor and give it its verdicts."""
     if one.span is None:
@@ -454,9 +492,7 @@ def _apply(one: Settlement, cursor: Cursor) -> Settled:
     ids: dict[int, str] = {}
     for transaction_id, wish in one.wishes.items():
         one.verdicts[transaction_id] = Verdict.LOST
-        # The last one answers for all: a message that was shown, if there is one.
-        offsets = one.span.offsets_of(transaction_id)
-        for offset in sorted(offsets, key=one.span.hidden.__contains__, reverse=True):
+        for offset in _offsets(one.span, transaction_id):
             wishes[offset] = wish
             ids[offset] = transaction_id
     options = one.partition.queue.options

@@ -14,13 +14,15 @@ from queen.service.catalog import Partition
 # A request with this many messages for one partition becomes a segment of its own, encoded
 # while the database is busy with the flush before. Smaller ones are merged at the flush.
 OWN_SEGMENT_MESSAGES = 32
+# The offset of a message that is stored somewhere.
+UNKNOWN_OFFSET = -1
 
 
 class Append:
     """Messages of one request for one partition.
 
     After the flush, `offset_of` tells where each message is and `is_duplicate` whether it
-    was there before.
+    was there before; where one is that a repeated transaction stored may be unknown.
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class Append:
         "repeats",
         "request",
         "segment",
+        "unnamed",
         "weight",
     )
 
@@ -78,6 +81,8 @@ class Append:
         self.is_again = False
         # Waits for something slow; whoever made it wait answers it.
         self.is_aside = False
+        # Messages whose ids were made here: the same request, sent again, has others for them.
+        self.unnamed: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.ids)

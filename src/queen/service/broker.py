@@ -43,6 +43,7 @@ from queen.service.publish import Publisher
 from queen.service.push import Pusher
 from queen.service.queries import Queries
 from queen.service.relay import Relay
+from queen.service.repeats import Repeats
 from queen.service.reseal import INTERVAL_S as RESEAL_INTERVAL_S
 from queen.service.reseal import Resealer
 from queen.service.retention import CLEANUP_INTERVAL_S, Retention
@@ -161,8 +162,14 @@ class Broker:
             self.signals.released,
         )
         self.popper.acker = self.acker
+        self.lookup = Lookup(self.database, self.vault)
         self.transactor = Transactor(
-            self.database, self.pusher, self.acker, self.activity, self.maintenance
+            self.database,
+            self.pusher,
+            self.acker,
+            Repeats(self.catalog, self.lookup),
+            self.activity,
+            self.maintenance,
         )
         self.queries = Queries(self.database, self.catalog, self.vault)
         self.cycles = Cycles(
@@ -208,7 +215,6 @@ class Broker:
         """The verbs of those who look after queues."""
         self.dead_letters = DeadLetters(self.database, self.catalog, self.vault, self.pusher)
         self.eraser = Eraser(self.database, self.vault)
-        self.lookup = Lookup(self.database, self.vault)
         self.browser = Browser(self.database, self.catalog, self.vault)
         self.lag = Lag(self.database)
         self.groups = Groups(self.database, self.popper, self.signals)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from queen.core.cursor import Verdict, Wish
+from queen.core.cursor import REPEATS, Verdict, Wish
 from queen.core.cycle import count_up_to, is_of_a_window
 from queen.errors import LeaseLost, NotFound, Unavailable
 from queen.service.ack import Acker, Settlement
@@ -112,7 +112,7 @@ class Cycles:
             await self._transactor.run(cycle.appends, cycle.scheduled, cycle.settlements, [], write)
         except LeaseLost:
             # What is behind the message was given back at the first time, and cannot be again.
-            if cycle.verdict is not Verdict.ALREADY:
+            if cycle.verdict not in REPEATS:
                 raise LeaseLost(STALE) from None
             cycle.is_repeated = True
         except _Undone:
@@ -159,7 +159,7 @@ class Cycles:
         """Change the state; the cursor is locked and has moved already."""
         query = cycle.query
         if cycle.ack is not None:
-            if cycle.verdict is Verdict.ALREADY:
+            if cycle.verdict in REPEATS:
                 cycle.is_repeated = True
                 raise _Undone
         elif cycle.state:

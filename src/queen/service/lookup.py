@@ -8,6 +8,8 @@ few at a time, newest first, and no further than a bound.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from queen.core.hashing import hash_ids
 from queen.core.visibility import DELETED
 from queen.service.catalog import Partition
@@ -20,6 +22,9 @@ _PAGE = 1000
 # Bodies read together, and how many are looked through for one id before it counts as unknown.
 _BODIES = 8
 _MAX_BODIES = 10_000
+# Bodies that are looked through for what was stored a moment ago.
+_RECENT_BODIES = 64
+_ANY_HASH = b""
 _END = 2**62
 
 
@@ -47,6 +52,25 @@ class Lookup:
             before = page["first"]
             bodies += len(suspects)
         return None
+
+    async def recent_offsets(self, partition: Partition, ids: Iterable[bytes]) -> dict[bytes, int]:
+        """Return where ids stand that were stored lately, the newest of each, without the rest."""
+        wanted, found = set(ids), dict[bytes, int]()
+        (page,) = await self._database.fetch(
+            "suspects_before", partition.id, _END, _ANY_HASH, _RECENT_BODIES
+        )
+        starts: list[int] = page["suspects"] or []
+        for at in range(0, len(starts), _BODIES):
+            rows = await self._database.fetch(
+                "segments_at", partition.id, starts[at : at + _BODIES]
+            )
+            for row in rows:
+                stored = enumerate(self._vault.segment(row).id_bytes(), row["base_offset"])
+                here = {one: offset for offset, one in stored if one in wanted}
+                found = {**here, **found}
+            if len(found) == len(wanted):
+                break
+        return found
 
     async def at(self, partition: Partition, offset: int) -> Message | None:
         """Return the message at an offset, unless it is not written yet or no longer there."""

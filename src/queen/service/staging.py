@@ -30,6 +30,8 @@ class Scheduled(NamedTuple):
     producer_sub: str | None
     # How the payload is stored: as it is, or encrypted.
     codec: int = CODEC_RAW
+    # The sender has given it its id: sent again, it has the same.
+    is_named: bool = True
 
 
 def stage_columns(messages: list[Scheduled]) -> tuple[list[Any], ...]:

@@ -5,7 +5,7 @@ before cursors, then what is scheduled, then the acks. One acknowledgment whose 
 refuses all of it.
 
 A transaction that is sent again because its answer was lost succeeds: its acks find their
-receipts and its pushes are duplicates.
+receipts, and its pushes are duplicates or, where nobody could tell, are left out.
 """
 
 from __future__ import annotations
@@ -22,8 +22,15 @@ from queen.service.append import Append
 from queen.service.lane import Lane
 from queen.service.maintenance import Maintenance
 from queen.service.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
+from queen.service.repeats import Repeats, is_repeat
 from queen.service.staging import Scheduled, stage_columns
 from queen.storage.database import Abandoned, Database, Transaction
+
+# What is wrong with a message that refuses its transaction.
+_REASONS = {
+    Verdict.LOST: "is not, or no longer, leased to the caller",
+    Verdict.TOO_LATE: "is completed already",
+}
 
 
 class _Refused(Abandoned):
@@ -49,12 +56,17 @@ class Guard(NamedTuple):
         return self.partition_id, self.group_id
 
 
+class _Repeated(Abandoned):
+    """Leaves the transaction because it was committed before."""
+
+
 class Transactor:
     def __init__(
         self,
         database: Database,
         pusher: Pusher,
         acker: Acker,
+        repeats: Repeats,
         activity: Activity,
         maintenance: Maintenance,
     ) -> None:
@@ -62,6 +74,7 @@ class Transactor:
         self._maintenance = maintenance
         self._pusher = pusher
         self._acker = acker
+        self._repeats = repeats
         self._activity = activity
 
     async def run(
@@ -78,27 +91,49 @@ class Transactor:
         lanes = await self._pusher.plan(appends)
         await self._pusher.check_admission(lanes)
         await self._acker.find_spans(settlements)
+        # Whoever decides more knows repeats by that.
+        decide = decide or _only_once(settlements)
         for _ in range(MAX_ROUNDS):
             lanes = self._pusher.build(lanes)
             try:
-                async with self._database.transaction() as transaction:
-                    rows = await self._append(transaction, lanes)
-                    if scheduled:
-                        await transaction.execute("stage", *stage_columns(scheduled))
-                    await self._lock(transaction, settlements, guards)
-                    await self._settle(transaction, settlements)
-                    if decide is not None:
-                        await decide(transaction)
+                rows = await self._commit(lanes, scheduled, settlements, guards, decide)
             except _Refused as refused:
                 await self._pusher.refused(lanes, refused.rows)
                 continue
+            except _Repeated:
+                await self._repeats.leave_out(appends)
+                scheduled = await self._repeats.recognisable(scheduled)
+                decide = None
+                continue
             self._pusher.appended(lanes, rows)
-            for one in settlements:
-                self._acker.finish(one)
-            partitions = [append.lane for append in appends] + [s.partition for s in settlements]
-            self._activity.transacted(one.queue for one in partitions if one is not None)
+            self._finish(appends, settlements)
             return
         raise Unavailable("too many servers write the same transaction ids at once")
+
+    async def _commit(
+        self,
+        lanes: list[Lane],
+        scheduled: list[Scheduled],
+        settlements: list[Settlement],
+        guards: list[Guard],
+        decide: Decision | None,
+    ) -> list[Outcome]:
+        async with self._database.transaction() as transaction:
+            rows = await self._append(transaction, lanes)
+            if scheduled:
+                await transaction.execute("stage", *stage_columns(scheduled))
+            await self._lock(transaction, settlements, guards)
+            await self._settle(transaction, settlements)
+            if decide is not None:
+                await decide(transaction)
+        return rows
+
+    def _finish(self, appends: list[Append], settlements: list[Settlement]) -> None:
+        """Tell everybody whom the transaction concerns."""
+        for one in settlements:
+            self._acker.finish(one)
+        partitions = [append.lane for append in appends] + [s.partition for s in settlements]
+        self._activity.transacted(one.queue for one in partitions if one is not None)
 
     async def _append(self, transaction: Transaction, lanes: list[Lane]) -> list[Outcome]:
         if not lanes:
@@ -131,8 +166,18 @@ class Transactor:
             if one.error is not None:
                 raise one.error
             for transaction_id, verdict in one.verdicts.items():
-                if verdict is Verdict.LOST:
+                reason = _REASONS.get(verdict)
+                if reason is not None:
                     raise LeaseLost(
-                        f"message {transaction_id!r} is not, or no longer, leased to the caller; "
-                        "nothing of the transaction was done"
+                        f"message {transaction_id!r} {reason}; nothing of the transaction was done"
                     )
+
+
+def _only_once(settlements: list[Settlement]) -> Decision:
+    """Return what undoes a transaction that turns out to be a repeat."""
+
+    async def decide(_transaction: Transaction) -> None:
+        if is_repeat(settlements):
+            raise _Repeated
+
+    return decide

@@ -198,6 +198,10 @@ class AckResult(Struct):
 class AckBatchAnswer(Struct):
     processed: Annotated[int, Meta(ge=0)]
     results: Annotated[list[AckResult], Meta(description="In the order of the request.")]
+    error: Annotated[
+        str | UnsetType,
+        Meta(description="There when some were not taken: how many, and why the first was not."),
+    ] = UNSET
 
 
 class ExtendAnswer(Struct):
@@ -217,7 +221,10 @@ class ExtendAnswer(Struct):
 
 class TransactionPush(Struct):
     transactionId: TransactionId
-    messageId: Annotated[MessageId | None, Meta(description="Null until it is due.")]
+    messageId: Annotated[
+        MessageId | None,
+        Meta(description="Null until it is due, or when a repeat does not find the message."),
+    ]
     partitionId: Annotated[PartitionId | None, Meta(description="Null until it is due.")]
     queueName: Name
     status: Pushed

@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+from tests.originals.environments import READERS_OF_ACKS
 from tests.originals.scene import Scene, only
 
 _POLL_MS = 300
@@ -59,11 +60,27 @@ async def an_ack_of_a_lost_lease_is_refused_at_once(scene: Scene) -> None:
     assert answer["success"] is False, answer
     assert "lease" in answer["error"], answer
     assert time.monotonic() - started < 2.5, "the refusal was tried again"
-    # In a batch each item has its verdict; the clients look no further than the envelope.
-    answer = await scene.queen.ack([stale])
-    assert answer["success"] is True, answer
-    assert answer["results"]["results"][0]["success"] is False, answer
     assert (await scene.queen.ack(current))["success"]
+
+
+@only(*READERS_OF_ACKS)
+async def acks_are_told_as_they_were_taken(scene: Scene) -> None:
+    await scene.queue().config(_AT_ONCE).create()
+    await scene.queue().push([{"n": n} for n in range(4)])
+    stale = await scene.queue().batch(4).wait(False).pop()
+    assert (await scene.queen.ack(stale, "retry"))["success"] is True
+    current = await scene.queue().batch(3).wait(False).pop()
+    for refused in (stale[0], stale[:1], stale, [*current[:1], stale[1]]):
+        answer = await scene.queen.ack(refused)
+        assert answer["success"] is False, (refused, answer)
+        assert "lease" in answer["error"], answer
+    # The good one of the mixed batch was taken; of that no failure can be told any more.
+    answer = await scene.queen.ack(current[:1], False)
+    assert answer["success"] is False and "already completed" in answer["error"], answer
+    assert (await scene.queen.ack(current[1:]))["success"] is True
+    (last,) = await scene.queue().batch(3).wait(False).pop()
+    assert last["data"] == {"n": 3}
+    assert (await scene.queen.ack(last))["success"] is True
 
 
 async def a_handler_that_raises_is_retried_then_set_aside(scene: Scene) -> None:
@@ -92,6 +109,24 @@ async def a_handler_that_raises_is_retried_then_set_aside(scene: Scene) -> None:
     # 0.15.0 does not send what the handler raised.
     said = "no ink" if scene.version == "2.6.0" else "Message processing failed"
     assert letter["errorMessage"] == said, letter
+
+
+async def a_batch_that_fails_twice_comes_whole_the_third_time(scene: Scene) -> None:
+    await scene.queue().config({**_AT_ONCE, "retry_limit": 3}).create()
+    await scene.queue().push([{"n": n} for n in range(10)])
+    sizes: list[int] = []
+    done = asyncio.Event()
+
+    async def handle(messages: Any) -> None:
+        sizes.append(len(messages))
+        if len(sizes) < 3:
+            raise ValueError("no ink")
+        done.set()
+
+    call = scene.queue().group("print").batch(10).timeout_millis(_POLL_MS)
+    await call.consume(handle, signal=done)
+    assert sizes == [10, 10, 10], sizes
+    assert await scene.drain(group="print") == []
 
 
 async def dead_letters_are_listed_by_page_time_and_partition(scene: Scene) -> None:

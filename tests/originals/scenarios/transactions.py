@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.originals.environments import READERS_OF_ACKS
 from tests.originals.scene import Scene, only
 
 
@@ -63,3 +64,16 @@ async def a_transaction_sent_again_is_a_duplicate(scene: Scene) -> None:
         answer = await call.push({"data": 1, "transactionId": "once"}).commit()
         assert answer["success"] is True, answer
     assert await scene.drain() == [1]
+
+
+@only(*READERS_OF_ACKS)
+async def a_transaction_sent_again_without_ids_is_done_once(scene: Scene) -> None:
+    """As the client does by itself when an answer is lost."""
+    await scene.queue().push({"n": 1})
+    (message,) = await scene.queue().wait(False).pop()
+    transaction = scene.queen.transaction().ack(message)
+    transaction = transaction.queue(f"{scene.name}.out").push({"data": "result"})
+    for _ in range(3):
+        answer = await transaction.commit()
+        assert answer["success"] is True, answer
+    assert await scene.drain(".out") == ["result"]

@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 from queen.core.cursor import WISHES, Verdict, Wish
 from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
-from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
+from queen.errors import BadRequest, Conflict, LeaseLost, NotFound, QueenError
 from queen.server.access import Caller, Role
 from queen.server.failures import decoded
 from queen.server.http import Request, Response
@@ -39,10 +39,12 @@ _extend = msgspec.json.Decoder(ExtendRequest)
 MAX_ERROR_CHARACTERS = 10_000
 _DEFAULT_EXTEND_S = 60
 
-# What is right with the message once its verdict is known.
-_SUCCESSES = {Verdict.DONE, Verdict.RETRY, Verdict.DEAD, Verdict.ALREADY}
-_WORDS = {Verdict.ALREADY: "completed", Verdict.LOST: "error"}
+# A repeated acknowledgment is answered by the word of the first.
+_WORDS = {Verdict.ALREADY: "completed", Verdict.ALREADY_DEAD: Verdict.DEAD.value}
+_DEAD = {Verdict.DEAD, Verdict.ALREADY_DEAD}
 _STALE = "Invalid or expired lease"
+_TOO_LATE = "Message is already completed; nothing was changed"
+_REFUSALS = {Verdict.LOST: _STALE, Verdict.TOO_LATE: _TOO_LATE}
 
 _EXAMPLE = {
     "transactionId": "order-1042",
@@ -56,7 +58,9 @@ _ONE = Doc(
     "Acknowledge a message",
     """\
 Says what became of one message of a lease. An ack may be repeated: its answer is then the
-same. 409 means that the lease is no longer held and the message comes again.""",
+same. 409 means that it was not taken: the lease is no longer held and the message comes again,
+or it is a failure of a message that is completed already. Without `leaseId` it is an ack of the
+lease that holds the partition for the group at that moment, if there is one.""",
     body=AckRequest,
     answers={200: AckAnswer},
     example=_EXAMPLE,
@@ -65,7 +69,9 @@ same. 409 means that the lease is no longer held and the message comes again."""
 _BATCH = Doc(
     "messages",
     "Acknowledge many messages",
-    "Each is answered by itself: one that is refused does not hold up the others.",
+    """\
+Each is answered by itself: one that is refused does not hold up the others. `error` is there
+when at least one was refused.""",
     body=AckBatchRequest,
     answers={200: AckBatchAnswer},
     example={"consumerGroup": "billing", "acknowledgments": [_EXAMPLE]},
@@ -215,6 +221,8 @@ class AckRoutes:
             raise verdict
         if verdict is Verdict.LOST:
             raise LeaseLost(f"Failed to acknowledge message: {_STALE}")
+        if verdict is Verdict.TOO_LATE:
+            raise Conflict(f"Failed to acknowledge message: {_TOO_LATE}")
         group = ack.consumerGroup
         answer = AckAnswer(
             transactionId=ack.transactionId,
@@ -222,7 +230,7 @@ class AckRoutes:
             consumerGroup=None if group == QUEUE_MODE_GROUP else group,
             acknowledgedAt=answers.iso(datetime.now(UTC)),
             success=True,
-            dlq=verdict is Verdict.DEAD,
+            dlq=verdict in _DEAD,
         )
         return Response(200, msgspec.json.encode(answer))
 
@@ -263,21 +271,34 @@ class AckRoutes:
 def _batch_body(acks: list[AckRequest], prepared: Prepared) -> bytes:
     if prepared.all_done():
         return answers.all_completed([ack.transactionId for ack in acks])
-    results = []
+    results, refusals = [], []
     for index, ack in enumerate(acks):
         quoted = answers.json_text(ack.transactionId)
-        outcome = _outcome(prepared.verdict(index, ack.transactionId))
-        results.append(f'{{"index":{index},"transactionId":{quoted},{outcome}}}')
-    return f'{{"processed":{len(acks)},"results":[{",".join(results)}]}}'.encode()
+        verdict = prepared.verdict(index, ack.transactionId)
+        refusal = _refusal(verdict)
+        if refusal is not None:
+            refusals.append(refusal)
+        results.append(f'{{"index":{index},"transactionId":{quoted},{_outcome(verdict, refusal)}}}')
+    tail = f',"error":{answers.json_text(_summary(refusals, len(acks)))}' if refusals else ""
+    return f'{{"processed":{len(acks)},"results":[{",".join(results)}]{tail}}}'.encode()
 
 
-def _outcome(verdict: Verdict | QueenError) -> str:
-    if isinstance(verdict, QueenError):
-        status, error, success, dead = "error", verdict.message, False, False
+def _summary(refusals: list[str], count: int) -> str:
+    """Return the error of a batch. The clients published for the original broker look no further
+    than this: some read no item of an object, others take any array for a success."""
+    first = refusals[0]
+    return first if count == 1 else f"{len(refusals)} of {count} were not taken: {first}"
+
+
+def _refusal(verdict: Verdict | QueenError) -> str | None:
+    """Return why an acknowledgment was not taken; None when it was."""
+    return verdict.message if isinstance(verdict, QueenError) else _REFUSALS.get(verdict)
+
+
+def _outcome(verdict: Verdict | QueenError, refusal: str | None) -> str:
+    if isinstance(verdict, Verdict) and refusal is None:
+        status, success, dead = _WORDS.get(verdict, verdict.value), True, verdict in _DEAD
     else:
-        status = _WORDS.get(verdict, verdict.value)
-        success = verdict in _SUCCESSES
-        error = None if success else _STALE  # type: ignore[assignment]
-        dead = verdict is Verdict.DEAD
-    fields = {"status": status, "success": success, "error": error, "dlq": dead}
+        status, success, dead = "error", False, False
+    fields = {"status": status, "success": success, "error": refusal, "dlq": dead}
     return msgspec.json.encode(fields).decode()[1:-1]

@@ -253,6 +253,7 @@ def _scheduled(item: PushItem, at: datetime, subject: str | None) -> Scheduled:
         bytes(item.payload),
         at,
         subject,
+        is_named=bool(item.transactionId),
     )
 
 

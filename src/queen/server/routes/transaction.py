@@ -37,7 +37,8 @@ _DOC = Doc(
     "Acknowledge and push in one transaction",
     """\
 All operations are done in one transaction of the database, or none is. An ack whose lease is
-no longer held, or a required lease that has ended, is a 409 and nothing was done.""",
+no longer held, or a required lease that has ended, is a 409 and nothing was done. A transaction
+whose acks were all taken before is a repeat: it succeeds, and what it pushes is there already.""",
     body=TransactionRequest,
     answers={200: TransactionAnswer},
     example={
@@ -74,6 +75,9 @@ class TransactionRoutes:
         places = _places(operations)
         items = [item for _, item in places]
         planned, later = await plan_pushes(self._broker, request.caller, items)
+        for one in planned:
+            named = [items[index].transactionId for index in one.indexes]
+            one.append.unnamed = frozenset(at for at, given in enumerate(named) if not given)
         prepared = await self._prepare_acks(request.caller, operations)
         for lease_id in map(parse_lease, wanted.requiredLeases or []):
             if lease_id is not None:
@@ -173,10 +177,11 @@ def pushed_items(
         assert lane is not None
         for at, index in enumerate(indexes):
             duplicate = append.is_duplicate(at)
+            offset = append.offset_of(at)
             by_operation.setdefault(places[index][0], []).append(
                 {
                     "transactionId": ids[at],
-                    "messageId": message_id(lane.id, append.offset_of(at)),
+                    "messageId": None if offset < 0 else message_id(lane.id, offset),
                     "partitionId": lane.uuid,
                     "queueName": append.queue,
                     "status": "duplicate" if duplicate else "queued",
@@ -220,7 +225,7 @@ def _results(
                     "success": True,
                     "transactionId": operation.transactionId,
                     "error": None,
-                    "dlq": verdict is Verdict.DEAD,
+                    "dlq": verdict in (Verdict.DEAD, Verdict.ALREADY_DEAD),
                 }
             )
     return results

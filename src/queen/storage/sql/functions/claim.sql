@@ -55,6 +55,7 @@ declare
     v_due_at timestamptz;
     v_careful bigint;
     v_generation bigint := nullif(current_setting('queen.generation', true), '')::bigint;
+    v_told integer;
 begin
     if p_wait_ms > 0 then
         perform set_config('lock_timeout', p_wait_ms::text, true);
@@ -147,6 +148,7 @@ begin
             c := queen.advance(c, v_from);
             c.attempts := 0;
             c.batch_end := null;
+            c.failed := null;
             committed := c.committed;
         end if;
         if c.committed >= p.head then
@@ -181,7 +183,8 @@ begin
 
         -- A consumer that died without a word took its whole batch along. After two of them
         -- what they held comes one at a time, so that the message that kills takes no
-        -- neighbour with it, and only a message that was alone is ever given up.
+        -- neighbour with it, and only a message that was alone is ever given up. A delivery
+        -- that was answered by a failure is no death, unless the holder died over the rest.
         attempt := c.attempts;
         if c.attempts > p_retry_limit[r] and c.batch_end = c.committed + 1 and not p_auto[r] then
             outcome := 5;
@@ -189,7 +192,16 @@ begin
             continue;
         end if;
         v_careful := c.careful_until;
-        if c.attempts >= 2 then
+        v_told := 0;
+        if c.failures is not null then
+            v_told := coalesce(
+                (convert_from(c.failures, 'UTF8')::json ->> c.committed::text)::integer, 0);
+            c.attempts := greatest(c.attempts, v_told);
+            if c.failed is not null and get_bit(c.failed, 0) = 1 then
+                v_told := 0;
+            end if;
+        end if;
+        if c.attempts - v_told >= 2 then
             v_careful := greatest(v_careful, c.batch_end, c.committed + 1);
         end if;
         outcome := 0;

@@ -86,3 +86,10 @@ from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::text[], $5::text[],
 join queen.partitions p on p.id = w.partition_id
 join queen.groups g on g.id = w.group_id
 on conflict (partition_id, group_id, message_offset) do nothing
+
+-- name: letters_at :many
+-- Which of these messages are dead letters of their groups.
+select d.partition_id, d.group_id, d.message_offset
+from unnest($1::bigint[], $2::integer[], $3::bigint[]) w (partition_id, group_id, message_offset)
+join queen.dead_letters d on d.partition_id = w.partition_id
+ and d.group_id = w.group_id and d.message_offset = w.message_offset
