@@ -316,6 +316,7 @@ class Work:
     ) -> int:
         """Put dead windows of a group back to work: one, or without a key all; return how many."""
         async with self._database.transaction() as transaction:
+            await transaction.execute("hold_retention_of_group", group_id)
             await transaction.execute("lock_stream_group", group_id)
             rows = await transaction.fetch(
                 "retry_dead_windows", group_id, key, starts_at, ends_at, number

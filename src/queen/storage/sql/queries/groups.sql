@@ -54,10 +54,16 @@ where partition_id = $1 and base_offset <= $2 and end_offset > $2
 order by base_offset desc limit 1
 
 -- name: subscribe_groups :exec
--- Change where groups start in partitions they have not read yet.
+-- Change where groups start in partitions they have not read yet. What they are moved back to
+-- is kept, as by a seek.
+with held as materialized (
+    select queen.hold_retention(array(
+        select g.queue_id from queen.groups g where g.id = any ($1::integer[])))
+)
 update queen.groups
-set starts_at = $2, moves = moves + reads_by_time::integer,
+set used_at = clock_timestamp(), starts_at = $2, moves = moves + reads_by_time::integer,
     subscription_mode = case when reads_by_time then 'time' else 'timestamp' end
+from held
 where id = any ($1::integer[])
 
 -- name: pause_groups :exec

@@ -471,6 +471,12 @@ order by d.id desc limit $3 offset $4
 select count(*) from queen.stream_dead d join queen.stream_groups g on g.id = d.group_id
 where g.stream_id = $1 and ($2 = '' or g.name = $2)
 
+-- name: hold_retention_of_group :exec
+-- What windows hold that a group of a stream gets again is not cleaned up meanwhile.
+select queen.hold_retention(array(
+    select r.queue_id from queen.stream_groups g
+    join queen.stream_sources r on r.stream_id = g.stream_id where g.id = $1))
+
 -- name: lock_stream_group :exec
 select pg_advisory_xact_lock(7003, $1)
 
