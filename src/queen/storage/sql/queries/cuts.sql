@@ -18,19 +18,7 @@ left join queen.groups g on g.queue_id = q.id and g.name = $2
 where q.id = any ($1::integer[])
 
 -- name: record_progress :many
--- A group has read everything of its queues before an instant. Whoever moved it meanwhile has
--- the last word: then only the fact that it is in use is noted. A group of consumers, which
--- has cursors, is left alone and not answered.
-insert into queen.groups as g (queue_id, name, subscription_mode, starts_at, reads_by_time, moves)
-select w.queue_id, $2, 'time', $3, true, w.moves
-from unnest($1::integer[], $4::integer[]) w (queue_id, moves)
-join queen.queues q on q.id = w.queue_id
-order by w.queue_id
-on conflict (queue_id, name) do update
-set starts_at = case when g.moves = excluded.moves then excluded.starts_at else g.starts_at end,
-    used_at = clock_timestamp()
-where g.reads_by_time
-returning g.queue_id, g.starts_at as done_until, g.moves, g.paused
+select * from queen.record_progress($1, $2, $3, $4)
 
 -- name: admit :one
 select queen.admit($1, $2, $3, $4, $5)

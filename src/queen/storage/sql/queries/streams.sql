@@ -13,7 +13,8 @@ select s.id, s.uuid, s.namespace, s.definition, s.planned_until,
 from queen.streams s where s.name = $1 for update of s
 
 -- name: create_stream :one
-insert into queen.streams (name, namespace, definition) values ($1, $2, $3)
+insert into queen.streams (name, namespace, definition)
+select $1, $2, $3::jsonb where not exists (select 1 from queen.streams s where s.name = $1)
 on conflict (name) do nothing returning id
 
 -- name: update_stream :exec
