@@ -36,7 +36,7 @@ from queen.storage.database import Database, Record, Transaction
 _PAGE_MESSAGES = 500_000
 # Past this, the next append had better load what was written before it takes the lock.
 _MANY_MESSAGES = 10_000
-_MISSING = 2
+_MISSING, _BEHIND = 2, 3
 
 # What else is decided in the transaction that publishes; raises to undo all of it.
 Decision = Callable[[Transaction], Awaitable[None]]
@@ -269,6 +269,9 @@ class Publisher:
             partition = target.partition
             if row.outcome == _MISSING:
                 self._catalog.forget_queue(partition.queue.name)
+            elif row.outcome == _BEHIND:
+                # Loaded before the next try, while nobody waits.
+                partition.known = None
             elif not row.is_appended and row.created_at is not None:
                 if target.dedup == "forever":
                     work.doubted.add(partition.id)
