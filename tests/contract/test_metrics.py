@@ -19,6 +19,7 @@ from queen.storage.embedded import EmbeddedPostgres
 from tests.api import Answer, Api
 from tests.conftest import ServerProcess
 from tests.contract.conftest import Park
+from tests.contract.groupcalls import eventually
 
 _PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 
@@ -74,6 +75,20 @@ def own(dsn: str) -> Iterator[Api]:
     running = ServerProcess("--database-url", dsn, "--metrics-queues", "10000")
     yield running.api()
     assert running.stop() == 0
+
+
+async def test_a_snapshot_that_somebody_holds_open_is_seen(
+    own: Api, connection: asyncpg.Connection
+) -> None:
+    def age_s() -> float:
+        return _value(own, "queen_db_oldest_snapshot_seconds")
+
+    async with connection.transaction(isolation="repeatable_read"):
+        await connection.fetchval("select count(*) from queen.queues")
+        first = age_s()
+        assert eventually(lambda: age_s() > first + 0.5)
+        held = age_s()
+    assert eventually(lambda: age_s() < held)
 
 
 def test_counters_of_a_queue_count(own: Api, queue: str) -> None:

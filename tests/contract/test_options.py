@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import asyncpg
+import pytest
 
 from queen.core.cipher import KeyRing, key_name
 from queen.service.reseal import Resealer
@@ -282,8 +283,42 @@ async def test_what_was_stored_before_follows_the_option_and_the_key(
     await reseal(database, KeyRing([bytes.fromhex(ENCRYPTION_KEY), b"n" * 32]))
 
 
+async def test_what_does_not_open_holds_up_nothing_behind_it(
+    api: Api,
+    queue: str,
+    database: Database,
+    connection: asyncpg.Connection,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api.configure(queue, encryptionEnabled=True)
+    for n in range(5):
+        api.push({"queue": queue, "payload": n})
+    # One is cut off, one damaged, one needs a key that nobody has.
+    for offset, change in enumerate(
+        ("substring(body for 20)", "overlay(body placing '\\x00' from 60)", _other_key("body"))
+    ):
+        await connection.execute(
+            f"update queen.segments s set body = {change} from queen.queues q"
+            " where q.id = s.queue_id and q.name = $1 and s.base_offset = $2",
+            queue,
+            offset + 1,
+        )
+    new = KeyRing([b"n" * 32, bytes.fromhex(ENCRYPTION_KEY)])
+    await reseal(database, new)
+    keys = [body[2:10].hex() for body in await bodies(connection, queue)]
+    assert (keys[0], keys[4]) == (new.current, new.current)
+    assert new.current not in keys[1:4]
+    assert "stored texts are damaged or need a key" in caplog.text
+    assert api.delete_queue(queue).status == 200
+
+
+def _other_key(body: str) -> str:
+    return f"overlay({body} placing '\\x0102030405060708' from 3)"
+
+
 async def reseal(database: Database, keys: KeyRing) -> None:
-    resealer, more = Resealer(Vault(keys), wait_s=0), True
+    # Pages so small that there are several.
+    resealer, more = Resealer(Vault(keys), wait_s=0, page_rows=2), True
     while more:
         async with database.transaction() as transaction:
             more = await resealer.seal_some(transaction)

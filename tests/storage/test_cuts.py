@@ -7,7 +7,13 @@ import uuid
 from typing import Any
 
 import asyncpg
+import pytest
 
+from queen.core.options import QueueOptions
+from queen.service import cuts
+from queen.service.catalog import Partition, Queue
+from queen.service.cuts import Cuts, Plan, TimeRange
+from queen.storage.database import Database
 from queen.storage.statements import statements
 
 _SEGMENTS = 20_000
@@ -78,3 +84,120 @@ async def test_a_page_of_a_slice_reads_a_page(connection: asyncpg.Connection) ->
         await connection.execute("deallocate page")
     finally:
         await transaction.rollback()
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "arguments"),
+    [
+        (
+            "plan_page",
+            "integer, timestamptz, bigint, bigint, timestamptz, bigint, bigint",
+            "{queue}, '-infinity', 0, 0, 'infinity', 100, 10",
+        ),
+        (
+            "plan_offsets_page",
+            "bigint, bigint, bigint, bigint, bigint, bigint",
+            "9000000007, 3, 0, 1000, 10, 5",
+        ),
+        (
+            "segments_to_seal",
+            "integer, timestamptz, bigint, bigint, bytea, bigint",
+            "{queue}, '-infinity', 0, 0, '', 100",
+        ),
+        (
+            "slides_page",
+            "integer, interval, timestamptz, timestamptz, bigint",
+            "{stream}, '1 day', '2019-12-31', '2020-01-02', 100",
+        ),
+    ],
+)
+async def test_a_page_of_a_walk_reads_a_page(
+    connection: asyncpg.Connection, name: str, types: str, arguments: str
+) -> None:
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        queue = await _filled(connection)
+        stream = await connection.fetchval(
+            "with s as (insert into queen.streams (name, definition, plan_at)"
+            " values ($1, '{}', 'infinity') returning id)"
+            " insert into queen.stream_sources select id, $2 from s returning stream_id",
+            uuid.uuid4().hex,
+            queue,
+        )
+        await connection.execute(f"prepare page ({types}) as {statements()[name].sql}")
+        call = arguments.format(queue=queue, stream=stream)
+        assert 0 < await _blocks(connection, f"execute page ({call})") < 400
+        await connection.execute("deallocate page")
+    finally:
+        await transaction.rollback()
+
+
+@pytest.fixture
+async def written(connection: asyncpg.Connection) -> tuple[Queue, Partition]:
+    """A queue of forty segments that grow, in four partitions."""
+    queue_id = await connection.fetchval(
+        "insert into queen.queues (name) values ($1) returning id", name := uuid.uuid4().hex
+    )
+    rows = await connection.fetch(
+        "insert into queen.partitions (queue_id, name, head, head_at)"
+        " select $1, 'p' || n, 20, timestamptz '2020-01-01' from generate_series(0, 3) n"
+        " returning id",
+        queue_id,
+    )
+    ids = [row["id"] for row in rows]
+    await connection.execute(
+        """
+        insert into queen.segments
+            (partition_id, base_offset, end_offset, created_at, queue_id, codec, body)
+        select $2::bigint + n % 4, n / 4 * 2, n / 4 * 2 + 2,
+               timestamptz '2020-01-01' + n / 3 * interval '1 second', $1, 0,
+               convert_to(repeat('x', n * 100), 'UTF8')
+        from generate_series(0, 39) n""",
+        queue_id,
+        ids[0],
+    )
+    queue = Queue(queue_id, name, "", "", QueueOptions())
+    return queue, Partition(ids[1], queue, "p1", 20)
+
+
+@pytest.mark.parametrize("page_rows", [1, 7, 40])
+async def test_a_plan_is_the_same_however_it_was_walked(
+    database: Database, written: tuple[Queue, Partition], page_rows: int
+) -> None:
+    queue, partition = written
+    until = cuts.instant_at(2**51)
+
+    async def plans(service: Cuts) -> list[Plan]:
+        whole = await service.plan({queue: cuts.instant_at(0)}, until, 5)
+        part = await service.plan_partitions({partition: cuts.instant_at(0)}, until, (3, 17), 3)
+        return [whole, part]
+
+    whole, part = await plans(Cuts(database, page_rows=page_rows))
+    assert [whole, part] == await plans(Cuts(database))
+    assert (whole.messages, len(whole.slices), part.messages, len(part.slices)) == (80, 5, 14, 3)
+    assert sum(one.messages for one in part.slices) == 14
+
+
+async def test_a_long_plan_keeps_few_marks_and_counts_everything(
+    database: Database, written: tuple[Queue, Partition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, _ = written
+    monkeypatch.setattr(cuts, "_PAGE_MARKS", 2)
+    monkeypatch.setattr(cuts, "_MAX_MARKS", 8)
+    added = cuts.Walk.add
+    kept: list[int] = []
+
+    def add(walk: cuts.Walk, *arguments: Any) -> None:
+        added(walk, *arguments)
+        kept.append(len(walk.marks))
+
+    monkeypatch.setattr(cuts.Walk, "add", add)
+    plan = await Cuts(database, page_rows=4).plan(
+        {queue: cuts.instant_at(0)}, cuts.instant_at(2**51), 3
+    )
+    assert len(kept) == 10 and max(kept) <= 8
+    assert sum(part.messages for part in plan.slices) == plan.messages == 80
+    ranges = [one for part in plan.slices for one in part.ranges if isinstance(one, TimeRange)]
+    # Each goes on where the one before it ends.
+    assert [one.end for one in ranges[:-1]] == [one.start for one in ranges[1:]]

@@ -33,6 +33,7 @@ KEY_BYTES = 32
 _VERSION = 1
 _HEADER = struct.Struct("<BB8s16s12s")
 _PURPOSE = b"queen segment"
+_DAMAGED = "what is stored does not open: it was damaged or moved"
 
 
 def fingerprint(key: bytes) -> bytes:
@@ -74,6 +75,8 @@ class KeyRing:
 
     def open(self, place: bytes, sealed: bytes) -> tuple[int, bytes]:
         """Return codec and text of what `seal` made for the same place."""
+        if len(sealed) < _HEADER.size:
+            raise EncryptionUnavailable(_DAMAGED)
         header = sealed[: _HEADER.size]
         version, codec, name, salt, nonce = _HEADER.unpack(header)
         key = self._keys.get(name)
@@ -85,9 +88,7 @@ class KeyRing:
         try:
             text = _derived(key, salt).decrypt(nonce, sealed[_HEADER.size :], place + header)
         except InvalidTag:
-            raise EncryptionUnavailable(
-                "what is stored does not open: it was damaged or moved"
-            ) from None
+            raise EncryptionUnavailable(_DAMAGED) from None
         return codec, text
 
 

@@ -175,6 +175,8 @@ class Snapshot(NamedTuple):
     totals: dict[str, int]
     pipelines: list[Record]
     stamp: Stamp
+    # How old the oldest snapshot is that somebody holds open.
+    oldest_snapshot_s: float
     database_healthy: bool
 
 
@@ -425,6 +427,11 @@ class _Scrape(Collector):
             ("queen_db_pool_active", "Those in use", database.pool_size - database.pool_idle),
             ("queen_db_pool_limit", "The most there may be", database.pool_limit),
             ("queen_db_up", "Whether PostgreSQL answers", int(self._seen.database_healthy)),
+            (
+                "queen_db_oldest_snapshot_seconds",
+                "How long the oldest snapshot is held open, by anybody this role may see",
+                self._seen.oldest_snapshot_s,
+            ),
         ):
             yield GaugeMetricFamily(name, about, value)
         yield CounterMetricFamily(
@@ -503,8 +510,10 @@ class Exporter:
                 "queue_series", 1, end - timedelta(minutes=1), end, "", "", "", None, max(most, 1)
             )
             pipelines = await broker.pipelines.page(None, max(most, 1), 0)
+            snapshot_s = await database.fetchval("oldest_snapshot_s") or 0.0
         except QueenError:
             # A scrape must tell that the database is down, not fail because of it.
-            return Snapshot([], [], [], [], nothing, [], Stamp(None, 0.0, None), False)
+            return Snapshot([], [], [], [], nothing, [], Stamp(None, 0.0, None), 0.0, False)
         totals = {**nothing, **totals}
-        return Snapshot(queues, groups, streams, minute, totals, pipelines, stamp, True)
+        asked = queues, groups, streams, minute, totals, pipelines, stamp, snapshot_s
+        return Snapshot(*asked, True)

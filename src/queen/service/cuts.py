@@ -5,16 +5,17 @@ reads [T1, T2) between two cuts gets every message exactly once, from any count 
 and gets the same again whenever the range is asked for.
 
 A range is planned into slices of about equal bytes, found by the index on time, so the count of
-partitions does not matter. How far a group has read is one instant for each queue, its
-`starts_at`: everything that knows where a group stands (lag, retention, seek) already asks
-for that where there is no cursor.
+partitions does not matter. It is walked in pages, each a short statement, and of a page some
+marks are kept at which a slice may begin: enough of them, however long the range.
+
+How far a group has read is one instant for each queue, its `starts_at`: everything that knows
+where a group stands (lag, retention, seek) already asks for that where there is no cursor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import zip_longest
 from typing import NamedTuple
 
 from queen.errors import Conflict, NotFound
@@ -23,6 +24,13 @@ from queen.storage.database import Database, Record
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+# How many segments one statement looks at, and how many marks it answers at most, about.
+PAGE_ROWS = 50_000
+_PAGE_MARKS = 1000
+# Above this every second mark is dropped. A few for each slice of the finest plan are left.
+_MAX_MARKS = 50_000
+# What a segment weighs beside its bytes.
+_SEGMENT_BYTES = 256
 
 
 class Point(NamedTuple):
@@ -62,9 +70,60 @@ class Plan(NamedTuple):
     slices: list[Slice]
 
 
+class Mark(NamedTuple):
+    """Where a slice may begin in a queue or a partition, and what the plan holds before it."""
+
+    source: int
+    at: Point
+    messages: int
+    bytes: int
+    weight: int
+
+
+class Walk:
+    """What a range holds, page by page."""
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+        self.messages = self.bytes = self._weight = 0
+
+    def add(self, source: int, page: list[tuple[Point, Record]]) -> None:
+        """Add the marks of a page of a source."""
+        for at, row in page:
+            weight = row["bytes_before"] + _SEGMENT_BYTES * row["before"]
+            messages = self.messages + row["messages_before"]
+            size = self.bytes + row["bytes_before"]
+            self.marks.append(Mark(source, at, messages, size, self._weight + weight))
+        (_, last) = page[-1]
+        self.messages += last["all_messages"]
+        self.bytes += last["all_bytes"]
+        self._weight += last["all_bytes"] + _SEGMENT_BYTES * last["looked"]
+        if len(self.marks) > _MAX_MARKS:
+            self._thin_out()
+
+    def _thin_out(self) -> None:
+        """Keep every second mark, and the first of each source."""
+        before = [None, *(mark.source for mark in self.marks)]
+        self.marks = [
+            mark
+            for number, mark in enumerate(self.marks)
+            if number % 2 == 0 or before[number] != mark.source
+        ]
+
+    def edges(self, slices: int) -> list[tuple[int, Mark]]:
+        """Return where slices begin, or go on in the next source, with their numbers."""
+        found: list[tuple[int, Mark]] = []
+        for mark in self.marks:
+            number = mark.weight * slices // self._weight
+            if not found or found[-1][0] != number or found[-1][1].source != mark.source:
+                found.append((number, mark))
+        return found
+
+
 class Cuts:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, page_rows: int = PAGE_ROWS) -> None:
         self._database = database
+        self._page_rows = page_rows
 
     async def cut(
         self, queues: Sequence[Queue], since: datetime | None, group: str | None
@@ -119,17 +178,31 @@ class Cuts:
 
     async def plan(self, sources: Mapping[Queue, datetime], until: datetime, slices: int) -> Plan:
         """Cut what was written to queues before an instant into slices."""
-        ids, times = [queue.id for queue in sources], list(sources.values())
-        rows = await self._database.fetch("plan_queues", ids, times, until, slices)
-        queues = {queue.id: queue for queue in sources}
-        end = Point(until, 0, 0)
-        ranges: list[TimeRange | OffsetRange] = []
-        for row, after in zip_longest(rows, rows[1:]):
-            stop = end
-            if after is not None and after["queue_id"] == row["queue_id"]:
-                stop = _point(after)
-            ranges.append(TimeRange(queues[row["queue_id"]], _point(row), stop))
-        return _planned(rows, ranges, until)
+        walk = Walk()
+        for queue, since in sources.items():
+            after: Point | None = Point(since, -1, -1)
+            while after is not None:
+                after = await self._add_page(walk, queue, after, until)
+        queues, end = {queue.id: queue for queue in sources}, Point(until, 0, 0)
+        edges = walk.edges(slices)
+        ranges: list[TimeRange | OffsetRange] = [
+            TimeRange(queues[mark.source], mark.at, _end(mark, after, end))
+            for (_, mark), after in _with_next(edges)
+        ]
+        return _planned(walk, edges, ranges, until)
+
+    async def _add_page(
+        self, walk: Walk, queue: Queue, after: Point, until: datetime
+    ) -> Point | None:
+        """Add what lies behind a point; return where that ends, None at the end of the queue."""
+        rows = await self._database.fetch(
+            "plan_page", queue.id, *after, until, self._page_rows, _PAGE_MARKS
+        )
+        if not rows:
+            return None
+        page = [(_point(row), row) for row in rows]
+        walk.add(queue.id, page)
+        return page[-1][0] if rows[-1]["looked"] == self._page_rows else None
 
     async def plan_partitions(
         self,
@@ -140,32 +213,64 @@ class Cuts:
     ) -> Plan:
         """Cut a part of some partitions into slices."""
         ids, times = [one.id for one in partitions], list(partitions.values())
-        rows = await self._database.fetch("plan_partitions", ids, times, until, *offsets, slices)
         by_id = {one.id: one for one in partitions}
+        walk, highs = Walk(), {}
+        for row in await self._database.fetch("plan_bounds", ids, times, until, *offsets):
+            highs[row["partition_id"]] = row["high"]
+            after: int | None = row["first"] - 1
+            while after is not None:
+                bounds = row["partition_id"], after, row["low"], row["high"]
+                after = await self._add_offsets(walk, *bounds)
+        edges = walk.edges(slices)
         ranges: list[TimeRange | OffsetRange] = []
-        for row, after in zip_longest(rows, rows[1:]):
-            high = row["high"]
-            if after is not None and after["partition_id"] == row["partition_id"]:
-                high = after["base_offset"]
-            ranges.append(OffsetRange(by_id[row["partition_id"]], row["base_offset"], high))
-        return _planned(rows, ranges, until)
+        for (_, mark), later in _with_next(edges):
+            end = Point(until, mark.source, highs[mark.source])
+            high = _end(mark, later, end).offset
+            ranges.append(OffsetRange(by_id[mark.source], mark.at.offset, high))
+        return _planned(walk, edges, ranges, until)
 
-
-def _planned(rows: list[Record], ranges: list[TimeRange | OffsetRange], until: datetime) -> Plan:
-    """Return ranges by slice; each row knows what lies before it, the next one where it ends."""
-    if not rows:
-        return Plan(until, 0, 0, [])
-    messages, size = rows[0]["all_messages"], rows[0]["all_bytes"]
-    found: dict[int, Slice] = {}
-    ends = [(row["messages_before"], row["bytes_before"]) for row in rows[1:]] + [(messages, size)]
-    for row, one, (messages_end, bytes_end) in zip(rows, ranges, ends, strict=True):
-        so_far = found.get(row["slice"], Slice([], 0, 0))
-        found[row["slice"]] = Slice(
-            [*so_far.ranges, one],
-            so_far.messages + messages_end - row["messages_before"],
-            so_far.bytes + bytes_end - row["bytes_before"],
+    async def _add_offsets(
+        self, walk: Walk, partition_id: int, after: int, low: int, high: int
+    ) -> int | None:
+        """Add what lies behind a segment; return where that ends, None at the end."""
+        rows = await self._database.fetch(
+            "plan_offsets_page", partition_id, after, low, high, self._page_rows, _PAGE_MARKS
         )
-    return Plan(until, messages, size, list(found.values()))
+        if not rows:
+            return None
+        page = [(Point(_EPOCH, partition_id, row["base_offset"]), row) for row in rows]
+        walk.add(partition_id, page)
+        return page[-1][0].offset if rows[-1]["looked"] == self._page_rows else None
+
+
+def _with_next(
+    edges: list[tuple[int, Mark]],
+) -> Iterable[tuple[tuple[int, Mark], tuple[int, Mark] | None]]:
+    return zip(edges, [*edges[1:], None], strict=False)
+
+
+def _end(mark: Mark, after: tuple[int, Mark] | None, end: Point) -> Point:
+    """Return where a range ends: at the next edge of its source, or with the source."""
+    return after[1].at if after is not None and after[1].source == mark.source else end
+
+
+def _planned(
+    walk: Walk,
+    edges: list[tuple[int, Mark]],
+    ranges: list[TimeRange | OffsetRange],
+    until: datetime,
+) -> Plan:
+    """Return ranges by slice; each edge knows what lies before it, the next one where it ends."""
+    found: dict[int, Slice] = {}
+    ends = [(mark.messages, mark.bytes) for _, mark in edges[1:]] + [(walk.messages, walk.bytes)]
+    for (number, mark), one, (messages_end, bytes_end) in zip(edges, ranges, ends, strict=False):
+        so_far = found.get(number, Slice([], 0, 0))
+        found[number] = Slice(
+            [*so_far.ranges, one],
+            so_far.messages + messages_end - mark.messages,
+            so_far.bytes + bytes_end - mark.bytes,
+        )
+    return Plan(until, walk.messages, walk.bytes, list(found.values()))
 
 
 def _point(row: Record) -> Point:

@@ -8,7 +8,6 @@ to the claim. Nothing here asks the database.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from queen.service.catalog import Partition
 from queen.service.feeds import Feed, Pop
 from queen.service.leases import LeaseBook, Span
+from queen.service.timers import Timers
 
 # The database decides when a lease has ended; its clock may be a little behind ours.
 _CLOCK_MARGIN_S = 0.02
@@ -43,8 +43,7 @@ class Dispatcher:
     def __init__(self, leases: LeaseBook) -> None:
         self._leases = leases
         self._feeds: dict[int, dict[str, Feed]] = {}
-        self._timers: list[tuple[float, int, Feed, Partition, uuid.UUID | None]] = []
-        self._timer_number = 0
+        self.timers = Timers()
         # Set by the one who claims.
         self.submit: Callable[[Attempt], None] = _nobody_claims
 
@@ -65,6 +64,7 @@ class Dispatcher:
     def remove_queue(self, queue_id: int) -> Iterator[Pop]:
         """Forget the feeds of a queue; yield the pops that were there."""
         for feed in self._feeds.pop(queue_id, {}).values():
+            self.timers.forget(feed)
             yield from list(feed.pops)
 
     def feed_of(self, queue_id: int, group_id: int) -> Feed | None:
@@ -78,6 +78,7 @@ class Dispatcher:
         feeds = self._feeds.get(feed.queue.id, {})
         if feeds.get(feed.group) is feed:
             del feeds[feed.group]
+        self.timers.forget(feed)
         return list(feed.pops)
 
     # ---- what others tell ----
@@ -110,6 +111,8 @@ class Dispatcher:
         if feed is None:
             return
         more = feed.lease_ended(partition, lease_id, committed, offer=not wait_ms)
+        if partition.id not in feed.leased:
+            self.timers.disarm(feed, partition.id)
         if more and wait_ms:
             self.set_timer(feed, partition, None, wait_ms)
         elif more:
@@ -130,6 +133,7 @@ class Dispatcher:
             if feed.group_id == group_id:
                 feed.leased.pop(partition.id, None)
                 feed.held.pop(partition.id, None)
+                self.timers.disarm(feed, partition.id)
                 feed.offer_again(partition)
                 self.pump(feed)
 
@@ -184,20 +188,15 @@ class Dispatcher:
     ) -> None:
         """Look at a partition again when a lease on it has ended, ours or (None) another's."""
         at = time.monotonic() + ms / 1000 + _CLOCK_MARGIN_S
-        if lease_id is not None:
-            feed.lease_ends[partition.id] = at
-        self._timer_number += 1
-        heapq.heappush(self._timers, (at, self._timer_number, feed, partition, lease_id))
+        # One that is not ours, or no longer: somebody else's.
+        ours = lease_id if feed.leased.get(partition.id) == lease_id else None
+        self.timers.arm(feed, partition, ours, at)
 
     def ring(self) -> None:
         """Offer the partitions whose leases have lapsed by now."""
-        now = time.monotonic()
-        while self._timers and self._timers[0][0] <= now:
-            _, _, feed, partition, lease_id = heapq.heappop(self._timers)
+        for _, _, feed, partition, lease_id in self.timers.due(time.monotonic()):
             if lease_id is not None:
-                held = feed.leased.get(partition.id)
-                # Acked meanwhile, or extended: then a later timer stands for it.
-                if held != lease_id or feed.lease_ends.get(partition.id, now) > now:
+                if feed.leased.get(partition.id) != lease_id:
                     continue
                 del feed.leased[partition.id]
                 self._leases.close(lease_id, partition.id)

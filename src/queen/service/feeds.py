@@ -160,7 +160,6 @@ class Feed:
         "group",
         "group_id",
         "held",
-        "lease_ends",
         "leased",
         "named",
         "paused_until",
@@ -185,7 +184,6 @@ class Feed:
         self._position: dict[int, int] = {}
         self.claiming: set[int] = set()
         self.leased: dict[int, uuid.UUID] = {}
-        self.lease_ends: dict[int, float] = {}
         # Partitions that other servers have leased, as far as this one knows.
         self.held: dict[int, Partition] = {}
         # Every pop that is here, parked or with a claim on its way.
@@ -287,7 +285,6 @@ class Feed:
         self.generation += 1
         self._position.clear()
         self.leased.clear()
-        self.lease_ends.clear()
         self.held.clear()
 
     def look_again(self) -> None:

@@ -1,8 +1,8 @@
 """Looking for what nobody told.
 
 Commits of this server and notifications of others feed the ready sets at once. The lookout
-finds the rest: what other servers wrote when their notification was lost, what was there
-before this server started, what a dead server had leased. It can be slow, because it only
+finds the rest: what other servers wrote or gave back when their notification was lost, what was
+there before this server started, what a dead server had leased. It can be slow, because it only
 ever bounds a delay.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from datetime import datetime, timedelta
 
@@ -29,6 +30,8 @@ _NET_INTERVAL_S = 1.0
 _SWEEP_INTERVAL_S = 30.0
 _FEED_IDLE_S = 600.0
 _SWEEP_PAGE = 1000
+# Leases that somebody waits for and that are asked after at once.
+_MAX_LEASES = 1000
 _TOUCH_INTERVAL_S = 60.0
 
 
@@ -95,9 +98,36 @@ class Lookout:
             try:
                 for feeds in self._dispatcher.feeds_by_queue():
                     await self._cast(feeds)
+                await self._look_at_leases()
                 await self._touch()
             except QueenError as error:
                 _log.warning("looking for messages: %s", error)
+
+    async def _look_at_leases(self) -> None:
+        """Offer what was leased, where somebody waits for it, and is free without our hearing."""
+        waiting = [
+            (partition_id, feed.group_id, lease_id, feed)
+            for feeds in self._dispatcher.feeds_by_queue()
+            for feed in feeds
+            if feed.has_waiters and not feed.has_ready
+            for partition_id, lease_id in (dict.fromkeys(feed.held) | feed.leased).items()
+        ]
+        if not waiting:
+            return
+        if len(waiting) > _MAX_LEASES:
+            waiting = random.sample(waiting, _MAX_LEASES)
+        ids, groups, leases, feeds = map(list, zip(*waiting, strict=True))
+        rows = await self._database.fetch("free_partitions", ids, groups, leases)
+        known = dict(
+            zip(zip(ids, groups, strict=True), zip(feeds, leases, strict=True), strict=True)
+        )
+        partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
+        for row in rows:
+            feed, lease_id = known[row["partition_id"], row["group_id"]]
+            partition = partitions.get(row["partition_id"])
+            # Granted anew while we asked: then it is not the lease that we asked about.
+            if partition is not None and feed.leased.get(partition.id) == lease_id:
+                self._dispatcher.released_elsewhere(partition, feed.group_id)
 
     async def _touch(self) -> None:
         """Note which groups are in use: what nobody uses must not hold back the clean-up."""

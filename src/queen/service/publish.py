@@ -282,6 +282,7 @@ class Publisher:
             elif row.outcome == STALE:
                 await self._catalog.reload(partition.queue)
             elif row.outcome == BEHIND:
+                # Loaded before the next try, while nobody waits.
                 partition.known = None
             elif not row.is_appended and row.created_at is not None:
                 if target.compares_index:

@@ -235,7 +235,7 @@ class Pusher:
             except Contended:
                 if alone:
                     raise
-                lanes = await self._free(lanes)
+                lanes = await self._unlocked(lanes)
                 continue
             except Unavailable:
                 raise
@@ -255,10 +255,10 @@ class Pusher:
         for lane in lanes:
             self._set_aside(lane.key, lane.appends)
 
-    async def _free(self, lanes: list[Lane]) -> list[Lane]:
+    async def _unlocked(self, lanes: list[Lane]) -> list[Lane]:
         """Set aside the partitions that somebody else has locked; return the others."""
         rows = await self._database.fetch(
-            "free_partitions",
+            "unlocked_partitions",
             sorted({lane.partition.queue.id for lane in lanes}),
             [lane.partition.id for lane in lanes],
         )

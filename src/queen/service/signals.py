@@ -4,7 +4,8 @@ Commits of this process wake its own waiters directly. Other processes are told 
 on a connection of its own and after the commit: inside the append it would serialise all
 commits of the database. Messages are gathered for a few milliseconds, so a busy server
 sends a hundred a second at most. A lost one costs latency, not a message: every server also
-looks by itself once a second.
+looks by itself once a second. What does not fit into one notification goes with the next, and
+so does what could not be sent.
 
     payload   <sender> <what> ...      what: w<queue>:<partition>=<head>,…   written
                                              l<queue>                        look for yourself
@@ -40,9 +41,13 @@ _log = logging.getLogger(__name__)
 
 _CHANNEL = "queen_log"
 _GATHER_S = 0.01
-# PostgreSQL takes payloads of up to 8000 bytes.
+_REST_S = 0.2
+# PostgreSQL takes payloads of less than 8000 bytes.
+MAX_BYTES = 7999
+# Above so many partitions a server is told to look for itself.
 _MAX_NAMED = 100
-_MAX_WORDS = 20
+# What is kept of leases while nothing can be sent; others find them free by looking.
+_MAX_RELEASED = 10_000
 
 
 class Signals:
@@ -61,12 +66,14 @@ class Signals:
         self._maintenance = maintenance
         self._id = uuid.uuid4().hex[:12]
         self._written: dict[int, dict[int, int]] = {}
-        self._released: set[tuple[int, int]] = set()
+        # In order, each once.
+        self._released: dict[tuple[int, int], None] = {}
         # Rarer words, in order and each once.
         self._words: dict[str, None] = {}
         self._changed = False
         self._turned = False
         self._wake = asyncio.Event()
+        self._connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._others: dict[str, Callable[[], None]] = {}
         # Told which stream has windows that were not there before.
@@ -80,7 +87,8 @@ class Signals:
         self._wake.set()
 
     def released(self, partition: Partition, group_id: int) -> None:
-        self._released.add((partition.id, group_id))
+        if len(self._released) < _MAX_RELEASED:
+            self._released[partition.id, group_id] = None
         self._wake.set()
 
     def options_changed(self) -> None:
@@ -116,8 +124,9 @@ class Signals:
         self._turned = True
         self._wake.set()
 
-    def _payload(self) -> str:
-        words = [self._id]
+    def _take_words(self) -> list[str]:
+        """Take what there is to say, the rarer words first."""
+        words = ["c"] * self._changed + ["m"] * self._turned + list(self._words)
         many = sum(map(len, self._written.values())) > _MAX_NAMED
         for queue_id, heads in self._written.items():
             if many:
@@ -125,28 +134,39 @@ class Signals:
             else:
                 named = ",".join(f"{partition}={head}" for partition, head in heads.items())
                 words.append(f"w{queue_id}:{named}")
-        leases = list(self._released)[:_MAX_NAMED]
-        words += [f"r{partition}:{group}" for partition, group in leases]
-        rarer = list(self._words)[:_MAX_WORDS]
-        words += rarer
-        words += ["c"] * self._changed + ["m"] * self._turned
-        self._written, self._changed, self._turned = {}, False, False
-        self._released.difference_update(leases)
-        for word in rarer:
-            del self._words[word]
-        if self._released or self._words:
-            # The rest goes with the next one.
-            self._wake.set()
-        return " ".join(words)
+        words += [f"r{partition}:{group}" for partition, group in self._released]
+        self._changed = self._turned = False
+        self._words, self._written, self._released = {}, {}, {}
+        return words
+
+    def _payload(self) -> tuple[str, list[str]]:
+        """Return what fits into one notification, and the words it is made of."""
+        words, size = self._take_words(), len(self._id)
+        for count, word in enumerate(words):
+            size += 1 + len(word)
+            if size > MAX_BYTES:
+                # The rest goes with the next one.
+                self._put_back(words[count:])
+                words = words[:count]
+                break
+        return " ".join([self._id, *words]), words
+
+    def _put_back(self, words: list[str]) -> None:
+        """Say words with the next notification, before what is new."""
+        self._words = dict.fromkeys(words) | self._words
+        self._wake.set()
 
     async def run_sender(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            payload, words = self._payload()
             try:
-                await self._database.fetch("notify", self._payload())
+                await self._database.fetch("notify", payload)
             except QueenError as error:
                 _log.debug("notify: %s", error)
+                self._put_back(words[:_MAX_RELEASED])
+                await asyncio.sleep(_REST_S)
             await asyncio.sleep(_GATHER_S)
 
     # ---- receiving ----
@@ -166,6 +186,7 @@ class Signals:
             await asyncio.sleep(0.2)
 
     async def _listen(self, connection: asyncpg.Connection) -> None:
+        self._connections += 1
         closed = asyncio.Event()
         connection.add_termination_listener(lambda _: closed.set())
         try:
@@ -174,10 +195,23 @@ class Signals:
                 await connection.add_listener(channel, self._heard_other)
             # After a failover the database may be one that never had what we remember.
             self._cache.forget_all()
+            if self._connections > 1:
+                await self._catch_up()
             await closed.wait()
         finally:
             self._cache.forget_all()
             connection.terminate()
+
+    async def _catch_up(self) -> None:
+        """Anything may have been said while nobody listened."""
+        self._catalog.expire_options()
+        for feeds in self._popper.dispatcher.feeds_by_queue():
+            for feed in feeds:
+                feed.look_again()
+        try:
+            await self._maintenance.refresh()
+        except QueenError as error:
+            _log.debug("listen: %s", error)
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         sender, *words = str(payload).split(" ")
@@ -191,11 +225,12 @@ class Signals:
         self._others[channel]()
 
     async def _act(self, words: list[str]) -> None:
-        try:
-            for word in words:
+        for word in words:
+            try:
                 await self._act_on(word)
-        except (QueenError, ValueError, KeyError) as error:
-            _log.debug("notification not understood or not followed: %s", error)
+            except (QueenError, ValueError, KeyError, IndexError) as error:
+                # The others are followed all the same.
+                _log.debug("notification not understood or not followed: %s", error)
 
     async def _act_on(self, word: str) -> None:
         kind, rest = word[0], word[1:]

@@ -4,7 +4,9 @@ Every server runs one. A stream is looked at when its next boundary, plus grace,
 the database's clock. The source queues are sealed up to the boundary first, each in a
 transaction of its own: after that nothing can be missing before it and nothing can appear
 later. Then the stream's row is taken, and what is complete becomes windows; a server that
-finds the row taken leaves the stream to the one that has it.
+finds the row taken leaves the stream to the one that has it. What lies between two boundaries is
+looked at before that, in pages: what is sealed does not change, and a day of many segments is
+neither one statement nor one long transaction.
 
 Seals wait for appends under way, and appends that come later wait behind a seal that waits.
 So the planner asks politely for a while before it insists, and insists only for a moment at a
@@ -19,6 +21,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -37,8 +40,14 @@ from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)
 
-# How many segments one round of planning looks at.
+# How many segments one round of planning looks at; of one slide, all.
 _SEGMENTS = 20_000
+# How many of them one statement looks at, and how many slides are kept before equal ones are
+# put together.
+PAGE_SEGMENTS = 20_000
+_MANY_SLIDES = 100_000
+# For how long a server has a stream to itself whose pages are many.
+_DEFER_S = 10
 # How many boundaries one round fills with empty windows.
 _EMPTY_WINDOWS = 1000
 # Sessions and counts close when they close: how often somebody looks.
@@ -63,9 +72,50 @@ _sessions = msgspec.msgpack.Decoder(Session)
 _counts = msgspec.msgpack.Decoder(Counted)
 
 
+class Slides:
+    """What partitions got between two boundaries, as columns."""
+
+    NAMES = ("partitions", "at", "low", "high", "messages", "bytes")
+
+    def __init__(self) -> None:
+        self.columns: list[list[Any]] = [[] for _ in self.NAMES]
+        self._merge_at = _MANY_SLIDES
+
+    def add(self, page: Record) -> None:
+        """Add what a page has found; the end of the page before may be in the same slides."""
+        for column, name in zip(self.columns, self.NAMES, strict=True):
+            column.extend(page[name])
+        if len(self.columns[0]) > self._merge_at:
+            self._merge()
+
+    def _merge(self) -> None:
+        merged: dict[tuple[int, datetime], list[Any]] = {}
+        for partition_id, at, low, high, messages, size in zip(*self.columns, strict=True):
+            one = merged.setdefault((partition_id, at), [partition_id, at, low, high, 0, 0])
+            one[2], one[3] = min(one[2], low), max(one[3], high)
+            one[4] += messages
+            one[5] += size
+        self.columns = [list(column) for column in zip(*merged.values(), strict=True)]
+        self._merge_at = len(merged) + _MANY_SLIDES
+
+
+class Timed(NamedTuple):
+    """What windows that end in (since, until] are made of."""
+
+    since: datetime
+    until: datetime
+    slides: Slides
+
+
 class Planner:
-    def __init__(self, database: Database, planned: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        planned: Callable[[int], None],
+        page_segments: int = PAGE_SEGMENTS,
+    ) -> None:
         self._database = database
+        self._page_segments = page_segments
         # Told which stream has new windows.
         self._planned = planned
         self._wake = asyncio.Event()
@@ -140,18 +190,71 @@ class Planner:
         target = _target(definition, row["now"])
         for queue_id in row["queue_ids"]:
             await self._seal(queue_id, target)
+        since = await self._since(row)
+        timed = None
+        if definition.is_timed and since is not None:
+            timed = await self._slides(row, definition, since, target)
         async with self._database.transaction() as transaction:
-            taken = await _take(transaction, row)
+            taken = await _take(transaction, row, since)
             count = 0
             if taken is not None:
-                round_ = _Round(transaction, row["id"], definition, target, taken["now"])
-                count = await round_.plan(taken["planned_until"])
+                round_ = _Round(transaction, row, definition, target, taken["now"])
+                count = await round_.plan(since, timed)
         if taken is None:
             # Another server is at it, and has it done in a moment.
             await asyncio.sleep(_TAKEN_S)
         elif count:
             self.windows += count
             self._planned(row["id"])
+
+    async def _since(self, row: Record) -> datetime | None:
+        """Return up to where a stream is planned, or else when its oldest message was written."""
+        return cast(
+            "datetime | None",
+            row["planned_until"] or await self._database.fetchval("first_of_sources", row["id"]),
+        )
+
+    async def _slides(
+        self, row: Record, definition: StreamDefinition, since: datetime, target: datetime
+    ) -> Timed | None:
+        """Return what the next windows are made of; None when none has ended."""
+        if row["planned_until"] is None:
+            since -= (since - _EPOCH) % definition.slide
+        if since >= target:
+            return None
+        until = await self._bounded(row["id"], definition, since, target)
+        slides = Slides()
+        # A window that slides reaches back.
+        at: datetime | None = since - definition.size + definition.slide
+        while at is not None:
+            at = await self._add_page(slides, row, definition.slide, at, until)
+        return Timed(since, until, slides)
+
+    async def _bounded(
+        self, stream_id: int, definition: StreamDefinition, since: datetime, target: datetime
+    ) -> datetime:
+        """Return the boundary up to which there is about as much as one round should do."""
+        slide = definition.slide
+        if definition.emit_empty:
+            target = min(target, since + _EMPTY_WINDOWS * slide)
+        rows = await self._database.fetch("instant_after", stream_id, since, _SEGMENTS)
+        if not rows:
+            return target
+        last: datetime = rows[0][0]
+        return min(target, last - (last - _EPOCH) % slide + slide)
+
+    async def _add_page(
+        self, slides: Slides, row: Record, slide: timedelta, at: datetime, until: datetime
+    ) -> datetime | None:
+        """Add what was written from an instant on; return where the next page begins, if any."""
+        limit = self._page_segments
+        (page,) = await self._database.fetch("slides_page", row["id"], slide, at, until, limit)
+        slides.add(page)
+        if page["looked"] < limit:
+            return None
+        known = row["id"], row["definition"], row["planned_until"]
+        await self._database.fetch("defer_plan", *known, _DEFER_S)
+        return cast(datetime, page["looked_until"] + timedelta(microseconds=1))
 
     async def _seal(self, queue_id: int, at: datetime) -> None:
         for _ in range(_POLITE_TRIES):
@@ -161,10 +264,17 @@ class Planner:
         await self._database.fetchval("seal_until", queue_id, at, True)
 
 
-async def _take(transaction: Transaction, row: Record) -> Record | None:
+async def _take(transaction: Transaction, row: Record, since: datetime | None) -> Record | None:
     """Take a stream to plan it; None when somebody else has it, or it is not what it was."""
     taken = await transaction.fetch("take_stream", row["id"])
     if not taken or taken[0]["definition"] != row["definition"]:
+        return None
+    begins = taken[0]["planned_until"]
+    if begins == row["planned_until"] is None:
+        begins = (await transaction.fetch("first_of_sources", row["id"]))[0][0]
+    if begins != since:
+        # What was looked at is planned already, or to be planned anew, or (in a test) time has
+        # passed meanwhile.
         return None
     # Asked after the row is ours: a source that was added since is not sealed.
     sources = await transaction.fetch("sources_of_stream", row["id"])
@@ -187,34 +297,26 @@ class _Round:
     def __init__(
         self,
         transaction: Transaction,
-        stream_id: int,
+        row: Record,
         definition: StreamDefinition,
         target: datetime,
         now: datetime,
     ) -> None:
         self._transaction = transaction
-        self._stream_id = stream_id
+        self._stream_id: int = row["id"]
+        self._planned_until: datetime | None = row["planned_until"]
         self._definition = definition
         self._target = target
         self._now = now
 
-    async def plan(self, planned_until: datetime | None) -> int:
-        """Write the windows that end in (planned_until, target]; return how many."""
-        since = planned_until or await self._beginning()
-        if since >= self._target:
-            await self._remember(planned_until, more=False)
-            return 0
-        if self._definition.is_timed:
-            return await self._plan_timed(since)
-        return await self._gather(since)
-
-    async def _beginning(self) -> datetime:
-        """Return where a stream begins that was never planned."""
-        rows = await self._transaction.fetch("first_of_sources", self._stream_id)
-        first: datetime = rows[0][0] or self._target
-        if not self._definition.is_timed:
-            return first
-        return first - (first - _EPOCH) % self._definition.slide
+    async def plan(self, since: datetime | None, timed: Timed | None) -> int:
+        """Write the windows that end in (since, target]; return how many."""
+        if timed is not None:
+            return await self._plan_timed(timed)
+        if not self._definition.is_timed and since is not None and since < self._target:
+            return await self._gather(since)
+        await self._remember(self._planned_until, more=False)
+        return 0
 
     async def _remember(self, until: datetime | None, *, more: bool) -> None:
         definition = self._definition
@@ -228,32 +330,21 @@ class _Round:
 
     # ---- windows whose boundaries are multiples of a duration ----
 
-    async def _plan_timed(self, since: datetime) -> int:
-        definition, slide = self._definition, self._definition.slide
-        until = await self._bounded(since)
-        if definition.emit_empty:
-            until = min(until, since + _EMPTY_WINDOWS * slide)
+    async def _plan_timed(self, timed: Timed) -> int:
+        definition = self._definition
         rows = await self._transaction.fetch(
             "plan_windows",
             self._stream_id,
             definition.partitioned,
             definition.size,
-            slide,
-            since,
-            until,
+            definition.slide,
+            timed.since,
+            timed.until,
             definition.emit_empty,
+            *timed.slides.columns,
         )
-        await self._remember(until, more=until < self._target)
+        await self._remember(timed.until, more=timed.until < self._target)
         return int(rows[0][0])
-
-    async def _bounded(self, since: datetime) -> datetime:
-        """Return the boundary up to which there is about as much as one round should do."""
-        rows = await self._transaction.fetch("instant_after", self._stream_id, since, _SEGMENTS)
-        if not rows:
-            return self._target
-        last: datetime = rows[0][0]
-        slide = self._definition.slide
-        return min(self._target, last - (last - _EPOCH) % slide + slide)
 
     # ---- windows that depend on what arrives ----
 

@@ -99,8 +99,8 @@ class Work:
         self._publisher = publisher
         # Tells other servers that a stream has something to look at.
         self._told = told
-        # Who waits for windows of a stream, in order of arrival.
-        self._waiting: dict[int, dict[asyncio.Event, None]] = {}
+        # Who waits for windows of a stream, in order of arrival, and in which group.
+        self._waiting: dict[int, dict[asyncio.Event, int]] = {}
         self._closed = False
         # Ids of groups, and whose they are, for as long as they are surely true.
         self._groups: Recent[tuple[int, str], int] = Recent()
@@ -124,10 +124,10 @@ class Work:
         self.look(stream_id)
         self._told(stream_id)
 
-    def _let_one_look(self, stream_id: int) -> None:
-        """One more window may be ready: one who waits is enough, here or elsewhere."""
-        for event in self._waiting.get(stream_id, ()):
-            if not event.is_set():
+    def _let_one_look(self, stream_id: int, group_id: int) -> None:
+        """One more window of a group may be ready: one of it is enough, here or elsewhere."""
+        for event, waits_for in self._waiting.get(stream_id, {}).items():
+            if waits_for == group_id and not event.is_set():
                 event.set()
                 return
         self._told(stream_id)
@@ -168,7 +168,7 @@ class Work:
         """Lease a window; wait for one that long."""
         deadline = time.monotonic() + timeout_s
         event = asyncio.Event()
-        self._waiting.setdefault(stream.id, {})[event] = None
+        self._waiting.setdefault(stream.id, {})[event] = group_id
         try:
             while not self._closed:
                 event.clear()
@@ -183,6 +183,9 @@ class Work:
             del waiting[event]
             if not waiting:
                 del self._waiting[stream.id]
+            if event.is_set() and not self._closed:
+                # Whoever goes with what it was told unread leaves it to the next.
+                self._let_one_look(stream.id, group_id)
 
     async def _claim(
         self, stream: Stream, group: str, group_id: int, consumer: str
@@ -288,7 +291,7 @@ class Work:
         except _AlreadyDone:
             return False
         self.settled[outcome] += 1
-        self._let_one_look(owner.stream_id)
+        self._let_one_look(owner.stream_id, lease.group_id)
         return True
 
     async def release(self, owner: Owner, lease: Lease) -> None:
@@ -316,6 +319,7 @@ class Work:
     ) -> int:
         """Put dead windows of a group back to work: one, or without a key all; return how many."""
         async with self._database.transaction() as transaction:
+            await transaction.execute("hold_retention_of_group", group_id)
             await transaction.execute("lock_stream_group", group_id)
             rows = await transaction.fetch(
                 "retry_dead_windows", group_id, key, starts_at, ends_at, number

@@ -1,7 +1,7 @@
 -- Removes a group's progress in its queue and, if wanted, its subscription; returns in how
 -- many partitions it had any, or null when there is no such group. Dead letters stay.
 --
--- Locks as a seek does: group -> cursors by (partition, group).
+-- Locks as a seek does: retention -> group -> cursors by (partition, group).
 create or replace function queen.delete_group(p_group integer, p_metadata boolean)
 returns bigint
 language plpgsql
@@ -11,6 +11,7 @@ declare
     v_queue integer;
     v_deleted bigint;
 begin
+    perform queen.hold_retention(array(select g.queue_id from groups g where g.id = p_group));
     select queue_id into v_queue from groups where id = p_group for update;
     if v_queue is null then
         return null;

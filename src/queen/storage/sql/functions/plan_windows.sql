@@ -1,11 +1,20 @@
 -- Writes the windows of a stream that end in (p_from, p_to]; returns how many.
 --
--- Everything before p_to must be sealed, and the caller holds the row of the stream. Windows
--- are found from the segments and not by counting boundaries, so an empty year costs nothing.
--- With p_empty windows without a message are written too.
+-- They are made of slides, which the caller has found (`slides_page`): what one partition got
+-- between two boundaries, from p_from - p_size + p_slide on and before p_to. The same one may be
+-- there in several parts. Everything before p_to must be sealed, and the caller holds the row of
+-- the stream. Windows are not found by counting boundaries, so an empty year costs nothing. With
+-- p_empty windows without a message are written too.
+
+-- It looked for the slides itself, in one statement, however many segments there were.
+drop function if exists queen.plan_windows(
+    integer, boolean, interval, interval, timestamptz, timestamptz, boolean);
+
 create or replace function queen.plan_windows(
     p_stream integer, p_partitioned boolean, p_size interval, p_slide interval,
-    p_from timestamptz, p_to timestamptz, p_empty boolean
+    p_from timestamptz, p_to timestamptz, p_empty boolean,
+    p_partitions bigint[], p_at timestamptz[], p_low bigint[], p_high bigint[],
+    p_messages bigint[], p_bytes bigint[]
 ) returns bigint
 language plpgsql
 set search_path = queen, pg_temp
@@ -14,17 +23,8 @@ declare
     v_planned bigint;
 begin
     with slides as (
-        -- What one partition got between two boundaries; windows are made of these.
-        select s.partition_id, date_bin(p_slide, s.created_at, timestamptz 'epoch') as at,
-               min(s.base_offset) as low, max(s.end_offset) as high,
-               sum(s.end_offset - s.base_offset) as messages,
-               sum(octet_length(s.body)) as bytes
-          from stream_sources r
-          join segments s on s.queue_id = r.queue_id
-         where r.stream_id = p_stream
-           and s.created_at >= p_from - p_size + p_slide
-           and s.created_at < p_to
-         group by 1, 2
+        select * from unnest(p_partitions, p_at, p_low, p_high, p_messages, p_bytes)
+                      as w (partition_id, at, low, high, messages, bytes)
     ), cut as (
         select s.partition_id, e.ends_at, min(s.low) as low, max(s.high) as high,
                sum(s.messages) as messages, sum(s.bytes) as bytes

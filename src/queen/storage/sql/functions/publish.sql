@@ -50,6 +50,9 @@ declare
     v_others bytea;
     v_suspect boolean;
     v_suspects boolean := false;
+    -- Messages whose hashes are compared at once: a value cannot be larger than 1 GB, and
+    -- everybody else waits.
+    v_many constant integer := 100000;
     i integer;
 begin
     -- What goes where is known before anything is locked.
@@ -110,29 +113,37 @@ begin
                 and (v_head[s.i] <> p_known[s.i] or v_head_at[s.i] <> p_known_at[s.i]
                      or p_forever[s.i])
     loop
-        if not p_forever[i] and (v_head[i] - p_known[i] > 100000 or not queen.is_still_true(
-                p_ids[i], p_known[i], p_known_at[i], v_head[i], v_head_at[i])) then
-            v_outcome[i] := 4;
-            v_suspects := true;
-            continue;
-        end if;
-        select string_agg(s.hashes, '') into v_new
-          from sink_pieces c
-          join segments s on s.partition_id = -c.part_id and s.base_offset = c.position
-         where c.part_id = any (p_parts) and c.partition_id = p_ids[i];
-        if p_forever[i] then
-            v_suspect := queen.is_indexed(p_ids[i], v_new, p_known[i]);
-        else
+        if not p_forever[i] then
+            if v_head[i] - p_known[i] > v_many or not queen.is_still_true(
+                    p_ids[i], p_known[i], p_known_at[i], v_head[i], v_head_at[i]) then
+                v_outcome[i] := 4;
+                v_suspects := true;
+                continue;
+            end if;
             select string_agg(s.hashes, '' order by s.base_offset) into v_others
               from segments s
              where s.partition_id = p_ids[i] and s.base_offset >= p_known[i];
             v_unseen[i] := v_others;
-            v_suspect := queen.share_a_hash(v_others, v_new);
         end if;
-        if v_suspect then
-            v_outcome[i] := 1;
-            v_suspects := true;
-        end if;
+        for v_new in
+            select string_agg(w.hashes, '') from (
+                select s.hashes, sum(c.messages) over (order by c.part_id, c.position) / v_many as n
+                  from sink_pieces c
+                  join segments s on s.partition_id = -c.part_id and s.base_offset = c.position
+                 where c.part_id = any (p_parts) and c.partition_id = p_ids[i]
+            ) w group by w.n
+        loop
+            if p_forever[i] then
+                v_suspect := queen.is_indexed(p_ids[i], v_new, p_known[i]);
+            else
+                v_suspect := queen.share_a_hash(v_others, v_new);
+            end if;
+            if v_suspect then
+                v_outcome[i] := 1;
+                v_suspects := true;
+                exit;
+            end if;
+        end loop;
     end loop;
     if v_suspects then
         return query select * from unnest(v_outcome, v_head, v_head_at, v_unseen);

@@ -10,7 +10,8 @@
 --
 -- A partition loses a prefix of its segments, `tail` says where it begins now, and a cursor
 -- that stood before that is passed over what is gone by the next claim. Partitions are locked
--- by id, as everywhere; an append to one of them waits for this round.
+-- by id, as everywhere; an append to one of them waits for this round. Where it matters what
+-- groups have done, whoever would move one back waits too (`queen.hold_retention`).
 create or replace function queen.retain(
     p_queue integer,
     p_before timestamptz,
@@ -31,6 +32,8 @@ declare
     v_floor timestamptz;
 begin
     if p_live_since is not null then
+        -- In a statement of its own: the next one sees every move that is answered.
+        perform pg_advisory_xact_lock(7004, p_queue);
         -- What a window of a stream holds that is not finished is not done.
         v_floor := queen.stream_floor(p_queue, p_live_since);
         p_before := least(p_before, v_floor);

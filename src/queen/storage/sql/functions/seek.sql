@@ -4,7 +4,9 @@
 -- Every partition gets a cursor, also those the group has not read yet: a consumer that comes
 -- to one at the same moment then waits here and finds it moved. Partitions that are made
 -- later follow by `starts_at`. Rows are written in order of partition, so this takes its
--- locks like everybody else: group -> cursors by (partition, group).
+-- locks like everybody else: group -> cursors by (partition, group). Before them comes the one
+-- that keeps retention away; and a group that is moved is in use, so that what it is moved to
+-- is not cleaned up as that of an abandoned one.
 --
 -- A group that reads by time has no cursors and gets none: `starts_at` is where it stands.
 --
@@ -30,6 +32,7 @@ begin
         return;
     end if;
 
+    perform queen.hold_retention(array(select g.queue_id from groups g where g.id = p_group));
     select g.reads_by_time into v_by_time from groups g where g.id = p_group for no key update;
     if not found then
         return;
@@ -52,9 +55,12 @@ begin
                coalesce(sum(greatest(t.new_offset - t.old_offset, 0)), 0)::bigint,
                max(t.new_offset)
           from targets t;
-    if p_partition is null then
+    if p_partition is not null then
+        update groups g set used_at = clock_timestamp() where g.id = p_group;
+    else
         update groups g
-           set starts_at = nullif(p_at, '-infinity'),
+           set used_at = clock_timestamp(),
+               starts_at = nullif(p_at, '-infinity'),
                moves = g.moves + v_by_time::integer,
                subscription_mode = case when v_by_time then 'time'
                                         when p_at = '-infinity' then 'all' else 'timestamp' end

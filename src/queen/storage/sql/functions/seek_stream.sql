@@ -1,5 +1,6 @@
 -- Moves a group of a stream: the first window it gets is the first one that ends after an
--- instant. Leases end: their holders' acks are refused from now on.
+-- instant. Leases end: their holders' acks are refused from now on. What the windows hold that
+-- come again is not cleaned up in the same moment.
 create or replace function queen.seek_stream(p_group integer, p_at timestamptz) returns boolean
 language plpgsql
 set search_path = queen, pg_temp
@@ -8,6 +9,9 @@ declare
     v_stream integer;
     v_frontier bigint;
 begin
+    perform queen.hold_retention(array(
+        select r.queue_id from stream_groups g join stream_sources r on r.stream_id = g.stream_id
+         where g.id = p_group));
     perform pg_advisory_xact_lock(7003, p_group);
     select stream_id into v_stream from stream_groups where id = p_group for no key update;
     if v_stream is null then

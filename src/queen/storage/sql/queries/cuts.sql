@@ -18,19 +18,7 @@ left join queen.groups g on g.queue_id = q.id and g.name = $2
 where q.id = any ($1::integer[])
 
 -- name: record_progress :many again
--- A group has read everything of its queues before an instant. Whoever moved it meanwhile has
--- the last word: then only the fact that it is in use is noted. A group of consumers, which
--- has cursors, is left alone and not answered.
-insert into queen.groups as g (queue_id, name, subscription_mode, starts_at, reads_by_time, moves)
-select w.queue_id, $2, 'time', $3, true, w.moves
-from unnest($1::integer[], $4::integer[]) w (queue_id, moves)
-join queen.queues q on q.id = w.queue_id
-order by w.queue_id
-on conflict (queue_id, name) do update
-set starts_at = case when g.moves = excluded.moves then excluded.starts_at else g.starts_at end,
-    used_at = clock_timestamp()
-where g.reads_by_time
-returning g.queue_id, g.starts_at as done_until, g.moves, g.paused
+select * from queen.record_progress($1, $2, $3, $4)
 
 -- name: admit :one
 select queen.admit($1, $2, $3, $4, $5)
@@ -43,81 +31,79 @@ join queen.queues q on q.id = w.id
 where q.gone_until >= w.since and w.since > 'epoch'
 order by q.name
 
--- name: plan_queues :many
--- Cuts what was written to queues, each from a time of its own, into $4 slices of about equal
--- size, in order of time. A row is where a slice begins, or where it goes on in the next queue.
--- A small segment costs more than its bytes, so each counts for some more.
-with found as (
-    select s.queue_id, s.created_at, s.partition_id, s.base_offset,
-           (s.end_offset - s.base_offset)::integer as messages, octet_length(s.body) as bytes
-    from unnest($1::integer[], $2::timestamptz[]) w (queue_id, since)
-    join queen.segments s
-      on s.queue_id = w.queue_id and s.created_at >= w.since and s.created_at < $3
-),
-placed as (
-    select *, sum(bytes + 256) over o - bytes - 256 as before, sum(bytes + 256) over () as total,
-           sum(messages) over o - messages as messages_before,
-           sum(bytes) over o - bytes as bytes_before,
-           sum(messages) over () as all_messages, sum(bytes) over () as all_bytes
-    from found
-    window o as (order by queue_id, created_at, partition_id, base_offset
-                 rows unbounded preceding)
-),
-numbered as (
-    select *, (before * $4::integer / total)::integer as slice from placed
-),
-edges as (
-    select *, lag(slice) over o as slice_before, lag(queue_id) over o as queue_before
-    from numbered window o as (order by queue_id, created_at, partition_id, base_offset)
+-- name: plan_page :many
+-- Looks at the next $6 segments of a queue behind a place and before $5, in order of time, and
+-- answers where a slice may begin: at every segment of a short page, at about $7 of a long one,
+-- and at the last. A small segment costs more than its bytes, so each weighs some more.
+with page as materialized (
+    select s.created_at, s.partition_id, s.base_offset, s.end_offset - s.base_offset as messages,
+           octet_length(s.body)::bigint as bytes
+    from queen.segments s
+    where s.queue_id = $1 and s.created_at >= $2 and s.created_at < $5
+      and (s.created_at, s.partition_id, s.base_offset) > ($2, $3, $4)
+    order by s.created_at, s.partition_id, s.base_offset
+    limit $6
+), placed as (
+    select *, row_number() over o - 1 as before, count(*) over () as looked,
+           (sum(messages) over o - messages)::bigint as messages_before,
+           (sum(bytes) over o - bytes)::bigint as bytes_before,
+           (sum(messages) over ())::bigint as all_messages, (sum(bytes) over ())::bigint as all_bytes
+    from page
+    window o as (order by created_at, partition_id, base_offset rows unbounded preceding)
+), numbered as (
+    select *, (bytes_before + 256 * before) * $7::bigint / (all_bytes + 256 * looked) as step
+    from placed
+), edges as (
+    select *, lag(step) over (order by before) as step_before from numbered
 )
-select slice, queue_id, created_at, partition_id, base_offset, messages_before, bytes_before,
-       all_messages, all_bytes
+select created_at, partition_id, base_offset, before, messages_before, bytes_before,
+       looked, all_messages, all_bytes
 from edges
-where slice is distinct from slice_before or queue_id is distinct from queue_before
-order by queue_id, created_at, partition_id, base_offset
+where looked <= $7 or step is distinct from step_before or before = looked - 1
+order by before
 
--- name: plan_partitions :many
--- The same for some partitions, by offset: what was written to each from a time of its own on
--- and before $3, within the offsets [$4, $5). `high` is where the partition's part ends.
-with lane as materialized (
-    select p.id, p.queue_id,
-           greatest(p.tail, $4::bigint, queen.offset_at(p.id, w.since)) as low,
+-- name: plan_bounds :many
+-- Which offsets [low, high) of some partitions were written from a time of their own on and
+-- before $3, within [$4, $5), and where the first segment of them begins.
+select w.id as partition_id, w.low, w.high, coalesce((
+           select f.base_offset from queen.segments f
+           where f.partition_id = w.id and f.base_offset <= w.low
+           order by f.base_offset desc limit 1), 0) as first
+from (
+    select p.id, greatest(p.tail, $4::bigint, queen.offset_at(p.id, u.since)) as low,
            least($5::bigint, queen.offset_at(p.id, $3)) as high
-    from unnest($1::bigint[], $2::timestamptz[]) w (id, since)
-    join queen.partitions p on p.id = w.id
-),
-found as (
-    select l.queue_id, s.partition_id, greatest(s.base_offset, l.low) as base_offset, l.high,
-           (least(s.end_offset, l.high) - greatest(s.base_offset, l.low))::integer as messages,
-           octet_length(s.body) as bytes
-    from lane l
-    join queen.segments s on s.partition_id = l.id and s.base_offset < l.high
-     and s.base_offset >= coalesce((
-            select f.base_offset from queen.segments f
-            where f.partition_id = l.id and f.base_offset <= l.low
-            order by f.base_offset desc limit 1), 0)
-     and s.end_offset > l.low
-    where l.low < l.high
-),
-placed as (
-    select *, sum(bytes + 256) over o - bytes - 256 as before, sum(bytes + 256) over () as total,
-           sum(messages) over o - messages as messages_before,
-           sum(bytes) over o - bytes as bytes_before,
-           sum(messages) over () as all_messages, sum(bytes) over () as all_bytes
-    from found window o as (order by partition_id, base_offset rows unbounded preceding)
-),
-numbered as (
-    select *, (before * $6::integer / total)::integer as slice from placed
-),
-edges as (
-    select *, lag(slice) over o as slice_before, lag(partition_id) over o as partition_before
-    from numbered window o as (order by partition_id, base_offset)
+    from unnest($1::bigint[], $2::timestamptz[]) u (id, since)
+    join queen.partitions p on p.id = u.id
+) w
+where w.low < w.high
+order by w.id
+
+-- name: plan_offsets_page :many
+-- The same as `plan_page` for offsets [$3, $4) of one partition, behind the segment at $2.
+with page as materialized (
+    select greatest(s.base_offset, $3::bigint) as base_offset,
+           least(s.end_offset, $4::bigint) - greatest(s.base_offset, $3::bigint) as messages,
+           octet_length(s.body)::bigint as bytes
+    from queen.segments s
+    where s.partition_id = $1 and s.base_offset > $2 and s.base_offset < $4 and s.end_offset > $3
+    order by s.base_offset
+    limit $5
+), placed as (
+    select *, row_number() over o - 1 as before, count(*) over () as looked,
+           (sum(messages) over o - messages)::bigint as messages_before,
+           (sum(bytes) over o - bytes)::bigint as bytes_before,
+           (sum(messages) over ())::bigint as all_messages, (sum(bytes) over ())::bigint as all_bytes
+    from page window o as (order by base_offset rows unbounded preceding)
+), numbered as (
+    select *, (bytes_before + 256 * before) * $6::bigint / (all_bytes + 256 * looked) as step
+    from placed
+), edges as (
+    select *, lag(step) over (order by before) as step_before from numbered
 )
-select slice, queue_id, partition_id, base_offset, high, messages_before, bytes_before,
-       all_messages, all_bytes
+select base_offset, before, messages_before, bytes_before, looked, all_messages, all_bytes
 from edges
-where slice is distinct from slice_before or partition_id is distinct from partition_before
-order by partition_id, base_offset
+where looked <= $6 or step is distinct from step_before or before = looked - 1
+order by before
 
 -- name: fetch_slice :many
 -- Stored segments of a queue in order of time, from ($2, $3, $4) on and before ($5, $6, $7): no

@@ -69,7 +69,7 @@ cross join lateral (
 -- A page of stored hashes, newest segment first.
 select * from queen.hashes_before($1, $2, $3, $4)
 
--- name: free_partitions :many
+-- name: unlocked_partitions :many
 -- Those of some partitions that could be written to now.
 select p.id from queen.partitions p
 join (

@@ -1,7 +1,7 @@
 -- name: insert_pipeline :one again
 -- Store a definition; nothing when there is one of that name.
 insert into queen.pipelines (name, namespace, definition, fingerprint)
-values ($1, $2, $3, $4)
+select $1, $2, $3, $4 where not exists (select 1 from queen.pipelines p where p.name = $1)
 on conflict (name) do nothing
 returning version
 

@@ -57,6 +57,17 @@ where datname = current_database() and pid <> pg_backend_pid() and state is dist
   and backend_type = 'client backend'
 order by query_start limit 50
 
+-- name: oldest_snapshot_s :one
+-- How long ago the transaction began whose snapshot keeps dead rows from being pruned for longest.
+-- Of other roles' sessions only a member of pg_monitor is told. A vacuum holds nothing up.
+select greatest(0, extract(epoch from clock_timestamp() - least(
+           (select min(a.xact_start) from pg_stat_activity a
+             where coalesce(a.backend_xmin, a.backend_xid) is not null
+               and a.pid <> pg_backend_pid() and a.backend_type <> 'autovacuum worker'
+               and coalesce(a.datname, current_database()) = current_database()),
+           (select min(p.prepared) from pg_prepared_xacts p
+             where p.database = current_database()))))::float8
+
 -- name: pg_autovacuum :many
 select relname as table, last_vacuum, last_autovacuum, last_analyze, last_autoanalyze,
        vacuum_count, autovacuum_count, analyze_count, autoanalyze_count

@@ -68,19 +68,6 @@ update queen.cursors c set attempts = 0
 where c.partition_id = $1 and c.group_id = $2 and c.attempts > 0
   and c.lease_until > clock_timestamp()
 
--- name: states_to_seal :many
--- State of encrypted queues that is in the clear or sealed with another key ($4), behind a place.
-select s.query_id, s.partition_id, s.key, s.codec, s.value
-from queen.query_state s
-join queen.partitions p on p.id = s.partition_id
-join queen.queues q on q.id = p.queue_id
-where (s.query_id, s.partition_id, s.key) > ($1::uuid, $2::bigint, $3::text collate "C")
-  and (q.options ->> 'encryptionEnabled')::boolean
-  and (s.codec <> 2 or substring(s.value from 3 for 8) <> $4::bytea)
-order by s.query_id, s.partition_id, s.key
-limit $5
-for update of s
-
 -- name: rewrite_query_state :exec again
 update queen.query_state set codec = $4, value = $5
 where query_id = $1 and partition_id = $2 and key = $3

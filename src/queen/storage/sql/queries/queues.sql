@@ -3,9 +3,11 @@
 select queen.configure_queue($1, $2, $3, $4)
 
 -- name: ensure_queues :exec again
--- Create the queues that a push names and nobody has configured.
+-- Create the queues that a push names and nobody has configured. Here as everywhere else, those
+-- that exist are left out first: a conflicting insert would draw a number in vain, each time.
 insert into queen.queues (name, namespace, task)
-select * from unnest($1::text[], $2::text[], $3::text[])
+select w.* from unnest($1::text[], $2::text[], $3::text[]) w (name, namespace, task)
+where not exists (select 1 from queen.queues q where q.name = w.name)
 on conflict (name) do nothing
 
 -- name: queues_by_name :many
@@ -24,6 +26,7 @@ insert into queen.partitions (queue_id, name)
 select q.id, w.name
 from unnest($1::integer[], $2::text[]) with ordinality w (queue_id, name, number)
 join queen.queues q on q.id = w.queue_id
+where not exists (select 1 from queen.partitions p where p.queue_id = q.id and p.name = w.name)
 -- Those of one request get their ids in its order.
 order by w.number
 on conflict (queue_id, name) do nothing
@@ -42,12 +45,17 @@ where p.id = any ($1::bigint[])
 -- name: ensure_group :many again
 -- Register a group with a queue that still exists; its first subscription stays. A queue that is
 -- being deleted is waited for, and is then gone.
-insert into queen.groups (queue_id, name, subscription_mode, starts_at)
-select q.id, $2, $3,
-       coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end)
-from queen.queues q where q.id = $1 for key share
-on conflict (queue_id, name) do update set name = excluded.name
-returning id, reads_by_time
+with known as (
+    select id, reads_by_time from queen.groups where queue_id = $1 and name = $2
+), made as (
+    insert into queen.groups (queue_id, name, subscription_mode, starts_at)
+    select q.id, $2, $3,
+           coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end)
+    from queen.queues q where q.id = $1 and not exists (select 1 from known) for key share of q
+    on conflict (queue_id, name) do update set name = excluded.name
+    returning id, reads_by_time
+)
+select id, reads_by_time from known union all select id, reads_by_time from made
 
 -- name: find_group :one
 select id from queen.groups where queue_id = $1 and name = $2

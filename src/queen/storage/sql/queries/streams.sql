@@ -13,7 +13,8 @@ select s.id, s.uuid, s.namespace, s.definition, s.planned_until,
 from queen.streams s where s.name = $1 for update of s
 
 -- name: create_stream :one once
-insert into queen.streams (name, namespace, definition) values ($1, $2, $3)
+insert into queen.streams (name, namespace, definition)
+select $1, $2, $3::jsonb where not exists (select 1 from queen.streams s where s.name = $1)
 on conflict (name) do nothing returning id
 
 -- name: update_stream :exec again
@@ -117,8 +118,40 @@ select max(w.created_at) from (
      where r.stream_id = $1 order by s.created_at limit $3
 ) w having count(*) = $3
 
+-- name: slides_page :one
+-- Looks at the next $5 segments of a stream's sources from $3 on and before $4, whole instants at
+-- a time, and answers what each partition got between two boundaries ($2 apart).
+with page as materialized (
+    select s.* from queen.stream_sources r
+    cross join lateral (
+        select f.partition_id, f.base_offset, f.end_offset, f.created_at,
+               octet_length(f.body) as bytes
+        from queen.segments f
+        where f.queue_id = r.queue_id and f.created_at >= $3 and f.created_at < $4
+        order by f.created_at fetch first $5 rows with ties
+    ) s
+    where r.stream_id = $1
+    order by s.created_at fetch first $5 rows with ties
+), slides as (
+    select p.partition_id, date_bin($2, p.created_at, timestamptz 'epoch') as at,
+           min(p.base_offset) as low, max(p.end_offset) as high,
+           sum(p.end_offset - p.base_offset)::bigint as messages, sum(p.bytes)::bigint as bytes
+    from page p group by 1, 2
+)
+select (select count(*) from page) as looked, (select max(created_at) from page) as looked_until,
+       coalesce(array_agg(partition_id), '{}') as partitions,
+       coalesce(array_agg(at), '{}') as at, coalesce(array_agg(low), '{}') as low,
+       coalesce(array_agg(high), '{}') as high, coalesce(array_agg(messages), '{}') as messages,
+       coalesce(array_agg(bytes), '{}') as bytes
+from slides
+
+-- name: defer_plan :exec again
+-- Somebody is at a stream, and for longer: others need not begin with it too.
+update queen.streams set plan_at = clock_timestamp() + $4::integer * interval '1 second'
+where id = $1 and definition = $2::jsonb and planned_until is not distinct from $3
+
 -- name: plan_windows :one once
-select queen.plan_windows($1, $2, $3, $4, $5, $6, $7)
+select queen.plan_windows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
 -- name: planned :exec again
 update queen.streams set planned_until = $2, plan_at = $3 where id = $1
@@ -470,6 +503,12 @@ order by d.id desc limit $3 offset $4
 -- name: count_dead_windows :one
 select count(*) from queen.stream_dead d join queen.stream_groups g on g.id = d.group_id
 where g.stream_id = $1 and ($2 = '' or g.name = $2)
+
+-- name: hold_retention_of_group :exec
+-- What windows hold that a group of a stream gets again is not cleaned up meanwhile.
+select queen.hold_retention(array(
+    select r.queue_id from queen.stream_groups g
+    join queen.stream_sources r on r.stream_id = g.stream_id where g.id = $1))
 
 -- name: lock_stream_group :exec
 select pg_advisory_xact_lock(7003, $1)
