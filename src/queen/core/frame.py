@@ -33,6 +33,7 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -52,6 +53,8 @@ CODEC_SEALED = 2
 
 MAX_MESSAGES = 10_000
 MAX_RAW_BYTES = 32 * 1024 * 1024
+# Many tiny messages are a lot of work too.
+_RUN_MESSAGES = 1000
 # Below this zstd costs more time than the bytes it saves are worth.
 _WORTH_COMPRESSING_BYTES = 512
 
@@ -110,6 +113,16 @@ class Segment:
         stop = self.count if stop is None else stop
         data = self.data
         return [data[a : b - 1] for a, b in pairwise(self.payload_offsets[start : stop + 1])]
+
+    def runs(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield [start, stop) in parts whose payloads are no more than so many bytes, or that are
+        one message, however large."""
+        offsets = self.payload_offsets
+        while start < stop:
+            within = bisect_right(offsets, offsets[start] + max_bytes, start + 1, stop + 1) - 1
+            end = min(max(within, start + 1), start + _RUN_MESSAGES)
+            yield start, end
+            start = end
 
     def column(self, name: str) -> Sequence[Any] | None:
         """Return a rare column, or None when no message of the segment has a value."""
