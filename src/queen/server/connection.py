@@ -140,7 +140,12 @@ class Hub:
             await asyncio.sleep(1.0)
             now = time.monotonic()
             for connection in list(self.connections):
-                connection.check_time(now)
+                try:
+                    connection.check_time(now)
+                except Exception:
+                    # The others are watched on, whatever is wrong with this one.
+                    _log.exception("a connection could not be checked")
+                    connection.abort()
 
 
 class _Stream(Enum):
@@ -436,7 +441,7 @@ class Connection(asyncio.Protocol):
             if response is not None:
                 self._answer(response, keep_alive, request)
             elif self._stream is not _Stream.ENDED:
-                self.abort()
+                self._hang_up_on(request)
         except asyncio.CancelledError:
             self.abort()
             raise
@@ -470,6 +475,12 @@ class Connection(asyncio.Protocol):
             return await self._hub.handle(request)
         finally:
             room.exit(size)
+
+    def _hang_up_on(self, request: Request) -> None:
+        """End a connection whose client would wait for an answer, or for the rest of one."""
+        if not self._closing:
+            _log.error("%s %s was not answered", request.method, request.path)
+        self.abort()
 
     def _log_failure(self, request: Request, error: Exception) -> None:
         if isinstance(error, QueenError):
@@ -517,7 +528,10 @@ class Connection(asyncio.Protocol):
         self._refusal = error
         if self._task is None and not self._waiting:
             self._answer(failure(error), keep_alive=False)
-            self._close()
+            if self._body_bytes:
+                self._close_behind_body()
+            else:
+                self._close()
         else:
             # Earlier requests are still being answered; their answers come first.
             self._transport.pause_reading()
@@ -613,6 +627,20 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._reading_since = time.monotonic()
         self._transport.close()
+
+    def _close_behind_body(self) -> None:
+        """Close when the client has, or after a while. Until then what it still sends is dropped:
+        to hang up on a client that sends is to take the answer away from it."""
+        if not self._transport.can_write_eof():
+            self._close()
+            return
+        self._closing = True
+        self._reading_since = time.monotonic()
+        self._hub.room.leave(self)
+        self._hub.room.give(self._body_bytes)
+        self._reset()
+        self._transport.write_eof()
+        self._transport.resume_reading()
 
     def abort(self) -> None:
         self._closing = True

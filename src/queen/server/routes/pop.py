@@ -210,6 +210,9 @@ def _in_order_of_priority(queues: list[Queue]) -> list[Queue]:
 def _pop_of(query: Query, partition: str | None, since: datetime | None) -> Pop:
     group = query.text("consumerGroup") or QUEUE_MODE_GROUP
     check_name("consumer group", group)
+    if query.flag("conflation"):
+        # Whoever asks for the latest alone must not take everything for it.
+        raise BadRequest("conflation is not supported: leave it out; nothing was leased")
     return Pop(
         group,
         query.number("batch", 1, 1, MAX_BATCH),
