@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from queen.core.frame import CONTENT_TYPE, Frame, unpack_frames
+from queen.core.frame import CONTENT_TYPE, Frame, stored_frames
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Api:
         answer = self.fetch(queue, partition, **query)
         assert answer.status == 200, answer.raw
         assert answer.headers["content-type"] == CONTENT_TYPE
-        return list(unpack_frames(answer.raw))
+        return list(stored_frames(answer.raw))
 
     # ---- ack ----
 

@@ -109,7 +109,7 @@ class RequestTimeout(BadRequest):
 
 
 class UnsupportedMedia(BadRequest):
-    """The body has a content encoding; send it as it is."""
+    """The body is encoded, or of a type that is not read here; send plain JSON."""
 
     code = "unsupported_media"
 

@@ -8,9 +8,11 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
 from queen import Message, Queen
+from queen.core.frame import MAX_RAW_BYTES, compress, encode_body, raw_size, segment_of
 from queen.errors import BadRequest, LeaseLost, NotFound, PayloadTooLarge, QueueFull
 from tests.api import Api
 from tests.conftest import ServerProcess
@@ -395,6 +397,42 @@ async def test_replay_can_be_left_in_the_middle(queen: Queen, queue: str) -> Non
         if one.data == 10:
             break
     assert one.data == 10
+
+
+async def test_a_push_that_is_larger_than_a_frame_is_replayed(
+    api: Api, queen: Queen, queue: str, connection: asyncpg.Connection
+) -> None:
+    texts = [f"{n}".ljust(1_000_000, "x") for n in range(40)]
+    pushed = api.push(*({"queue": queue, "payload": text} for text in texts))
+    assert pushed.status == 201
+    replayed = [one async for one in queen.queue(queue).replay()]
+    assert [one.data for one in replayed] == texts
+    assert [one.offset for one in replayed] == list(range(40))
+    rows = await connection.fetch(
+        "select s.codec, s.body from queen.segments s join queen.queues q on q.id = s.queue_id"
+        " where q.name = $1",
+        queue,
+    )
+    assert max(raw_size(row["codec"], row["body"]) for row in rows) <= MAX_RAW_BYTES
+    assert [one.data for one in await queen.queue(queue).pop(batch=100)][:5] == texts[:5]
+
+
+async def test_a_segment_that_was_stored_larger_than_a_frame_is_replayed(
+    queen: Queen, queue: str, connection: asyncpg.Connection
+) -> None:
+    await queen.queue(queue).push([1, 2])
+    texts = [letter * 20_000_000 for letter in "ab"]
+    codec, body = compress(
+        encode_body(segment_of([b"t1", b"t2"], [f'"{text}"'.encode() for text in texts]))
+    )
+    await connection.execute(
+        "update queen.segments set codec = $2, body = $3"
+        " where queue_id = (select id from queen.queues where name = $1)",
+        queue,
+        codec,
+        body,
+    )
+    assert [one.data async for one in queen.queue(queue).replay()] == texts
 
 
 async def test_replay_of_what_does_not_exist(queen: Queen, queue: str) -> None:

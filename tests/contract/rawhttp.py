@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import select
 import socket
+import threading
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,6 +38,12 @@ class RawConnection:
         self._file.close()
         self._socket.close()
 
+    @property
+    def port(self) -> int:
+        """Its own end."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)
 
@@ -47,6 +54,20 @@ class RawConnection:
                 self._socket.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
             pass
+
+    def set_timeout(self, timeout_s: float) -> None:
+        self._socket.settimeout(timeout_s)
+
+    def send_in_background(self, data: bytes, times: int) -> threading.Thread:
+        """Send the same several times while answers are read."""
+
+        def run() -> None:
+            for _ in range(times):
+                self._socket.sendall(data)
+
+        sender = threading.Thread(target=run, daemon=True)
+        sender.start()
+        return sender
 
     def answer(self, *, to_head: bool = False) -> RawAnswer:
         """Read one answer; one to HEAD has no body whatever its headers say."""
@@ -78,6 +99,16 @@ class RawConnection:
         data = self._file.read(size)
         assert self.line() == ""
         return data
+
+    def everything(self) -> bytes:
+        """Read until the server hangs up."""
+        parts: list[bytes] = []
+        try:
+            while part := self._file.read1(65536):
+                parts.append(part)
+        except ConnectionResetError:
+            pass
+        return b"".join(parts)
 
     def is_readable(self, within_s: float) -> bool:
         """Whether the server says anything within some seconds."""

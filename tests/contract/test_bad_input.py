@@ -506,6 +506,44 @@ def test_any_text_in_an_ack_is_refused_in_order(
     assert [one["success"] for one in batch.json["results"]] == [False, True]
 
 
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        "application/octet-stream",
+        "application/msgpack",
+        "application/vnd.queen.binary",
+        "image/png",
+        "application/xml; charset=utf-8",
+    ],
+)
+def test_a_push_of_another_type_is_told_so(api: Api, queue: str, media_type: str) -> None:
+    answer = api.call("POST", "/api/v1/push", b"\x93\x00\xff", {"Content-Type": media_type})
+    assert (answer.status, answer.json["code"]) == (415, "unsupported_media")
+    assert media_type.partition(";")[0] in answer.json["error"]
+    assert "application/json" in answer.json["error"]
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        None,
+        "",
+        "application/json",
+        "Application/JSON; charset=utf-8",
+        "application/problem+json",
+        "text/plain;charset=UTF-8",
+        "application/x-www-form-urlencoded",
+    ],
+)
+def test_json_is_taken_under_the_types_that_clients_send_it_with(
+    api: Api, queue: str, media_type: str | None
+) -> None:
+    body = json.dumps({"items": [{"queue": queue, "payload": 1}]})
+    headers = {} if media_type is None else {"Content-Type": media_type}
+    assert api.call("POST", "/api/v1/push", body, headers).status == 201
+    assert api.data(queue) == [1]
+
+
 def test_json_under_the_content_type_of_frames_is_refused(api: Api, queue: str) -> None:
     body = json.dumps({"items": [{"queue": queue}]})
     answer = api.call("POST", "/api/v1/push", body, {"Content-Type": CONTENT_TYPE})

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from queen.core.frame import Frame, unpack_frames
+from queen.core.frame import Frame, stored_frames
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.contract.conftest import Park
@@ -39,7 +39,7 @@ def plan(api: Api, since: dict[str, int], until: int, **more: Any) -> Any:
 def frames(api: Api, part: Any) -> list[Frame]:
     answer = api.call("POST", f"{ROOT}/slice", {"ranges": part["ranges"]})
     assert answer.status == 200, answer.raw
-    return list(unpack_frames(answer.raw))
+    return list(stored_frames(answer.raw))
 
 
 def read(api: Api, planned: Any) -> list[bytes]:

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -273,6 +274,58 @@ def test_what_is_not_http_is_a_400_and_the_end(raw: RawConnection, api: Api, dat
     assert answer.headers["connection"] == "close"
     assert raw.is_closed()
     assert api.call("GET", "/health/live").status == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health/live HTTP/1.1\r\n\r\n",
+        b"GET /health/live HTTP/1.1\r\nConnection: close\r\n\r\n",
+        b"GET /health/live HTTP/1.1\r\nHost: queen\r\nHost: queen\r\n\r\n",
+        b"POST /api/v1/push HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
+        b"Content-Length: 2\r\n\r\n{}",
+    ],
+    ids=["none", "none and close", "two", "none and an upgrade"],
+)
+def test_a_request_has_one_host(raw: RawConnection, head: bytes) -> None:
+    raw.send(head)
+    answer = raw.answer()
+    assert (answer.status, answer.json["code"]) == (400, "bad_request")
+    assert raw.is_closed()
+
+
+def test_http_1_0_needs_no_host(raw: RawConnection) -> None:
+    raw.send(b"GET /health/live HTTP/1.0\r\n\r\n")
+    assert raw.answer().json == {"status": "healthy"}
+
+
+def test_a_client_that_reads_nothing_of_its_answers_is_hung_up_on(
+    start_server: StartServer, connect: Connect, dsn: str, queue: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    running = start_server("--database-url", dsn, "--write-timeout", "1", log=log)
+    api = connect(running)
+    api.push({"queue": queue, "payload": "x" * 3_000_000})
+    paths = [pop_path(queue, consumerGroup=f"g{n}") for n in range(100)]
+    with RawConnection(running.url) as greedy:
+        greedy.send(b"".join(request("GET", path) for path in paths))
+        process = psutil.Process(running.pid)
+        deadline = time.monotonic() + 20
+        while _clients(process, greedy) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not _clients(process, greedy), log.read_text()
+        # What it had not asked in vain for, it has not taken.
+        assert len(greedy.everything()) < 100 * 3_000_000
+    assert api.call("GET", "/health/live").status == 200
+
+
+def _clients(process: psutil.Process, client: RawConnection) -> list[int]:
+    """Return the ports of a client that a server is still connected with."""
+    return [
+        one.raddr.port
+        for one in process.net_connections(kind="tcp")
+        if one.raddr and one.raddr.port == client.port
+    ]
 
 
 @pytest.mark.parametrize(

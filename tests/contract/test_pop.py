@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from tests.api import Api
+from tests.api import Api, pop_path
 
 
 def test_the_answer_has_the_keys_of_both_revisions(api: Api, queue: str) -> None:
@@ -275,3 +275,17 @@ def test_a_path_that_is_not_utf8_is_refused(api: Api) -> None:
     answer = api.call("GET", "/api/v1/pop/queue/%ff")
     assert answer.status == 400
     assert "UTF-8" in answer.json["error"]
+
+
+@pytest.mark.parametrize("value", ["true", "1"])
+def test_conflation_is_refused_before_anything_is_leased(api: Api, queue: str, value: str) -> None:
+    api.push_many(queue, 3, "p")
+    for path in (
+        pop_path(queue, conflation=value),
+        pop_path(queue, "p", conflation=value),
+        f"/api/v1/pop?namespace={queue}&conflation={value}",
+    ):
+        answer = api.call("GET", path)
+        assert (answer.status, answer.json["code"]) == (400, "bad_request")
+        assert "conflation" in answer.json["error"]
+    assert api.data(queue, batch=10, conflation="false") == [{"n": n} for n in range(3)]

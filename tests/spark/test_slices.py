@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import asyncpg
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 import queen.spark
+from queen.core.frame import compress, encode_body, segment_of
 from queen.errors import HistoryGone, NotFound
 from queen.spark import slices
 from queen.spark.broker import Broker, place_of
@@ -93,6 +95,24 @@ def test_a_slice_goes_on_where_its_connection_broke(
     assert [row["offset"] for row in rows] == list(range(200))
     assert [json.loads(row["data"]) for row in rows] == texts
     assert brittle.connections > 2
+
+
+async def test_a_segment_that_was_stored_larger_than_a_frame_is_read(
+    api: Api, queue: str, server: ServerProcess, connection: asyncpg.Connection
+) -> None:
+    push(api, queue, 1, 2)
+    texts = [letter * 20_000_000 for letter in "ab"]
+    body = encode_body(segment_of([b"t1", b"t2"], [f'"{text}"'.encode() for text in texts]))
+    await connection.execute(
+        "update queen.segments set codec = $2, body = $3"
+        " where queue_id = (select id from queen.queues where name = $1)",
+        queue,
+        *compress(body),
+    )
+    planner, plan, since = planned(server.url, queue)
+    (task,) = planner.tasks(plan, since)
+    rows = [row for batch in read_slice(task, ROWS) for row in batch.to_pylist()]
+    assert [json.loads(row["data"]) for row in rows] == texts
 
 
 def test_what_was_removed_after_planning_is_noticed(

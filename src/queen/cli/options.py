@@ -133,6 +133,14 @@ MaxConnectionsPerAddress = Annotated[
         envvar="QUEEN_MAX_CONNECTIONS_PER_ADDRESS", min=1, help="Of these, from one address."
     ),
 ]
+WriteTimeout = Annotated[
+    float,
+    typer.Option(
+        envvar="QUEEN_WRITE_TIMEOUT",
+        min=1,
+        help="Seconds after which a client that reads nothing of its answers is hung up on.",
+    ),
+]
 
 TestClock = Annotated[
     bool,

@@ -40,6 +40,7 @@ def serve(
     rate_limit: cli.RateLimit = 0,
     max_connections: cli.MaxConnections = 10_000,
     max_connections_per_address: cli.MaxConnectionsPerAddress = 5_000,
+    write_timeout: cli.WriteTimeout = 60,
     allow_weak_durability: cli.AllowWeak = False,
     test_clock: cli.TestClock = False,
     show_settings: cli.ShowSettings = False,
@@ -57,6 +58,7 @@ def serve(
             rate_limit=rate_limit,
             max_connections=max_connections,
             max_connections_per_address=max_connections_per_address,
+            write_timeout_s=write_timeout,
         )
         limits = Limits(
             dedup_hashes=dedup_hashes,

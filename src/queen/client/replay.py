@@ -53,13 +53,13 @@ async def replayed(
 
 
 async def frames(parts: AsyncIterator[bytes]) -> AsyncIterator[Frame]:
-    from queen.core.frame import frame_size, unpack_frames
+    from queen.core.frame import frame_size, stored_frames
 
     buffer = bytearray()
     async for part in parts:
         buffer += part
         while (size := frame_size(buffer)) is not None and len(buffer) >= size:
-            for frame in unpack_frames(bytes(buffer[:size])):
+            for frame in stored_frames(bytes(buffer[:size])):
                 yield frame
             del buffer[:size]
     if buffer:

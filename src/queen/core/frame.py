@@ -33,6 +33,7 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -52,6 +53,13 @@ CODEC_SEALED = 2
 
 MAX_MESSAGES = 10_000
 MAX_RAW_BYTES = 32 * 1024 * 1024
+# What a broker puts into one segment of its own accord: whoever reads a message decodes all of
+# its segment.
+MAX_BUILT_BYTES = 8 * 1024 * 1024
+# What readers take from a broker. Brokers have stored pushes of any size as one segment.
+MAX_STORED_BYTES = 256 * 1024 * 1024
+# Many tiny messages are a lot of work too.
+_RUN_MESSAGES = 1000
 # Below this zstd costs more time than the bytes it saves are worth.
 _WORTH_COMPRESSING_BYTES = 512
 
@@ -110,6 +118,16 @@ class Segment:
         stop = self.count if stop is None else stop
         data = self.data
         return [data[a : b - 1] for a, b in pairwise(self.payload_offsets[start : stop + 1])]
+
+    def runs(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield [start, stop) in parts whose payloads are no more than so many bytes, or that are
+        one message, however large."""
+        offsets = self.payload_offsets
+        while start < stop:
+            within = bisect_right(offsets, offsets[start] + max_bytes, start + 1, stop + 1) - 1
+            end = min(max(within, start + 1), start + _RUN_MESSAGES)
+            yield start, end
+            start = end
 
     def column(self, name: str) -> Sequence[Any] | None:
         """Return a rare column, or None when no message of the segment has a value."""
@@ -304,19 +322,24 @@ def frame_size(start: bytes | bytearray | memoryview) -> int | None:
     return int(HEADER_BYTES + queue_size + partition_size + body_size)
 
 
-def unpack_frames(data: bytes) -> Iterator[Frame]:
+def stored_frames(data: bytes) -> Iterator[Frame]:
+    """Yield the frames that a broker sent, in order."""
+    return unpack_frames(data, MAX_STORED_BYTES)
+
+
+def unpack_frames(data: bytes, max_raw_bytes: int = MAX_RAW_BYTES) -> Iterator[Frame]:
     """Yield the frames of a request in order; raises `InvalidFrame` at the first bad one."""
     position, index = 0, 0
     while position < len(data):
         try:
-            frame, position = _unpack_one(data, position)
+            frame, position = _unpack_one(data, position, max_raw_bytes)
         except InvalidFrame as error:
             raise InvalidFrame(f"frame {index}: {error.message}") from None
         yield frame
         index += 1
 
 
-def _unpack_one(data: bytes, start: int) -> tuple[Frame, int]:
+def _unpack_one(data: bytes, start: int, max_raw_bytes: int) -> tuple[Frame, int]:
     if len(data) - start < HEADER_BYTES:
         raise InvalidFrame("truncated inside its header")
     (
@@ -335,6 +358,8 @@ def _unpack_one(data: bytes, start: int) -> tuple[Frame, int]:
         partition_id,
     ) = _HEADER.unpack_from(data, start)
     _check_header(magic, version, codec, zero, count, raw_bytes, body_size)
+    if raw_bytes > max_raw_bytes:
+        raise PayloadTooLarge(f"a frame inflates to {raw_bytes} bytes, over {max_raw_bytes}")
     names_at = start + HEADER_BYTES
     body_at = names_at + queue_size + partition_size
     end = body_at + body_size
@@ -366,7 +391,5 @@ def _check_header(
         raise InvalidFrame(f"codec {codec} is not known")
     if not 0 < count <= MAX_MESSAGES:
         raise InvalidFrame(f"count {count} is not between 1 and {MAX_MESSAGES}")
-    if raw_bytes > MAX_RAW_BYTES:
-        raise PayloadTooLarge(f"a frame inflates to {raw_bytes} bytes, over {MAX_RAW_BYTES}")
     if codec == CODEC_RAW and raw_bytes != body_size:
         raise InvalidFrame(f"raw size {raw_bytes} and body size {body_size} differ")

@@ -6,7 +6,8 @@ everything a client can send, one request at a time and in order, an answer for 
 request, and an orderly end. See `docs/decisions/0003-http-server.md` for why.
 
     reading ──complete──▶ queue ──▶ handling ──answer──▶ reading
-                            └── more than a few waiting: the socket is not read
+       │                    └── more than a few, or much, waiting: the socket is not read
+       └── all connections hold too much together: neither; see `queen.server.room`
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple, cast
@@ -35,22 +37,26 @@ from queen.errors import (
 from queen.server.failures import failure
 from queen.server.http import MAX_BODY_BYTES, Headers, Request, Response
 from queen.server.origins import Origins
+from queen.server.room import PATIENCE_S, SMALL_BODY_BYTES, Room
 
 _log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_HEADERS = 100
 MAX_URL_BYTES = 8 * 1024
-# What all connections together may hold of requests that are not complete yet.
-MAX_BUFFERED_BYTES = 256 * 1024 * 1024
+# What a connection may hold behind a request that is not answered yet.
+MAX_BEHIND_BYTES = 1024 * 1024
 HEADER_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 120.0
 # A body may take as long as the headers, and more for what has come of it at this rate.
 MIN_BODY_BYTES_PER_S = 1024
+# The same while others wait for room.
+MIN_CROWDED_BYTES_PER_S = 64 * 1024
 # What is written to a connection that is being closed must be read within this time.
 CLOSING_TIMEOUT_S = 30.0
 _MAX_WAITING = 16
-_SMALL_BODY_BYTES = 1024 * 1024
+# From this size on, a head and a body are not put together first.
+_LARGE_BYTES = 64 * 1024
 # A body in more parts than this is put together as it comes: tiny parts cost more than they hold.
 _MAX_PARTS = 512
 # A header that means something to us must not mean two things.
@@ -69,10 +75,12 @@ Handle = Callable[[Request], Awaitable[Response | None]]
 
 
 class ConnectionLimits(NamedTuple):
-    """How many connections a server process takes, of all clients and of one address."""
+    """How many connections a server process takes, of all clients and of one address, and how
+    long one may read nothing of what is written to it."""
 
     total: int = 10_000
     per_address: int = 5_000
+    write_timeout_s: float = 60.0
 
 
 class Hub:
@@ -87,9 +95,9 @@ class Hub:
         self.handle = handle
         self.origins = origins or Origins()
         self.connections: set[Connection] = set()
-        self._limits = limits or ConnectionLimits()
+        self.limits = limits or ConnectionLimits()
         self._by_address: Counter[str] = Counter()
-        self.buffered_bytes = 0
+        self.room = Room()
         self.stopping = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -103,8 +111,8 @@ class Hub:
         self._by_address[connection.address] += 1
         self._empty.clear()
         return (
-            len(self.connections) <= self._limits.total
-            and self._by_address[connection.address] <= self._limits.per_address
+            len(self.connections) <= self.limits.total
+            and self._by_address[connection.address] <= self.limits.per_address
         )
 
     def left(self, connection: Connection) -> None:
@@ -127,12 +135,25 @@ class Hub:
             connection.abort()
 
     async def watch(self) -> None:
-        """Close connections that send too slowly or not at all."""
+        """Close connections that send or read too slowly or not at all."""
         while True:
             await asyncio.sleep(1.0)
             now = time.monotonic()
             for connection in list(self.connections):
-                connection.check_time(now)
+                try:
+                    connection.check_time(now)
+                except Exception:
+                    # The others are watched on, whatever is wrong with this one.
+                    _log.exception("a connection could not be checked")
+                    connection.abort()
+
+
+class _Stream(Enum):
+    """How far an answer in parts is."""
+
+    NONE = "not begun"
+    OPEN = "begun"
+    ENDED = "ended"
 
 
 class _Head(NamedTuple):
@@ -159,13 +180,18 @@ class Connection(asyncio.Protocol):
         "_hub",
         "_in_head",
         "_parser",
+        "_paused_at",
         "_reading_since",
         "_refusal",
+        "_stream",
         "_task",
         "_transport",
+        "_unread_bytes",
+        "_unread_since",
         "_upgraded",
         "_url",
         "_waiting",
+        "_waiting_bytes",
         "address",
     )
 
@@ -173,11 +199,18 @@ class Connection(asyncio.Protocol):
         self._hub = hub
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[Request] = deque()
+        self._waiting_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self._chunked = True
         self._drained: asyncio.Event | None = None
         self._gone: asyncio.Event | None = None
+        self._stream = _Stream.NONE
+        # What the client had left unread of its answers, and since when.
+        self._unread_bytes = 0
+        self._unread_since = 0.0
+        # Since when nothing is read because there is no room for it.
+        self._paused_at: float | None = None
         # The client has said that nothing more comes; the transport closes after this.
         self._has_ended = False
         self._reading_since: float | None = None
@@ -210,9 +243,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._hub.left(self)
-        self._hub.buffered_bytes -= self._body_bytes
-        self._body_bytes = 0
         self._closing = True
+        self._hub.room.leave(self)
+        self._hub.room.give(self._body_bytes + self._waiting_bytes)
+        self._body_bytes = self._waiting_bytes = 0
         self._waiting.clear()
         if self._gone is not None:
             self._gone.set()
@@ -241,6 +275,7 @@ class Connection(asyncio.Protocol):
             self._refuse(reason if isinstance(reason, QueenError) else BadRequest("malformed HTTP"))
         except QueenError as error:
             self._refuse(error)
+        self.heed_room()
 
     # ---- requests that offer an upgrade ----
     #
@@ -259,12 +294,14 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._drained = asyncio.Event()
+        self._unread_since = time.monotonic()
 
     def resume_writing(self) -> None:
         if self._drained is not None:
             self._drained.set()
             self._drained = None
         self._go_on()
+        self.heed_room()
 
     # ---- what the parser calls ----
 
@@ -295,9 +332,12 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._head_bytes = 0
+        needs_host = self._upgraded is None and self._parser.get_http_version() != "1.0"
+        if needs_host and b"host" not in self._headers:
+            raise BadRequest("the Host header is missing")
         length = self._headers.get(b"content-length")
         if length is not None:
-            self._check_room(int(length))
+            _check_size(int(length))
         if self._headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise UnsupportedMedia
         expects = self._headers.get(b"expect", b"").lower() == b"100-continue"
@@ -306,9 +346,8 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, part: bytes) -> None:
         self._body_bytes += len(part)
-        self._hub.buffered_bytes += len(part)
-        if self._body_bytes > _SMALL_BODY_BYTES:
-            self._check_room(self._body_bytes)
+        self._hub.room.take(len(part))
+        _check_size(self._body_bytes)
         self._body.append(part)
         if len(self._body) > _MAX_PARTS:
             self._body_start += b"".join(self._body)
@@ -336,7 +375,6 @@ class Connection(asyncio.Protocol):
         if self._body_start:
             self._body.insert(0, bytes(self._body_start))
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._hub.buffered_bytes -= self._body_bytes
         path, _, query = self._url.decode("latin-1").partition("?")
         request = Request(
             head.method,
@@ -351,41 +389,104 @@ class Connection(asyncio.Protocol):
         self._reset()
         self._reading_since = None
         self._waiting.append(request)
+        self._waiting_bytes += len(body)
+        self._hub.room.leave(self)
         self._go_on()
-        if len(self._waiting) > _MAX_WAITING:
-            self._transport.pause_reading()
 
-    def _check_room(self, size: int) -> None:
-        if size > MAX_BODY_BYTES:
-            raise PayloadTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
-        if size > _SMALL_BODY_BYTES and self._hub.buffered_bytes > MAX_BUFFERED_BYTES:
-            raise Overloaded
+    # ---- room for what is read ----
+
+    def heed_room(self) -> None:
+        """Read no further while what has come must wait, and go on when it need not."""
+        if self._closing or self._refusal is not None:
+            return
+        must_wait = self._has_much_behind() or self._is_crowded_out()
+        if must_wait and self._paused_at is None:
+            self._paused_at = time.monotonic()
+            self._transport.pause_reading()
+        elif not must_wait and self._paused_at is not None:
+            if self._reading_since is not None:
+                # A client is not slow while nobody reads what it sends.
+                self._reading_since += time.monotonic() - self._paused_at
+            self._paused_at = None
+            self._transport.resume_reading()
+
+    def _has_much_behind(self) -> bool:
+        """Whether enough waits behind a request of this connection that is not answered."""
+        if self._task is None and not self._waiting:
+            return False
+        behind = self._waiting_bytes + self._body_bytes
+        has_much = len(self._waiting) > _MAX_WAITING or behind > MAX_BEHIND_BYTES
+        if has_much:
+            # The eldest must be able to go on, and this one is not.
+            self._hub.room.leave(self)
+        return has_much
+
+    def _is_crowded_out(self) -> bool:
+        return self._body_bytes > SMALL_BODY_BYTES and not self._hub.room.may_read(self)
 
     # ---- handling ----
 
     def _go_on(self) -> None:
         """Start with the next request, unless one is under way or its answer would pile up."""
         if self._task is None and self._waiting and self._drained is None and not self._closing:
-            if len(self._waiting) == _MAX_WAITING and self._refusal is None:
-                self._transport.resume_reading()
             request = self._waiting.popleft()
+            self._waiting_bytes -= len(request.body)
             self._task = asyncio.get_running_loop().create_task(self._handle(request))
 
     async def _handle(self, request: Request) -> None:
+        self._stream = _Stream.NONE
         try:
-            response = await self._hub.handle(request)
-        except QueenError as error:
-            response = failure(error)
+            response = await self._response(request)
+            keep_alive = request.keep_alive and not self._hub.stopping
+            if response is not None:
+                self._answer(response, keep_alive, request)
+            elif self._stream is not _Stream.ENDED:
+                self._hang_up_on(request)
         except asyncio.CancelledError:
             self.abort()
             raise
-        except Exception:
-            _log.exception("%s %s failed", request.method, request.path)
-            response = failure(QueenError())
-        keep_alive = request.keep_alive and not self._hub.stopping
-        if response is not None:
-            self._answer(response, keep_alive, request)
+        except Exception as error:
+            # Too late for another answer; a client must not take a part for the whole.
+            self._log_failure(request, error)
+            keep_alive = False
+            self.abort()
+        finally:
+            self._hub.room.give(len(request.body))
         self._next(keep_alive)
+
+    async def _response(self, request: Request) -> Response | None:
+        """Return the answer of a handler, or of what went wrong before it began to answer."""
+        try:
+            if len(request.body) > SMALL_BODY_BYTES:
+                return await self._in_turn(request)
+            return await self._hub.handle(request)
+        except Exception as error:
+            if self._stream is not _Stream.NONE:
+                raise
+            if isinstance(error, QueenError):
+                return failure(error)
+            self._log_failure(request, error)
+            return failure(QueenError())
+
+    async def _in_turn(self, request: Request) -> Response | None:
+        room, size = self._hub.room, len(request.body)
+        await room.enter(size)
+        try:
+            return await self._hub.handle(request)
+        finally:
+            room.exit(size)
+
+    def _hang_up_on(self, request: Request) -> None:
+        """End a connection whose client would wait for an answer, or for the rest of one."""
+        if not self._closing:
+            _log.error("%s %s was not answered", request.method, request.path)
+        self.abort()
+
+    def _log_failure(self, request: Request, error: Exception) -> None:
+        if isinstance(error, QueenError):
+            _log.warning("%s %s broke off: %s", request.method, request.path, error)
+        else:
+            _log.error("%s %s failed", request.method, request.path, exc_info=error)
 
     def _next(self, keep_alive: bool) -> None:
         self._task = None
@@ -399,6 +500,7 @@ class Connection(asyncio.Protocol):
             self._refuse(self._refusal)
         else:
             self._reading_since = time.monotonic()
+        self.heed_room()
 
     def _answer(self, response: Response, keep_alive: bool, request: Request | None = None) -> None:
         if self._closing:
@@ -409,7 +511,10 @@ class Connection(asyncio.Protocol):
             length += b"connection: keep-alive\r\n"
         head = _head(self._dressed(response, request), keep_alive, length)
         body = b"" if request is not None and request.method == "HEAD" else response.body
-        self._transport.write(head + body)
+        if len(body) > _LARGE_BYTES:
+            self._transport.writelines((head, body))
+        else:
+            self._transport.write(head + body)
 
     def _dressed(self, response: Response, request: Request | None) -> Response:
         """Return an answer with what a browser wants to know of it."""
@@ -423,7 +528,10 @@ class Connection(asyncio.Protocol):
         self._refusal = error
         if self._task is None and not self._waiting:
             self._answer(failure(error), keep_alive=False)
-            self._close()
+            if self._body_bytes:
+                self._close_behind_body()
+            else:
+                self._close()
         else:
             # Earlier requests are still being answered; their answers come first.
             self._transport.pause_reading()
@@ -434,6 +542,11 @@ class Connection(asyncio.Protocol):
     def is_gone(self) -> bool:
         """Whether an answer that is written now reaches nobody."""
         return self._closing or self._has_ended
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether an answer in parts has begun and will not end."""
+        return self._stream is _Stream.OPEN and self._closing
 
     async def gone(self) -> None:
         """Return when the client has hung up."""
@@ -446,6 +559,7 @@ class Connection(asyncio.Protocol):
     def start_stream(self, request: Request, response: Response) -> None:
         """Send the head of an answer whose body follows in parts."""
         self._chunked = request.knows_chunks
+        self._stream = _Stream.OPEN
         if not self._closing:
             keep_alive = self._chunked and request.keep_alive and not self._hub.stopping
             coding = b"transfer-encoding: chunked\r\n" if self._chunked else b""
@@ -461,6 +575,7 @@ class Connection(asyncio.Protocol):
         return not self._closing
 
     def end_stream(self) -> None:
+        self._stream = _Stream.ENDED
         if self._closing:
             return
         if self._chunked:
@@ -468,14 +583,18 @@ class Connection(asyncio.Protocol):
         else:
             self._close()
 
-    def break_stream(self) -> None:
-        """Hang up without the last chunk: the client must not take the part for the whole."""
-        self.abort()
-
     # ---- the end ----
 
     def check_time(self, now: float) -> None:
+        if self._reads_nothing(now):
+            _log.info("a client at %s reads nothing of its answers", self.address)
+            self.abort()
+            return
         if self._task is not None or self._reading_since is None:
+            return
+        if self._paused_at is not None and not self._closing:
+            if now - self._paused_at > PATIENCE_S and not self._waiting:
+                self._refuse(Overloaded())
             return
         elapsed_s = now - self._reading_since
         if self._closing:
@@ -483,11 +602,22 @@ class Connection(asyncio.Protocol):
             if elapsed_s > CLOSING_TIMEOUT_S:
                 self.abort()
         elif self._in_head or self._url:
-            allowed_s = HEADER_TIMEOUT_S + self._body_bytes / MIN_BODY_BYTES_PER_S
+            is_full = self._hub.room.is_full
+            rate = MIN_CROWDED_BYTES_PER_S if is_full else MIN_BODY_BYTES_PER_S
+            allowed_s = HEADER_TIMEOUT_S + self._body_bytes / rate
             if elapsed_s > allowed_s and self._refusal is None:
                 self._refuse(RequestTimeout())
         elif elapsed_s > IDLE_TIMEOUT_S:
             self._close()
+
+    def _reads_nothing(self, now: float) -> bool:
+        """Whether for too long nothing has left of what was written."""
+        if self._drained is None:
+            return False
+        left = self._transport.get_write_buffer_size()
+        if left != self._unread_bytes:
+            self._unread_bytes, self._unread_since = left, now
+        return now - self._unread_since > self._hub.limits.write_timeout_s
 
     def close_when_idle(self) -> None:
         if self._task is None:
@@ -498,9 +628,28 @@ class Connection(asyncio.Protocol):
         self._reading_since = time.monotonic()
         self._transport.close()
 
+    def _close_behind_body(self) -> None:
+        """Close when the client has, or after a while. Until then what it still sends is dropped:
+        to hang up on a client that sends is to take the answer away from it."""
+        if not self._transport.can_write_eof():
+            self._close()
+            return
+        self._closing = True
+        self._reading_since = time.monotonic()
+        self._hub.room.leave(self)
+        self._hub.room.give(self._body_bytes)
+        self._reset()
+        self._transport.write_eof()
+        self._transport.resume_reading()
+
     def abort(self) -> None:
         self._closing = True
         self._transport.abort()
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BODY_BYTES:
+        raise PayloadTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
 
 
 def _head(response: Response, keep_alive: bool, length: bytes) -> bytes:

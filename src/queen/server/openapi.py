@@ -73,6 +73,7 @@ _ERRORS = {
     405: "The path exists, but not with this method; `Allow` lists those it has.",
     409: "The request contradicts what is stored, or the lease is no longer held.",
     413: "The body is larger than the server accepts.",
+    415: "The body is compressed, or of a type that the server does not read.",
     429: "The server has too much in flight; send the same request again a little later.",
     431: "The URL or the headers are larger than the server accepts.",
     503: "The database does not answer; send the same request again a little later.",
@@ -253,7 +254,7 @@ def _errors_of(route: Route, doc: Doc) -> set[int]:
         # For a caller that is limited to namespaces, what lies outside does not exist.
         found |= {401, 403, 404, 429, 503}
     if doc.body is not None or doc.other_body is not None:
-        found.add(413)
+        found |= {413, 415}
     return found
 
 

@@ -34,6 +34,8 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
     origins: tuple[str, ...] = ()
     max_connections: int = ConnectionLimits().total
     max_connections_per_address: int = ConnectionLimits().per_address
+    # A client that reads nothing of its answers for so long is hung up on.
+    write_timeout_s: float = ConnectionLimits().write_timeout_s
     # Requests a second of one caller; 0 sets no limit.
     rate_limit: float = 0.0
 
@@ -78,7 +80,9 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
         if room < self.max_connections:
             _log.warning("the limit on open files allows %d connections", room)
         return ConnectionLimits(
-            min(self.max_connections, room), min(self.max_connections_per_address, room)
+            min(self.max_connections, room),
+            min(self.max_connections_per_address, room),
+            self.write_timeout_s,
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import chain
 
 import msgspec
 
@@ -12,10 +14,12 @@ from queen.service.catalog import Partition
 from queen.service.streams.content import Piece, Span
 from queen.service.streams.definitions import Stream
 from queen.service.streams.work import Granted
-from queen.wire.answers import iso
+from queen.wire.answers import iso, message_list
 from queen.wire.streams import Range
 
 _encode = msgspec.json.encode
+# Rendered at a time.
+_RUN_BYTES = 128 * 1024
 
 
 def window_id(stream: Stream, key: str, start: datetime, end: datetime, number: int) -> str:
@@ -46,10 +50,19 @@ def ranges_of(spans: list[Span], partitions: dict[int, Partition]) -> list[Range
     ]
 
 
-def messages_of(piece: Piece, places: Iterable[int]) -> list[bytes]:
-    """Return messages of a segment as JSON. Payloads are the producer's own bytes."""
+def messages_of(piece: Piece, places: Sequence[int]) -> Iterator[list[bytes]]:
+    """Yield messages of a segment as JSON, some at a time. Payloads go out as they came."""
+    if not places:
+        return
+    for low, high in piece.stored.segment.runs(places[0], places[-1] + 1, _RUN_BYTES):
+        some = places[bisect_left(places, low) : bisect_left(places, high)]
+        if some:
+            yield _run_of(piece, some, low, high)
+
+
+def _run_of(piece: Piece, places: Sequence[int], low: int, high: int) -> list[bytes]:
     segment, base = piece.stored.segment, piece.stored.base_offset
-    ids, payloads = segment.id_bytes(), segment.payloads()
+    ids, payloads = segment.id_bytes(low, high), segment.payloads(low, high)
     traces = segment.column("traceId")
     head = b'{"id":"' + message_prefix(piece.partition.id).encode()
     middle = b',"created_at":' + _encode(iso(piece.stored.created_at))
@@ -57,19 +70,20 @@ def messages_of(piece: Piece, places: Iterable[int]) -> list[bytes]:
     middle += b',"partition":' + _encode(piece.partition.name) + b',"offset":'
     found: list[bytes] = []
     for at in places:
-        offset = base + at
+        offset, name = base + at, _encode(ids[at - low].decode())
         trace = _encode(traces[at]) if traces else b"null"
         found.append(
             b'%b%012x","transactionId":%b,"traceId":%b,"data":%b%b%d}'
-            % (head, offset, _encode(ids[at].decode()), trace, payloads[at], middle, offset)
+            % (head, offset, name, trace, payloads[at - low], middle, offset)
         )
     return found
 
 
-def window_body(
-    granted: Granted, ranges: list[Range], messages: list[bytes] | None, lost: int
-) -> bytes:
-    """Return the answer of a poll; without messages they are to be fetched."""
+def window_bits(
+    granted: Granted, ranges: list[Range], pieces: list[Piece] | None, lost: int
+) -> Iterator[bytes]:
+    """Yield the answer of a poll bit by bit; without messages they are to be fetched."""
+    shown = None if pieces is None else [(piece, piece.visible()) for piece in pieces]
     about = {
         "id": id_of(granted),
         "leaseId": str(granted.lease.id),
@@ -81,10 +95,22 @@ def window_body(
         "attempt": granted.attempt,
         "leaseTimeoutMs": granted.stream.definition.window_lease_timeout_ms,
         "leaseExpiresAt": iso(granted.lease_until),
-        "count": granted.messages - lost if messages is None else len(messages),
+        "count": granted.messages - lost if shown is None else sum(len(at) for _, at in shown),
         "bytes": granted.bytes,
         "lost": lost,
         "ranges": ranges,
     }
-    listed = b'"ref"' if messages is None else b"[" + b",".join(messages) + b"]"
-    return b'{"window":' + _encode(about)[:-1] + b',"messages":' + listed + b"}}"
+    head = b'{"window":' + _encode(about)[:-1] + b',"messages":'
+    if shown is None:
+        yield head + b'"ref"}}'
+        return
+    found = chain.from_iterable(messages_of(piece, places) for piece, places in shown)
+    yield from message_list(head + b"[", found)
+    yield b"]}}"
+
+
+def page_bits(found: list[tuple[Piece, list[int]]], following: bytes) -> Iterator[bytes]:
+    """Yield a page of the messages of a window bit by bit."""
+    messages = chain.from_iterable(messages_of(piece, places) for piece, places in found)
+    yield from message_list(b'{"messages":[', messages)
+    yield b'],"next":' + following + b"}"

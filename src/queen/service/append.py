@@ -6,7 +6,14 @@ import asyncio
 from array import array
 from collections.abc import Container, Sequence
 
-from queen.core.frame import Extras, Segment, compress, encode_body, segment_of
+from queen.core.frame import (
+    MAX_BUILT_BYTES,
+    Extras,
+    Segment,
+    compress,
+    encode_body,
+    segment_of,
+)
 from queen.core.hashing import hash_ids
 from queen.errors import QueenError
 from queen.service.catalog import Partition
@@ -88,9 +95,11 @@ class Append:
         return len(self.ids)
 
     def encode(self) -> None:
-        """Make a segment of these messages alone."""
+        """Make a segment of these messages alone, unless they are too many bytes for one."""
         if self.segment is None:
             assert self.payloads is not None
+            if self.weight > MAX_BUILT_BYTES:
+                return
             self.segment = segment_of(self.ids, self.payloads, self.extras)
         self.encoded = compress(encode_body(self.segment))
 

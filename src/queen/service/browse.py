@@ -16,6 +16,7 @@ without it a message is completed when every group has done it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,6 +34,8 @@ EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 MAX_OFFSET = 1_000_000
 _WALK_ROWS = 2000
+# Read at a time, as it is stored; one segment at least.
+_READ_BYTES = 2 * 1024 * 1024
 _END = 2**62
 
 DEAD, COMPLETED, PROCESSING, PENDING = "dead_letter", "completed", "processing", "pending"
@@ -50,26 +53,19 @@ class GroupState(NamedTuple):
 
 @dataclass(slots=True)
 class Browsed:
-    """One message and what became of it. `index` is its place in the segment."""
+    """One message and what became of it. A list of them holds no payloads and no segments."""
 
     partition: Partition
     offset: int
     created_at: datetime
-    segment: Segment
-    index: int
+    transaction_id: str
+    payload: bytes
+    # Its values of the rare columns.
+    extras: dict[str, Any]
     groups: list[GroupState]
 
-    @property
-    def transaction_id(self) -> str:
-        return self.segment.transaction_ids(self.index, self.index + 1)[0]
-
-    @property
-    def payload(self) -> bytes:
-        return self.segment.payloads(self.index, self.index + 1)[0]
-
     def column(self, name: str) -> Any:
-        column = self.segment.column(name)
-        return column[self.index] if column else None
+        return self.extras.get(name)
 
     @property
     def queue_status(self) -> str:
@@ -164,10 +160,28 @@ class Browser:
 
     async def at(self, partition: Partition, offset: int) -> Browsed | None:
         """Return one message, None when it is not, or no longer, there."""
-        found = await self.spans([(partition, offset, offset + 1)])
+        found = await self._spans([(partition, offset, offset + 1)], with_payloads=True)
         return found[0] if found else None
 
-    async def spans(self, spans: Iterable[tuple[Partition, int, int]]) -> list[Browsed]:
+    async def _read(self, found: list[tuple[Record, int, int]]) -> list[Browsed]:
+        """Return the messages of parts of segments, reading some segments at a time."""
+        partitions = await self._catalog.partitions(row["partition_id"] for row, _, _ in found)
+        browsed: list[Browsed] = []
+        spans: list[tuple[Partition, int, int]] = []
+        size = 0
+        for row, start, stop in found:
+            if row["partition_id"] not in partitions:
+                continue
+            if spans and size + row["bytes"] > _READ_BYTES:
+                browsed += await self._spans(spans)
+                spans, size = [], 0
+            spans.append((partitions[row["partition_id"]], start, stop))
+            size += row["bytes"]
+        return browsed + await self._spans(spans) if spans else browsed
+
+    async def _spans(
+        self, spans: Iterable[tuple[Partition, int, int]], *, with_payloads: bool = False
+    ) -> list[Browsed]:
         """Return the messages of spans of offsets, newest first in each."""
         partitions, starts, stops = zip(*spans, strict=True)
         ids = [partition.id for partition in partitions]
@@ -176,31 +190,35 @@ class Browser:
         groups = await self._groups_of(ids, list(starts), list(stops))
         found = []
         for row in rows:
-            segment, partition = self._vault.segment(row), known[row["partition_id"]]
-            deleted = segment.column(DELETED)
-            at = row["span"] - 1
-            low = max(starts[at], row["base_offset"])
-            for offset in range(min(stops[at], row["end_offset"]) - 1, low - 1, -1):
+            at, segment = row["span"] - 1, self._vault.segment(row)
+            low, high = max(starts[at], row["base_offset"]), min(stops[at], row["end_offset"])
+            for offset in range(high - 1, low - 1, -1):
                 index = offset - row["base_offset"]
-                if deleted is None or not deleted[index]:
-                    one = Browsed(partition, offset, row["created_at"], segment, index, [])
-                    one.groups = groups.states(partition.id, offset, one.column(ONLY_GROUP))
+                one = _browsed(known[row["partition_id"]], row, segment, index)
+                if not one.column(DELETED):
+                    one.groups = groups.states(one.partition.id, offset, one.column(ONLY_GROUP))
+                    one.payload = segment.payloads(index, index + 1)[0] if with_payloads else b""
                     found.append(one)
+            # A large segment takes its time; others have their turn before the next one.
+            await asyncio.sleep(0)
         return found
-
-    async def _read(self, found: list[tuple[Record, int, int]]) -> list[Browsed]:
-        partitions = await self._catalog.partitions(row["partition_id"] for row, _, _ in found)
-        spans = [
-            (partitions[row["partition_id"]], start, stop)
-            for row, start, stop in found
-            if row["partition_id"] in partitions
-        ]
-        return await self.spans(spans) if spans else []
 
     async def _groups_of(self, ids: list[int], starts: list[int], stops: list[int]) -> _Standing:
         cursors = await self._database.fetch("browse_cursors", list(set(ids)))
         letters = await self._database.fetch("browse_dead_letters", ids, starts, stops)
         return _Standing(cursors, letters)
+
+
+def _browsed(partition: Partition, row: Record, segment: Segment, index: int) -> Browsed:
+    return Browsed(
+        partition,
+        row["base_offset"] + index,
+        row["created_at"],
+        segment.id_bytes(index, index + 1)[0].decode(),
+        b"",
+        {name: column[index] for name, column in segment.extras.items()},
+        [],
+    )
 
 
 class _Standing:

@@ -243,15 +243,20 @@ class Catalog:
     async def partitions(self, ids: Iterable[int]) -> dict[int, Partition]:
         """Return partitions by id; ids that do not exist are left out."""
         wanted = list(dict.fromkeys(ids))
-        unknown = [one for one in wanted if one not in self._by_id]
+        # Kept at hand: to remember others may mean to forget these.
+        found = {one: self._by_id[one] for one in wanted if one in self._by_id}
+        unknown = [one for one in wanted if one not in found]
         if unknown:
             rows = await self._database.fetch("partitions_by_id", unknown)
-            await self._load_queues({row["queue"] for row in rows})
+            queues = {
+                queue.name: queue for queue in await self.queues(row["queue"] for row in rows)
+            }
             for row in rows:
-                queue = self._queues.get(row["queue"])
+                queue = queues.get(row["queue"])
                 if queue is not None:
-                    self._remember(Partition(row["id"], queue, row["name"], row["head"]))
-        return {one: self._by_id[one] for one in wanted if one in self._by_id}
+                    partition = Partition(row["id"], queue, row["name"], row["head"])
+                    found[row["id"]] = self._remember(partition)
+        return {one: found[one] for one in wanted if one in found}
 
     def remember_row(self, queue: Queue, partition_id: int, name: str, head: int) -> Partition:
         """Return the cached partition of a row that some statement returned."""

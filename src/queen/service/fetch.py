@@ -1,33 +1,42 @@
 """Fetch: stored segments as they are, in bulk.
 
 The bytes of a segment are never decoded here: a row becomes a frame by a header in front.
-Pages are bounded, and the next one is read while the last one is sent, so memory stays flat
-however much is asked for.
+Pages are bounded in rows and in bytes, and the next one is read when somebody asks for it, so
+memory stays flat however much is asked for and however slowly it is taken.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from queen.core.frame import Frame, pack_frame, raw_size
 from queen.service.catalog import Catalog, Partition, Queue
 from queen.service.cuts import OffsetRange, Point, TimeRange, microseconds
 from queen.service.vault import Vault
-from queen.storage.database import Database
+from queen.storage.database import Database, Record
 
 _PAGE_ROWS = 256
 _SLICE_ROWS = 2000
-_SLICE_BYTES = 2 * 1024 * 1024
+# Of one page, as it is stored; the first segment of a page is read whatever its size.
+_PAGE_BYTES = 2 * 1024 * 1024
 _END = 2**62
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
-_Page = list[Any]
-# Given the last row of a page, or None, reads the next one.
-_NextPage = Callable[[Any | None], Coroutine[Any, Any, _Page]]
+_Page = list[Record]
+
+
+class _End(NamedTuple):
+    """Where a page ended."""
+
+    point: Point
+    end_offset: int
+
+
+# Given where a page ended, or None, reads the next one.
+_NextPage = Callable[[_End | None], Coroutine[Any, Any, _Page]]
 
 
 class Fetcher:
@@ -44,7 +53,7 @@ class Fetcher:
         to_offset: int | None = None,
         from_time: datetime | None = None,
         to_time: datetime | None = None,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the frames of one partition in order, whole segments that touch the range."""
         start = from_offset
         if from_time is not None:
@@ -53,10 +62,16 @@ class Fetcher:
         start = await self._database.fetchval("segment_start", partition.id, start) or 0
         stop = _END if to_offset is None else to_offset
 
-        async def page(after: Any | None) -> _Page:
-            low = start if after is None else after["end_offset"]
+        async def page(after: _End | None) -> _Page:
+            low = start if after is None else after.end_offset
             return await self._database.fetch(
-                "fetch_partition", partition.id, low, stop, to_time or _LATEST, _PAGE_ROWS
+                "fetch_partition",
+                partition.id,
+                low,
+                stop,
+                to_time or _LATEST,
+                _PAGE_ROWS,
+                _PAGE_BYTES,
             )
 
         async for frames in self._pages(page):
@@ -64,62 +79,60 @@ class Fetcher:
 
     async def queue(
         self, queue: Queue, *, from_time: datetime | None = None, to_time: datetime | None = None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the frames of a queue in order of time; each partition stays in order."""
         first = from_time or _EARLIEST
 
-        async def page(after: Any | None) -> _Page:
-            at = (first, -1, -1)
-            if after is not None:
-                at = (after["created_at"], after["partition_id"], after["base_offset"])
+        async def page(after: _End | None) -> _Page:
+            at = Point(first, -1, -1) if after is None else after.point
             return await self._database.fetch(
-                "fetch_queue", queue.id, *at, to_time or _LATEST, _PAGE_ROWS
+                "fetch_queue", queue.id, *at, to_time or _LATEST, _PAGE_ROWS, _PAGE_BYTES
             )
 
         async for frames in self._pages(page):
             yield frames
 
-    async def ranges(self, ranges: Sequence[TimeRange | OffsetRange]) -> AsyncIterator[bytes]:
+    async def ranges(
+        self, ranges: Sequence[TimeRange | OffsetRange]
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the frames of ranges, one after the other."""
         for one in ranges:
             page = self._offsets(one) if isinstance(one, OffsetRange) else self._times(one)
-            async for frames in self._pages(page, by_rows=False):
+            async for frames in self._pages(page):
                 yield frames
 
     def _times(self, one: TimeRange) -> _NextPage:
-        async def page(after: Any | None) -> _Page:
+        async def page(after: _End | None) -> _Page:
             low = one.start
             if after is not None:
-                low = Point(after["created_at"], after["partition_id"], after["base_offset"] + 1)
+                low = after.point._replace(offset=after.point.offset + 1)
             return await self._database.fetch(
-                "fetch_slice", one.queue.id, *low, *one.end, _SLICE_ROWS, _SLICE_BYTES
+                "fetch_slice", one.queue.id, *low, *one.end, _SLICE_ROWS, _PAGE_BYTES
             )
 
         return page
 
     def _offsets(self, one: OffsetRange) -> _NextPage:
-        async def page(after: Any | None) -> _Page:
-            low = one.low if after is None else after["end_offset"]
+        async def page(after: _End | None) -> _Page:
+            low = one.low if after is None else after.end_offset
             if after is None:
                 low = await self._database.fetchval("segment_start", one.partition.id, low) or 0
             return await self._database.fetch(
-                "fetch_offsets", one.partition.id, low, one.high, _SLICE_ROWS, _SLICE_BYTES
+                "fetch_offsets", one.partition.id, low, one.high, _SLICE_ROWS, _PAGE_BYTES
             )
 
         return page
 
-    async def _pages(self, page: _NextPage, *, by_rows: bool = True) -> AsyncIterator[bytes]:
+    async def _pages(self, page: _NextPage) -> AsyncGenerator[bytes, None]:
         rows = await page(None)
         while rows:
-            # A page that is bounded by bytes says nothing of what follows.
-            is_last = by_rows and len(rows) < _PAGE_ROWS
-            following = None if is_last else asyncio.create_task(page(rows[-1]))
-            try:
-                yield await self._frames(rows)
-                rows = await following if following is not None else []
-            finally:
-                if following is not None:
-                    following.cancel()
+            end = _end_of(rows[-1])
+            frames = await self._frames(rows)
+            # What is sent slowly is held once.
+            rows.clear()
+            yield frames
+            del frames
+            rows = await page(end)
 
     async def _frames(self, rows: _Page) -> bytes:
         partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
@@ -130,7 +143,7 @@ class Fetcher:
                 frames.append(self._frame(partition, row))
         return b"".join(frames)
 
-    def _frame(self, partition: Partition, row: Any) -> bytes:
+    def _frame(self, partition: Partition, row: Record) -> bytes:
         codec, body = self._vault.plain(partition.id, row["codec"], row["body"])
         return pack_frame(
             Frame(
@@ -145,3 +158,8 @@ class Fetcher:
                 partition.id,
             )
         )
+
+
+def _end_of(row: Record) -> _End:
+    at = Point(row["created_at"], row["partition_id"], row["base_offset"])
+    return _End(at, row["end_offset"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import NamedTuple
@@ -11,7 +11,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from queen.core.frame import MAX_MESSAGES, Segment, compress, encode_body, segment_of
+from queen.core.frame import (
+    MAX_BUILT_BYTES,
+    MAX_MESSAGES,
+    Segment,
+    compress,
+    encode_body,
+    segment_of,
+)
 from queen.errors import QueenError, Unavailable
 from queen.service.append import Append
 from queen.service.catalog import Partition
@@ -118,7 +125,10 @@ class Lane:
         if len(self.appends) == 1 and not only.repeats:
             if only.encoded is None:
                 only.encode()
-            self._own(only)
+            if only.encoded is not None:
+                self._own(only)
+            else:
+                self._merge([only])
             return
         small: list[Append] = []
         weight = messages = 0
@@ -161,10 +171,29 @@ class Lane:
                 payloads.append(append.body_of(index))
                 if hashed:
                     hashes.append(append.hash()[index])
-        if ids:
-            segment = segment_of(ids, payloads, _merged_extras(appends))
-            stored = hashes.tobytes() if hashed else None
-            self.segments.append(Built(len(ids), *compress(encode_body(segment)), stored, segment))
+        if not ids:
+            return
+        extras = _merged_extras(appends)
+        for start, stop in _parts(payloads):
+            some = {name: column[start:stop] for name, column in (extras or {}).items()}
+            segment = segment_of(ids[start:stop], payloads[start:stop], some)
+            stored = hashes[start:stop].tobytes() if hashed else None
+            built = Built(stop - start, *compress(encode_body(segment)), stored, segment)
+            self.segments.append(built)
+
+
+def _parts(payloads: list[bytes]) -> Iterator[tuple[int, int]]:
+    """Yield which messages go into a segment together: nearly always all of them into one."""
+    start = size = 0
+    if sum(map(len, payloads)) <= MAX_BUILT_BYTES:
+        yield start, len(payloads)
+        return
+    for at, payload in enumerate(payloads):
+        if at > start and size + len(payload) > MAX_BUILT_BYTES:
+            yield start, at
+            start, size = at, 0
+        size += len(payload)
+    yield start, len(payloads)
 
 
 def _merged_extras(appends: list[Append]) -> dict[str, list[object]] | None:

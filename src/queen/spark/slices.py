@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from queen.core.frame import HEADER_BYTES, Frame, frame_size, unpack_frames
+from queen.core.frame import HEADER_BYTES, Frame, frame_size, stored_frames
 from queen.core.ids import parse_partition, partition_uuid
 from queen.errors import HistoryGone, InvalidFrame, QueenError, Unavailable
 from queen.spark.broker import Broker, Place
@@ -129,7 +129,7 @@ def _frames(broker: Broker, ranges: list[Range]) -> Iterator[list[Frame]]:
         end = _whole(data)
         rest = data[end:]
         if end:
-            yield list(unpack_frames(data[:end]))
+            yield list(stored_frames(data[:end]))
     if rest:
         raise InvalidFrame("the answer ends in the middle of a frame")
 

@@ -7,7 +7,7 @@ encoded once, and each message costs one formatting operation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -188,6 +188,19 @@ def messages(
     ]
 
 
-def pop_answer(found: list[bytes], about: dict[str, Any]) -> bytes:
-    """Return the whole answer of a pop; `about` are the fields beside the messages."""
-    return b"".join((b'{"messages":[', b",".join(found), b"],", encode(about)[1:]))
+def pop_answer(found: Iterable[list[bytes]], about: dict[str, Any]) -> Iterator[bytes]:
+    """Yield the answer of a pop; `about` are the fields beside the messages."""
+    yield from message_list(b'{"messages":[', found)
+    yield b"],"
+    yield encode(about)[1:]
+
+
+def message_list(before: bytes, found: Iterable[list[bytes]]) -> Iterator[bytes]:
+    """Yield messages with commas between them, behind what stands before the first."""
+    for some in found:
+        if some:
+            yield before
+            yield b",".join(some)
+            before = b","
+    if before != b",":
+        yield before

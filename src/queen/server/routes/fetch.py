@@ -6,16 +6,17 @@ for, and their headers say by how much. The body is streamed page by page.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta
 
 from queen.core.frame import CONTENT_TYPE
-from queen.errors import NotFound, QueenError
+from queen.errors import NotFound
 from queen.server.access import Role
-from queen.server.http import Query, Request, Response, check_name
+from queen.server.http import Query, Request, check_name
+from queen.server.parts import stream_pages
 from queen.server.routes.pop import parse_time
 from queen.server.routing import Doc, Other, Param, Route
 from queen.server.sight import existing_queue_for, queue_for
@@ -99,16 +100,6 @@ def _time(query: Query, name: str) -> datetime | None:
     return parse_time(name, text) if text else None
 
 
-async def stream_frames(request: Request, pages: AsyncIterator[bytes]) -> None:
+async def stream_frames(request: Request, pages: AsyncGenerator[bytes, None]) -> None:
     """Answer with frames as they are read."""
-    # The first page is read before the status is sent: its failure is still a real 503.
-    page = await anext(pages, b"")
-    line = request.line
-    line.start_stream(request, Response(200, headers=(("content-type", CONTENT_TYPE),)))
-    try:
-        while page and await line.send(page):
-            page = await anext(pages, b"")
-    except QueenError:
-        line.break_stream()
-        raise
-    line.end_stream()
+    await stream_pages(request, pages, (("content-type", CONTENT_TYPE),))

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from queen.core.names import QUEUE_MODE_GROUP
 from queen.errors import BadRequest, NotFound
 from queen.server.access import Role
 from queen.server.http import EMPTY, Query, Request, Response, check_name
+from queen.server.parts import answer_in_parts
 from queen.server.routing import Doc, Param, Route
 from queen.server.sight import queue_for
 from queen.server.waiting import unless_gone
@@ -34,6 +35,8 @@ MAX_BATCH = 10_000
 MAX_PARTITIONS = 1_000
 MAX_TIMEOUT_MS = 3_600_000
 _DEFAULT_TIMEOUT_MS = 30_000
+# Rendered at a time.
+_RUN_BYTES = 128 * 1024
 _FROM_BEGINNING = {"", "all", "from_beginning", "earliest"}
 
 _GROUP = Param(
@@ -124,13 +127,13 @@ class PopRoutes:
             ),
         ]
 
-    async def from_queue(self, request: Request) -> Response:
+    async def from_queue(self, request: Request) -> Response | None:
         return await self._pop_queue(request, request.params[0], None)
 
-    async def from_partition(self, request: Request) -> Response:
+    async def from_partition(self, request: Request) -> Response | None:
         return await self._pop_queue(request, *request.params)
 
-    async def by_label(self, request: Request) -> Response:
+    async def by_label(self, request: Request) -> Response | None:
         """Pop from any queue with a namespace and a task; either may be left out."""
         query = Query(request.query)
         label = (query.text("namespace"), query.text("task"))
@@ -146,7 +149,9 @@ class PopRoutes:
         )
         return await self._answer(request, pop, queues, _timeout_s(query), label)
 
-    async def _pop_queue(self, request: Request, name: str, partition: str | None) -> Response:
+    async def _pop_queue(
+        self, request: Request, name: str, partition: str | None
+    ) -> Response | None:
         check_name("queue", name)
         if partition is not None:
             check_name("partition", partition)
@@ -175,7 +180,7 @@ class PopRoutes:
         queues: list[Queue],
         timeout_s: float,
         label: tuple[str, str] | None,
-    ) -> Response:
+    ) -> Response | None:
         work = self._broker.popper.pop(queues, pop, timeout_s, label)
         try:
             grants = await (unless_gone(request, work) if pop.waits else work)
@@ -189,7 +194,11 @@ class PopRoutes:
         if not grants:
             return EMPTY
         try:
-            return Response(200, pop_body(grants, pop.group))
+            response = await answer_in_parts(request, pop_bits(grants, pop.group))
+            if response is None and request.line.is_cut_off:
+                # Nobody can read half an answer.
+                self._broker.popper.unwanted(grants)
+            return response
         finally:
             self._broker.popper.sent(grants)
 
@@ -204,6 +213,9 @@ def _in_order_of_priority(queues: list[Queue]) -> list[Queue]:
 def _pop_of(query: Query, partition: str | None, since: datetime | None) -> Pop:
     group = query.text("consumerGroup") or QUEUE_MODE_GROUP
     check_name("consumer group", group)
+    if query.flag("conflation"):
+        # Whoever asks for the latest alone must not take everything for it.
+        raise BadRequest("conflation is not supported: leave it out; nothing was leased")
     return Pop(
         group,
         query.number("batch", 1, 1, MAX_BATCH),
@@ -242,24 +254,20 @@ def parse_time(name: str, text: str) -> datetime:
         raise BadRequest(f"{name} is not an ISO-8601 time: {text!r}") from None
 
 
-def pop_body(grants: list[Grant], group: str) -> bytes:
+def pop_bits(grants: list[Grant], group: str) -> Iterator[bytes]:
+    """Yield the answer of a pop bit by bit. Segments are let go as they are rendered."""
     first = grants[0]
-    found: list[bytes] = []
-    for grant in grants:
-        found += _messages_of(grant)
-    return answers.pop_answer(
-        found,
-        {
-            "success": True,
-            "queue": first.partition.queue.name,
-            "partition": first.partition.name,
-            "partitionId": first.partition.uuid,
-            "leaseId": str(first.lease_id) if first.lease_id else "",
-            "consumerGroup": group,
-            "partitionsClaimed": len(grants),
-            "claims": [_claim(grant) for grant in grants],
-        },
-    )
+    about = {
+        "success": True,
+        "queue": first.partition.queue.name,
+        "partition": first.partition.name,
+        "partitionId": first.partition.uuid,
+        "leaseId": str(first.lease_id) if first.lease_id else "",
+        "consumerGroup": group,
+        "partitionsClaimed": len(grants),
+        "claims": [_claim(grant) for grant in grants],
+    }
+    return answers.pop_answer(chain.from_iterable(map(_messages_of, grants)), about)
 
 
 def _claim(grant: Grant) -> dict[str, object]:
@@ -276,18 +284,18 @@ def _claim(grant: Grant) -> dict[str, object]:
     }
 
 
-def _messages_of(grant: Grant) -> list[bytes]:
-    found: list[bytes] = []
+def _messages_of(grant: Grant) -> Iterator[list[bytes]]:
+    """Yield messages, some at a time."""
     for stored, low, high, failures in _runs(grant):
         subjects = stored.segment.column("producerSub")
-        if subjects is None:
-            found += _run_of(grant, stored, low, high, failures, None)
-            continue
-        # Messages of one producer mostly stand together.
-        for subject, run in groupby(range(low, high), subjects.__getitem__):
-            first, *rest = run
-            found += _run_of(grant, stored, first, first + 1 + len(rest), failures, subject)
-    return found
+        for start, stop in stored.segment.runs(low, high, _RUN_BYTES):
+            if subjects is None:
+                yield _run_of(grant, stored, start, stop, failures, None)
+                continue
+            # Messages of one producer mostly stand together.
+            for subject, run in groupby(range(start, stop), subjects.__getitem__):
+                first, *rest = run
+                yield _run_of(grant, stored, first, first + 1 + len(rest), failures, subject)
 
 
 def _run_of(
@@ -321,7 +329,9 @@ def _run_of(
 
 def _runs(grant: Grant) -> Iterator[tuple[Stored, int, int, int]]:
     """Yield the parts of segments whose messages have failed equally often, nearly always one."""
-    for stored in grant.stored:
+    grant.stored.reverse()
+    while grant.stored:
+        stored = grant.stored.pop()
         low, high = stored.part(grant.start, grant.stop)
         if grant.attempt == 1 and not grant.failures:
             yield stored, low, high, 0

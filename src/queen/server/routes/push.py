@@ -37,6 +37,7 @@ from queen.errors import (
     NotFound,
     PayloadTooLarge,
     QueenError,
+    UnsupportedMedia,
 )
 from queen.server.access import Caller, Role
 from queen.server.failures import UNDECODABLE, bad_json, failure
@@ -52,6 +53,9 @@ from queen.wire.requests import LoosePushRequest, PushItem, PushRequest
 from queen.wire.results import PushResult, SegmentResult
 
 _FRAMES = CONTENT_TYPE.encode()
+_SENT_WITH_JSON = frozenset(
+    (b"application/json", b"application/x-www-form-urlencoded", b"text/plain", b"text/json")
+)
 
 _decoder = msgspec.json.Decoder(PushRequest)
 _loose_decoder = msgspec.json.Decoder(LoosePushRequest)
@@ -101,8 +105,10 @@ class PushRoutes:
 
     async def push(self, request: Request) -> Response:
         body = request.body
-        if request.headers.get(b"content-type", b"").lower().startswith(_FRAMES):
+        media_type = request.headers.get(b"content-type", b"").lower()
+        if media_type.startswith(_FRAMES):
             return await self._push_frames(request.caller, body)
+        _check_media(media_type)
         items, indexes, refused = decode_items(body)
         trusted = not refused and is_plain(body) and b"\n" not in body
         caller = request.caller
@@ -148,6 +154,19 @@ class PushRoutes:
             if one.error is not None:
                 return failure(one.error, results=results)
         return Response(201, msgspec.json.encode(results))
+
+
+def _check_media(media_type: bytes) -> None:
+    """Raise `UnsupportedMedia` for a type that is certainly not JSON.
+
+    Clients that do not name one send what their library fills in, a text or a form.
+    """
+    name = media_type.partition(b";")[0].strip()
+    if name and name not in _SENT_WITH_JSON and not name.endswith(b"+json"):
+        raise UnsupportedMedia(
+            f"content type {name.decode('latin-1')!r} is not supported: send application/json, or "
+            f"frames as {CONTENT_TYPE}"
+        )
 
 
 async def appends_of_frames(broker: Broker, caller: Caller, body: bytes) -> list[Append]:

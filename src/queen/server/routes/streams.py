@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import msgspec
@@ -9,12 +10,14 @@ import msgspec
 from queen.core.frame import CONTENT_TYPE
 from queen.core.names import reason_against_name
 from queen.core.streams import StreamDefinition, completed
-from queen.errors import BadRequest, LeaseLost, NotFound
+from queen.errors import BadRequest, LeaseLost, NotFound, PayloadTooLarge
 from queen.server.access import Caller, Role
 from queen.server.audit import audit
 from queen.server.failures import decoded
 from queen.server.http import EMPTY, Query, Request, Response, check_name
 from queen.server.paging import limit_of, limit_param
+from queen.server.parts import answer_in_parts
+from queen.server.room import SMALL_BODY_BYTES
 from queen.server.routes.fetch import stream_frames
 from queen.server.routes.pop import parse_time
 from queen.server.routes.sinks import batch_of
@@ -22,7 +25,7 @@ from queen.server.routes.transaction import plan_pushes, pushed_items
 from queen.server.routing import Doc, Other, Param, Route
 from queen.server.sight import queue_for
 from queen.server.waiting import unless_gone
-from queen.server.windows import messages_of, ranges_of, window_body
+from queen.server.windows import page_bits, ranges_of, window_bits
 from queen.service.broker import Broker
 from queen.service.groups import BEGINNING
 from queen.service.streams.content import Place
@@ -173,7 +176,10 @@ class StreamRoutes:
 
     # ---- lease ----
 
-    async def poll(self, request: Request) -> Response:
+    async def poll(self, request: Request) -> Response | None:
+        if len(request.body) > SMALL_BODY_BYTES:
+            # It would be held for as long as the poll waits.
+            raise PayloadTooLarge(f"a poll is larger than {SMALL_BODY_BYTES} bytes")
         wanted = decoded(_poll, request.body)
         check_name("consumer group", wanted.consumerGroup)
         check_name("stream", wanted.streamName)
@@ -189,7 +195,7 @@ class StreamRoutes:
             # The client hung up in the same moment: nobody would read the answer.
             await work.give_back(granted)
             return EMPTY
-        return Response(200, await self._window(granted, wanted.maxInlineBytes))
+        return await answer_in_parts(request, await self._window(granted, wanted.maxInlineBytes))
 
     async def _granted(
         self, stream: Stream, wanted: wire.PollRequest, starts_at: datetime | None
@@ -215,7 +221,7 @@ class StreamRoutes:
             raise BadRequest(f"subscriptionMode {mode!r} is not known: all, new or timestamp")
         return None
 
-    async def _window(self, granted: Granted, max_bytes: int) -> bytes:
+    async def _window(self, granted: Granted, max_bytes: int) -> Iterator[bytes]:
         content = self._broker.content
         partitions = await self._broker.catalog.partitions(
             span.partition_id for span in granted.spans
@@ -226,12 +232,9 @@ class StreamRoutes:
             pieces = await content.pieces(granted.spans, max_bytes)
         if pieces is None:
             lost = await content.lost(granted.spans)
-            return window_body(granted, ranges, None, lost)
+            return window_bits(granted, ranges, None, lost)
         stored = sum(piece.high - piece.low for piece in pieces)
-        messages: list[bytes] = []
-        for piece in pieces:
-            messages += messages_of(piece, piece.visible())
-        return window_body(granted, ranges, messages, granted.messages - stored)
+        return window_bits(granted, ranges, pieces, granted.messages - stored)
 
     async def messages(self, request: Request) -> Response | None:
         query = Query(request.query)
@@ -242,11 +245,8 @@ class StreamRoutes:
             return None
         limit = limit_of(query, _PAGE, 10_000)
         found, place = await self._broker.content.page(spans, _place(query.text("after")), limit)
-        # Not through a struct: payloads go out as they came.
-        parts = [part for piece, at in found for part in messages_of(piece, [at])]
         following = b"null" if place is None else b'"%d-%d"' % place
-        body = b'{"messages":[' + b",".join(parts) + b'],"next":' + following + b"}"
-        return Response(200, body)
+        return await answer_in_parts(request, page_bits(found, following))
 
     # ---- settle ----
 

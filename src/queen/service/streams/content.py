@@ -5,12 +5,13 @@ window read twice is the same. Messages that were deleted, and copies of dead le
 one queue group is to see, are left out. What retention has removed is counted: a consumer that
 comes too late is told how much it missed.
 
-A window that fits is read at once, in the order of time. A larger one is read range by range.
+A window that fits is read at once, in the order of time. A larger one is read range by range, a
+page at a time: a page ends when it has its messages, or when it holds enough bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 from queen.core.frame import Segment, raw_size
@@ -22,6 +23,10 @@ from queen.service.vault import Vault
 from queen.storage.database import Database, Record
 
 _PAGE_ROWS = 64
+# Read at a time, as it is stored; one segment at least.
+_PAGE_BYTES = 2 * 1024 * 1024
+# What a page holds decoded, and the last segment of it beside that.
+_DECODED_BYTES = 8 * 1024 * 1024
 
 
 class Span(NamedTuple):
@@ -82,7 +87,9 @@ class Content:
 
     async def pieces(self, spans: list[Span], max_bytes: int) -> list[Piece] | None:
         """Return everything in order of time, or None when it is more than so many bytes."""
-        rows = await self._database.fetch("window_segments", *_columns(spans))
+        rows = await self._database.fetch("window_segments", *_columns(spans), max_bytes)
+        if rows and rows[0]["all_bytes"] > max_bytes:
+            return None
         opened = [self._vault.plain(row["partition_id"], row["codec"], row["body"]) for row in rows]
         if sum(raw_size(codec, body) for codec, body in opened) > max_bytes:
             return None
@@ -96,35 +103,42 @@ class Content:
 
     async def page(
         self, spans: list[Span], place: Place, limit: int
-    ) -> tuple[list[tuple[Piece, int]], Place | None]:
+    ) -> tuple[list[tuple[Piece, list[int]]], Place | None]:
         """Return some messages of a window, range by range, and where the next page begins."""
-        found: list[tuple[Piece, int]] = []
+        found: list[tuple[Piece, list[int]]] = []
+        left, decoded_bytes = limit, 0
         for number in range(place.span, len(spans)):
-            span = spans[number]
-            offset = max(span.low, place.offset if number == place.span else 0)
-            while offset < span.high:
-                pieces = await self._part(span, offset, _PAGE_ROWS)
-                if not pieces:
-                    break
-                for piece in pieces:
-                    for at in piece.visible():
-                        if len(found) == limit:
-                            return found, Place(number, piece.stored.base_offset + at)
-                        found.append((piece, at))
-                offset = pieces[-1].stored.base_offset + pieces[-1].high
+            low = place.offset if number == place.span else 0
+            async for piece in self._walk(spans[number], low):
+                visible = piece.visible()
+                is_full = decoded_bytes > _DECODED_BYTES
+                if visible and (is_full or len(visible) > left):
+                    shown = 0 if is_full else left
+                    if shown:
+                        found.append((piece, visible[:shown]))
+                    return found, Place(number, piece.stored.base_offset + visible[shown])
+                if visible:
+                    found.append((piece, visible))
+                    left -= len(visible)
+                    decoded_bytes += piece.stored.segment.size_bytes
         return found, None
 
-    async def _part(self, span: Span, offset: int, limit: int) -> list[Piece]:
-        rows = await self._database.fetch(
-            "window_page", span.partition_id, offset, span.high, limit
-        )
-        partitions = await self._catalog.partitions([span.partition_id])
-        if span.partition_id not in partitions:
-            return []
-        bounds = span._replace(low=offset)
-        return [self._piece(partitions[span.partition_id], row, bounds) for row in rows]
+    async def _walk(self, span: Span, low: int) -> AsyncGenerator[Piece, None]:
+        """Yield what a range holds from an offset on; each segment is decoded when it is due."""
+        offset = max(span.low, low)
+        partition = (await self._catalog.partitions([span.partition_id])).get(span.partition_id)
+        while partition is not None and offset < span.high:
+            rows = await self._database.fetch(
+                "window_page", span.partition_id, offset, span.high, _PAGE_ROWS, _PAGE_BYTES
+            )
+            if not rows:
+                return
+            bounds = span._replace(low=offset)
+            offset = rows[-1]["end_offset"]
+            for row in rows:
+                yield self._piece(partition, row, bounds)
 
-    async def frames(self, spans: list[Span]) -> AsyncIterator[bytes]:
+    async def frames(self, spans: list[Span]) -> AsyncGenerator[bytes, None]:
         """Yield the stored segments of a window as they are, range by range."""
         partitions = await self._catalog.partitions(span.partition_id for span in spans)
         for span in spans:

@@ -2,7 +2,7 @@
 -- Where the segments of a queue lie, newest first, without their bodies. ($3, $4, $5) is where
 -- the last page ended.
 select s.partition_id, s.base_offset, s.end_offset, s.created_at,
-       greatest(s.base_offset, p.tail) as first_offset
+       greatest(s.base_offset, p.tail) as first_offset, octet_length(s.body) as bytes
 from queen.segments s join queen.partitions p on p.id = s.partition_id
 where s.queue_id = $1 and s.created_at >= $2 and s.created_at <= $3
   and (s.created_at, s.partition_id, s.base_offset) < ($3, $4, $5)
@@ -13,7 +13,7 @@ limit $6
 -- name: browse_partition :many
 -- The same for one partition, in which time and offsets grow together.
 select s.partition_id, s.base_offset, s.end_offset, s.created_at,
-       greatest(s.base_offset, p.tail) as first_offset
+       greatest(s.base_offset, p.tail) as first_offset, octet_length(s.body) as bytes
 from queen.segments s join queen.partitions p on p.id = s.partition_id
 where s.partition_id = $1 and s.base_offset < $2 and s.end_offset > p.tail
   and s.created_at >= $3 and s.created_at <= $4

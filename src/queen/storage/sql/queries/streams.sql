@@ -265,24 +265,44 @@ returning k.available_at
 select queen.seek_stream($1, $2)
 
 -- name: window_segments :many
--- What is stored of some ranges of offsets, in order of time.
-select s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body
-from unnest($1::bigint[], $2::bigint[], $3::bigint[]) w (id, low, high)
-join queen.segments s on s.partition_id = w.id and s.end_offset > w.low and s.base_offset < w.high
-                     and s.base_offset >= (
-    select coalesce(max(f.base_offset), 0) from queen.segments f
-     where f.partition_id = w.id and f.base_offset <= w.low)
-order by s.created_at, s.partition_id, s.base_offset
+-- What is stored of some ranges of offsets, in order of time: no more than about $4 bytes.
+-- `all_bytes` is how many there are.
+select partition_id, base_offset, end_offset, created_at, codec, body, all_bytes
+from (
+    select s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body,
+           sum(octet_length(s.body)) over () as all_bytes,
+           sum(octet_length(s.body)) over (
+               order by s.created_at, s.partition_id, s.base_offset rows unbounded preceding)
+               - octet_length(s.body) as bytes_before
+    from unnest($1::bigint[], $2::bigint[], $3::bigint[]) w (id, low, high)
+    join queen.segments s
+      on s.partition_id = w.id and s.end_offset > w.low and s.base_offset < w.high
+     and s.base_offset >= (
+        select coalesce(max(f.base_offset), 0) from queen.segments f
+         where f.partition_id = w.id and f.base_offset <= w.low)
+) b
+-- One of them tells that there is too much.
+where all_bytes <= $4::bigint or bytes_before = 0
+order by created_at, partition_id, base_offset
 
 -- name: window_page :many
--- Some segments of one range, in order.
-select s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body
-from queen.segments s
-where s.partition_id = $1 and s.end_offset > $2 and s.base_offset < $3
-  and s.base_offset >= (
-    select coalesce(max(f.base_offset), 0) from queen.segments f
-     where f.partition_id = $1 and f.base_offset <= $2)
-order by s.base_offset limit $4
+-- Some segments of one range, in order: no more than $5 bytes at once, and at least one.
+select partition_id, base_offset, end_offset, created_at, codec, body
+from (
+    select r.*, sum(octet_length(r.body)) over (order by r.base_offset rows unbounded preceding)
+               - octet_length(r.body) as bytes_before
+    from (
+        select s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body
+        from queen.segments s
+        where s.partition_id = $1 and s.end_offset > $2 and s.base_offset < $3
+          and s.base_offset >= (
+            select coalesce(max(f.base_offset), 0) from queen.segments f
+             where f.partition_id = $1 and f.base_offset <= $2)
+        order by s.base_offset limit $4
+    ) r
+) b
+where bytes_before < $5::bigint
+order by base_offset
 
 -- name: tails :many
 -- Where partitions begin now: what stood before was removed.
@@ -504,7 +524,7 @@ order by d.id desc limit $3 offset $4
 select count(*) from queen.stream_dead d join queen.stream_groups g on g.id = d.group_id
 where g.stream_id = $1 and ($2 = '' or g.name = $2)
 
--- name: hold_retention_of_group :exec
+-- name: hold_retention_of_group :exec again
 -- What windows hold that a group of a stream gets again is not cleaned up meanwhile.
 select queen.hold_retention(array(
     select r.queue_id from queen.stream_groups g

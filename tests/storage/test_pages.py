@@ -1,0 +1,156 @@
+"""What is read in bulk comes in pages that are bounded in bytes, and skips nothing."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from queen.core.frame import stored_frames
+from queen.service import catalog
+from queen.service.append import Append
+from queen.service.broker import Broker, Limits
+from queen.service.catalog import Partition
+from queen.service.cuts import OffsetRange
+from queen.service.streams.content import Place, Span
+
+_SEGMENT_BYTES = 1024 * 1024
+_SEGMENTS = 24
+# A page of two megabytes, and the segment that goes beyond it.
+_MOST_BYTES = 4 * 1024 * 1024
+
+
+@pytest.fixture
+async def broker(dsn: str) -> AsyncIterator[Broker]:
+    started = await Broker.start(dsn, Limits(dedup_hashes=100_000, connections=3))
+    yield started
+    await started.stop()
+
+
+class Statements:
+    """Counts the statements that a broker runs, by their names."""
+
+    def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counted: Counter[str] = Counter()
+        fetch = broker.database.fetch
+
+        async def counting(name: str, *args: Any) -> Any:
+            self.counted[name] += 1
+            return await fetch(name, *args)
+
+        monkeypatch.setattr(broker.database, "fetch", counting)
+
+
+async def _push(broker: Broker, queue: str, partition: str, *payloads: bytes) -> Partition:
+    ids = [uuid.uuid4().hex.encode() for _ in payloads]
+    append = Append(queue, partition, ids, payloads, sum(map(len, payloads)))
+    await broker.pusher.push([append])
+    assert append.lane is not None
+    return append.lane
+
+
+def _random(size: int) -> bytes:
+    """A payload that does not become smaller."""
+    return b'"' + os.urandom(size // 2).hex().encode() + b'"'
+
+
+@pytest.fixture
+async def large(broker: Broker, queue: str) -> Partition:
+    """A partition of large segments."""
+    for _ in range(_SEGMENTS):
+        partition = await _push(broker, queue, "p", _random(2 * _SEGMENT_BYTES))
+    return partition
+
+
+async def test_pages_of_a_fetch_are_bounded_in_bytes(broker: Broker, large: Partition) -> None:
+    fetcher = broker.fetcher
+    for pages in (
+        fetcher.partition(large),
+        fetcher.queue(large.queue),
+        fetcher.ranges([OffsetRange(large, 0, 2**62)]),
+    ):
+        read = [page async for page in pages]
+        assert max(map(len, read)) < _MOST_BYTES
+        offsets = [frame.base_offset for page in read for frame in stored_frames(page)]
+        assert offsets == list(range(_SEGMENTS))
+
+
+async def test_the_next_page_is_read_when_it_is_asked_for(
+    broker: Broker, large: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements = Statements(broker, monkeypatch)
+    pages = broker.fetcher.queue(large.queue)
+    await anext(pages)
+    for _ in range(10):
+        await broker.database.fetchval("now")
+    assert statements.counted["fetch_queue"] == 1
+    await anext(pages)
+    assert statements.counted["fetch_queue"] == 2
+    await pages.aclose()
+
+
+async def test_a_page_of_a_window_is_bounded_in_bytes(broker: Broker, large: Partition) -> None:
+    spans, place, offsets = [Span(large.id, 0, _SEGMENTS)], Place(0, 0), []
+    while True:
+        found, following = await broker.content.page(spans, place, 10_000)
+        assert sum(piece.stored.segment.size_bytes for piece, _ in found) < 16 * 1024 * 1024
+        offsets += [piece.stored.base_offset + at for piece, places in found for at in places]
+        if following is None:
+            break
+        place = following
+    assert offsets == list(range(_SEGMENTS))
+
+
+async def test_a_window_that_is_too_large_is_not_read_to_find_that_out(
+    broker: Broker, large: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = broker.database.fetch
+    rows: list[Any] = []
+
+    async def noting(name: str, *args: Any) -> Any:
+        found = await fetch(name, *args)
+        rows.extend(found if name == "window_segments" else ())
+        return found
+
+    monkeypatch.setattr(broker.database, "fetch", noting)
+    spans = [Span(large.id, 0, _SEGMENTS)]
+    assert await broker.content.pieces(spans, 4 * 1024 * 1024) is None
+    assert len(rows) == 1
+
+
+async def test_a_list_of_messages_reads_a_few_segments_at_a_time(
+    broker: Broker, large: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, sizes = broker.database.fetch, []
+
+    async def noting(name: str, *args: Any) -> Any:
+        found = await fetch(name, *args)
+        if name == "read_spans":
+            sizes.append(sum(len(row["body"]) for row in found))
+        return found
+
+    monkeypatch.setattr(broker.database, "fetch", noting)
+    listed = await broker.browser.newest(large.queue, limit=200)
+    assert [one.offset for one in listed] == list(reversed(range(_SEGMENTS)))
+    assert max(sizes) < _MOST_BYTES
+    assert not any(one.payload for one in listed)
+    one = await broker.browser.at(large, 3)
+    assert one is not None
+    assert len(one.payload) > _SEGMENT_BYTES
+
+
+async def test_partitions_that_were_forgotten_are_fetched_too(
+    broker: Broker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # To remember one is to forget another.
+    monkeypatch.setattr(catalog, "_MAX_PARTITIONS", 10)
+    for n in range(30):
+        await _push(broker, queue, f"p{n}", b"%d" % n)
+    found = await broker.catalog.queue(queue)
+    assert found is not None
+    frames = [frame async for page in broker.fetcher.queue(found) for frame in stored_frames(page)]
+    assert [frame.partition for frame in frames] == [f"p{n}" for n in range(30)]
