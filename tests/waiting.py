@@ -11,7 +11,6 @@ test says so with `spend` and `spend_async`. They are not for waiting until othe
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -32,19 +31,14 @@ def until(condition: Callable[[], T], within_s: float = PATIENCE_S, look_s: floa
 
 
 async def until_async(
-    condition: Callable[[], Awaitable[T] | T],
-    within_s: float = PATIENCE_S,
-    look_s: float = _LOOK_S,
+    condition: Callable[[], Awaitable[T]], within_s: float = PATIENCE_S, look_s: float = _LOOK_S
 ) -> T:
-    """The same between other tasks; the condition may be a coroutine."""
+    """The same with a question that is awaited, and other tasks go on meanwhile."""
     deadline = time.monotonic() + within_s
-    while True:
-        looked = condition()
-        found: T = await looked if inspect.isawaitable(looked) else looked
-        if found:
-            return found
+    while not (found := await condition()):
         assert time.monotonic() < deadline, f"not true within {within_s} s: {found!r}"
         await asyncio.sleep(look_s)
+    return found
 
 
 def spend(seconds: float) -> None:

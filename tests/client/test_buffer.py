@@ -134,8 +134,7 @@ async def test_push_waits_when_too_much_is_waiting(monkeypatch: pytest.MonkeyPat
         assert not done
         pushing.cancel()
         closing = asyncio.create_task(queen.close())
-        done, _ = await asyncio.wait((closing,), timeout=0.3)
-        assert not done
+        assert await asyncio.wait((closing,), timeout=0.3) == (set(), {closing})
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
