@@ -34,10 +34,9 @@ async def until_async(
     condition: Callable[[], Awaitable[T]], within_s: float = PATIENCE_S, look_s: float = _LOOK_S
 ) -> T:
     """The same with a question that is awaited, and other tasks go on meanwhile."""
-    deadline = time.monotonic() + within_s
-    while not (found := await condition()):
-        assert time.monotonic() < deadline, f"not true within {within_s} s: {found!r}"
-        await asyncio.sleep(look_s)
+    async with asyncio.timeout(within_s):
+        while not (found := await condition()):  # noqa: ASYNC110
+            await asyncio.sleep(look_s)
     return found
 
 
