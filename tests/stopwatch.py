@@ -3,19 +3,26 @@
 What is told comes within milliseconds, unless the machine pauses. What is not told comes when
 somebody looks by himself, as they all do every second or so: after any time up to that, and
 one time in ten within a tenth of it. No single time tells the two apart. Many do: tries go on
-until the quick ones are far more than one in ten, and they never are if nobody is told.
+until the quick ones are far more than one in ten, and they never are if nobody is told. On a
+machine so busy that nothing is quick, they go on until they take far less than half of the time
+between two looks on average, which is what they take if nobody is told.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
+from statistics import fmean
 from types import TracebackType
 
 _MOST = 60
 # So many more quick tries than a third of the slow ones. Of what is not told, one in a hundred
 # gets there; of what is told, everything does if no more than half of the tries meet a pause.
 _LEAD = 3
+# From so many tries on their mean is looked at: it is this far from one half, in units of the
+# deviation of a mean of times of any length, once in a thousand times.
+_SOME, _FAR = 20, 3.1 / math.sqrt(12)
 
 
 class Stopwatch:
@@ -51,6 +58,13 @@ def tries(looks_every_s: float, after_s: float = 0) -> Iterator[Stopwatch]:
             quick += 1
         else:
             slow += 1
-        if quick - slow / 3 >= _LEAD:
+        if quick - slow / 3 >= _LEAD or _are_short(
+            [(one - after_s) / looks_every_s for one in took]
+        ):
             return
     raise AssertionError(f"not told at once: {took}")
+
+
+def _are_short(parts: list[float]) -> bool:
+    """Whether times, as parts of the time between two looks, are shorter than by chance."""
+    return len(parts) >= _SOME and fmean(parts) < 0.5 - _FAR / math.sqrt(len(parts))

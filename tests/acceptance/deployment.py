@@ -16,6 +16,7 @@ import psutil  # type: ignore[import-untyped]
 from queen.storage.embedded import EmbeddedPostgres
 from tests.conftest import ServerProcess
 from tests.ports import free_port
+from tests.waiting import until_async
 
 _UNREAD = """
 select count(*)
@@ -29,9 +30,7 @@ where p.head > coalesce(c.committed, 0)
 
 async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
     """Ask again and again: other processes tell us nothing by themselves."""
-    async with asyncio.timeout(timeout_s):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until_async(condition, timeout_s, look_s=0.02)
 
 
 class Deployment:

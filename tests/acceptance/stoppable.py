@@ -11,13 +11,14 @@ import os
 import sys
 
 from queen import Queen, Received
+from tests.waiting import spend_async
 
 
 async def main(url: str, queue: str, effects: str) -> None:
     file = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     async def handler(message: Received) -> None:
-        await asyncio.sleep(0.01)
+        await spend_async(0.01)
         os.write(file, f"{message.data} {message.attempt}\n".encode())
 
     async with Queen(url) as queen:

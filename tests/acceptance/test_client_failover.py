@@ -12,6 +12,7 @@ import pytest
 
 from queen import Message, Queen, Received
 from tests.acceptance.deployment import Deployment, until
+from tests.waiting import spend_async
 
 # A minute is what was promised; the shorter run is for every day.
 _SECONDS = float(os.environ.get("QUEEN_TEST_SECONDS", "8"))
@@ -48,7 +49,7 @@ class Producers:
                 if self.stopping.is_set():
                     return
                 await queen.queue(self._queue).partition("bulk").push(self._named("bulk", n, 250))
-                await asyncio.sleep(0.05)
+                await spend_async(0.05)
 
     async def buffered(self) -> None:
         async with Queen(self._urls, timeout_s=10) as queen:
@@ -57,7 +58,7 @@ class Producers:
                 if self.stopping.is_set():
                     return
                 await builder.push(self._named("buffered", n, 1))
-                await asyncio.sleep(0.002)
+                await spend_async(0.002)
 
     def _named(self, lane: str, n: int, count: int) -> list[Message]:
         """Written down before it is sent: whoever is told nothing wrong must be right."""
@@ -91,7 +92,7 @@ async def _kill_in_turn(deployment: Deployment) -> int:
         kills += 1
         begun_at = time.monotonic()
         await deployment.start_server(port)
-        await asyncio.sleep(max(0.0, _EVERY_S - (time.monotonic() - begun_at)))
+        await spend_async(max(0.0, _EVERY_S - (time.monotonic() - begun_at)))
     return kills
 
 

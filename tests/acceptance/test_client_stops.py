@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -18,10 +17,12 @@ import pytest
 
 from queen import Queen
 from tests.conftest import ServerProcess
+from tests.waiting import spend
 
 _STOPS = int(os.environ.get("QUEEN_TEST_STOPS", "20"))
 _LEASE_S = 20
 _PARTITIONS = 4
+_ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -62,13 +63,15 @@ def _lines(path: Path) -> list[str]:
 
 
 def _run_and_stop(url: str, queue: str, effects: Path) -> None:
-    program = Path(__file__).with_name("stoppable.py")
     process = subprocess.Popen(
-        [sys.executable, str(program), url, queue, str(effects)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.acceptance.stoppable", url, queue, str(effects)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=_ROOT,
     )
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        time.sleep(random.uniform(0, 0.4))
+        spend(random.uniform(0, 0.4))
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=_LEASE_S) == 0

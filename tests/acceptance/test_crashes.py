@@ -14,15 +14,16 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
 from tests.acceptance.client import Client
 from tests.acceptance.deployment import Deployment, until
 from tests.acceptance.history import Ack, History, Item, Needs, Outcome, Pop, Status, check
+from tests.waiting import spend_async
 
 # By the count of servers.
 KILLS = {
@@ -74,7 +75,7 @@ class Load:
         """
         held, longest_s = choice.choice([(self._may_push, 0.05), (self._may_pop, 0.2)])
         held.clear()
-        await asyncio.sleep(choice.uniform(0.01, longest_s))
+        await spend_async(choice.uniform(0.01, longest_s))
 
     def resume(self) -> None:
         self._may_push.set()
@@ -104,12 +105,10 @@ class Load:
         assert await self._deployment.is_drained(OUTPUT, "audit")
 
     async def _drain(self, group: str) -> None:
-        deadline = time.monotonic() + DRAIN_S
-        while time.monotonic() < deadline:
-            if await self._deployment.is_drained(QUEUE, group):
-                self.history.drain(group)
-                return
-            await asyncio.sleep(0.2)
+        # What is missing is told by the verdict on the history.
+        with suppress(TimeoutError):
+            await until(lambda: self._deployment.is_drained(QUEUE, group), DRAIN_S)
+            self.history.drain(group)
 
     def _client(self, number: int) -> Client:
         ports = self._deployment.ports
@@ -128,7 +127,7 @@ class Load:
                 items = [Item(f"{name}-{sent + at}", lane) for at, lane in enumerate(lanes)]
                 sent += size
                 await self._push(name, items, clients, choice)
-                await asyncio.sleep(choice.uniform(0, 0.01))
+                await spend_async(choice.uniform(0, 0.01))
         finally:
             for client in clients:
                 await client.close()
@@ -142,7 +141,7 @@ class Load:
             push = await choice.choice(clients).push(QUEUE, name, items)
             if push.outcome is Outcome.OK:
                 return
-            await asyncio.sleep(choice.uniform(0.01, 0.1))
+            await spend_async(choice.uniform(0.01, 0.1))
 
     # ---- consumers ----
 
@@ -160,7 +159,7 @@ class Load:
                     self._hold(pop)
                     await self._decide_fate(client, pop, choice)
                 elif pop.outcome is not Outcome.OK:
-                    await asyncio.sleep(0.05)
+                    await spend_async(0.05)
 
     def _hold(self, pop: Pop) -> None:
         for one in pop.deliveries:
@@ -195,7 +194,7 @@ class Load:
             await self._may_pop.wait()
             if (await ack(pop, *what)).outcome is not Outcome.UNKNOWN:
                 return
-            await asyncio.sleep(0.05)
+            await spend_async(0.05)
 
     # ---- consumers that were thought dead ----
 
@@ -215,7 +214,7 @@ class Load:
 
     async def _ack_at_the_last_moment(self, pop: Pop, leases: float) -> None:
         """Ack when the lease is about to end, or has just ended."""
-        await asyncio.sleep(leases * LEASE_S)
+        await spend_async(leases * LEASE_S)
         async with self._client(0) as client:
             await self._until_answered(client.ack, pop, [one[0] for one in pop.deliveries])
 
@@ -236,7 +235,7 @@ class Nemesis:
         plan = [kind for kind, times in kills.items() for _ in range(times)]
         self._choice.shuffle(plan)
         for kind in plan:
-            await asyncio.sleep(self._choice.uniform(0.2, 1.0))
+            await spend_async(self._choice.uniform(0.2, 1.0))
             if self._choice.random() < 0.7:
                 await self._load.hold_back(self._choice)
             await self._strike(kind)
@@ -268,7 +267,7 @@ class Nemesis:
         self._load.history.recover()
 
     async def _restart(self, port: int) -> None:
-        await asyncio.sleep(self._choice.uniform(0, 0.3))
+        await spend_async(self._choice.uniform(0, 0.3))
         await self._deployment.start_server(port)
 
     async def healed(self) -> None:

@@ -10,7 +10,6 @@ as a whole, because what stood before the poison in its batch is lost with the p
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import pytest
 
 from tests.api import Api
 from tests.conftest import ServerProcess
+from tests.waiting import until_async
 
 MESSAGES = int(os.environ.get("QUEEN_TEST_POISON_MESSAGES", "2000"))
 # In partitions that differ, so that the waits for their leases pass together.
@@ -84,10 +84,12 @@ def push_all(api: Api, queue: str) -> None:
 
 async def drain(connection: asyncpg.Connection, crew: Crew, queue: str) -> None:
     """Keep the crew at work until the group has finished everything."""
-    async with asyncio.timeout(60 + MESSAGES / 200):
-        while await connection.fetchval(_UNREAD, queue):
-            crew.restart_the_dead()
-            await asyncio.sleep(0.02)
+
+    async def is_done() -> bool:
+        crew.restart_the_dead()
+        return not await connection.fetchval(_UNREAD, queue)
+
+    await until_async(is_done, 60 + MESSAGES / 200, look_s=0.02)
 
 
 @pytest.mark.timeout(120 + MESSAGES // 100)

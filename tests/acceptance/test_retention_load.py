@@ -29,6 +29,7 @@ import pytest
 from tests.acceptance.client import HttpClient
 from tests.acceptance.deployment import until
 from tests.conftest import ServerProcess
+from tests.waiting import spend_async
 
 SECONDS = min(float(os.environ.get("QUEEN_TEST_SECONDS", "4")), 600)
 PARTITIONS = 4
@@ -108,7 +109,7 @@ class Load:
             items = [{"queue": self.queue, "partition": partition, "payload": n} for n in numbers]
             await self.call(client, "POST", "/api/v1/push", {"items": items})
             self.pushed[partition] += numbers
-            await asyncio.sleep(self._random.uniform(0, 0.02))
+            await spend_async(self._random.uniform(0, 0.02))
         await client.close()
 
     async def consume(self, group: str, port: int, is_over: Callable[[], bool]) -> None:
@@ -119,7 +120,7 @@ class Load:
             for one in messages:
                 self.delivered[group, one["partition"]].append(one["data"])
             if messages and group == "slow" and self.producing:
-                await asyncio.sleep(self._random.uniform(0.1, 0.4))
+                await spend_async(self._random.uniform(0.1, 0.4))
             if messages:
                 await self._finish(client, group, messages)
         await client.close()

@@ -32,6 +32,7 @@ from queen.core.frame import compress, encode_body, segment_of
 from queen.core.hashing import hash_ids
 from tests.acceptance.deployment import Deployment, until
 from tests.acceptance.ledger import Acked, Delivery, Written, violations
+from tests.waiting import spend_async
 
 MESSAGES = int(os.environ.get("QUEEN_TEST_STREAM_MESSAGES", "10000"))
 IS_LONG = MESSAGES >= 500_000
@@ -139,7 +140,7 @@ class Run:
                     self.unknown.update(numbers)
                     self.faults[f"push: {type(error).__name__}"] += 1
                 if not IS_LONG:
-                    await asyncio.sleep(choice.uniform(0, 0.02))
+                    await spend_async(choice.uniform(0, 0.02))
 
     async def _append(self, seed: int) -> None:
         """Append on a connection of our own, and be slow about the commit at boundaries."""
@@ -151,7 +152,7 @@ class Run:
             try:
                 async with connection.transaction():
                     await _write(connection, lane, numbers)
-                    await asyncio.sleep(choice.uniform(0, 0.15))
+                    await spend_async(choice.uniform(0, 0.15))
                 self.confirmed.update(numbers)
                 self.faults["held transaction"] += 1
             except asyncpg.PostgresError as error:
@@ -160,7 +161,7 @@ class Run:
             # The next one begins shortly before a boundary.
             if choice.random() < 0.5:
                 left_s = 1 - time.time() % 1
-                await asyncio.sleep(max(0.0, left_s - choice.uniform(0, 0.15)))
+                await spend_async(max(0.0, left_s - choice.uniform(0, 0.15)))
         await connection.close()
 
     # ---- consumers ----
@@ -197,7 +198,7 @@ class Run:
         while self.producing or turn < len(kinds):
             await kinds[turn % len(kinds)]()
             turn += 1
-            await asyncio.sleep(self._choice.uniform(0.1, 1.5 if IS_LONG else 0.5))
+            await spend_async(self._choice.uniform(0.1, 1.5 if IS_LONG else 0.5))
 
     async def _kill_consumer(self) -> None:
         number = self._choice.randrange(CONSUMERS)
@@ -211,7 +212,7 @@ class Run:
         """Stop a consumer until its leases are over; what it acks then must be refused."""
         process = self._processes[self._choice.randrange(CONSUMERS)]
         process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(1.5 * LEASE_S)
+        await spend_async(1.5 * LEASE_S)
         process.send_signal(signal.SIGCONT)
         self.faults["pause"] += 1
 
@@ -219,7 +220,7 @@ class Run:
         """Kill a server about when a boundary is planned; the other one has to do it."""
         port = self._choice.choice(self._deployment.ports)
         left_s = 1 - time.time() % 1
-        await asyncio.sleep(left_s + self._choice.uniform(0, 0.03))
+        await spend_async(left_s + self._choice.uniform(0, 0.03))
         if self._deployment.kill_server(port):
             self.faults["server"] += 1
         await self._deployment.start_server(port)

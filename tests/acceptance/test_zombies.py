@@ -12,6 +12,7 @@ import pytest
 from tests.acceptance.client import Client
 from tests.acceptance.deployment import Deployment, until
 from tests.acceptance.history import Ack, History, Item, Outcome, Pop, Status, check
+from tests.waiting import spend_async
 
 QUEUE, PARTITION, GROUP = "orders", "lane", "billing"
 HEAL_S = 60.0
@@ -48,7 +49,7 @@ async def test_a_lease_that_a_crash_took_back_is_refused(
         for number in range(ROUNDS):
             await first.push(QUEUE, "p", [Item(f"{number}", PARTITION)])
             # What the push still writes, a notification, would take the grant to the disk.
-            await asyncio.sleep(0.1)
+            await spend_async(0.1)
             lost = await first.pop(QUEUE, GROUP, partition=PARTITION)
             assert await deployment.kill_postgres()
             history.crash()
@@ -89,7 +90,7 @@ async def test_a_server_that_was_paused_does_not_ack_what_has_moved_on(
         await other.push(QUEUE, "p", more)
         late = asyncio.create_task(ack_until_answered(sleeper, held))
         # The request is under way to the server before that wakes up.
-        await asyncio.sleep(0.1)
+        await spend_async(0.1)
         deployment.resume_server(ports[0])
         assert (await late).accepted == ()
         # What it missed is known to it: neither stored again nor passed over.

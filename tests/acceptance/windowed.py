@@ -16,6 +16,7 @@ import sys
 
 from queen import Queen
 from queen.client.streams.window import Window
+from tests.waiting import spend_async
 
 
 async def main(urls: str, stream: str, results: str, groups: str, path: str) -> None:
@@ -27,7 +28,7 @@ async def main(urls: str, stream: str, results: str, groups: str, path: str) -> 
         seen = {"window": window.id, "group": window.consumer_group, "digest": digest}
         os.write(file, json.dumps(seen | {"attempt": window.attempt}).encode() + b"\n")
         # Now and then long enough to be killed at.
-        await asyncio.sleep(random.choice([0.8] + [0.01] * 30))
+        await spend_async(random.choice([0.8] + [0.01] * 30))
         numbers = [one.data for one in window.messages]
         window.push(results, seen | {"numbers": numbers}, partition=str(os.getpid()))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 from pyarrow import parquet
@@ -15,6 +15,7 @@ from pyarrow import parquet
 from tests.api import Api
 from tests.cli.conftest import QUEEN, Run, environment
 from tests.conftest import ServerProcess
+from tests.waiting import until
 
 
 def stored(run: Run, queue: str) -> list[object]:
@@ -45,13 +46,13 @@ def test_a_hundred_thousand_lines_are_not_sent_one_by_one(run: Run, api: Api, qu
 
 def pushes(api: Api, queue: str, messages: int) -> int:
     """How many requests brought so many messages; counts are written down a moment late."""
-    path = f"/api/v1/status?queue={queue}"
-    for _ in range(100):
-        counted = api.call("GET", path).json
-        if sum(minute["ingested"] for minute in counted["throughput"]) >= messages:
-            break
-        time.sleep(0.1)
-    requests: int = counted["messages"]["requests"]
+
+    def counted() -> Any:
+        found = api.call("GET", f"/api/v1/status?queue={queue}").json
+        is_all = sum(minute["ingested"] for minute in found["throughput"]) >= messages
+        return found["messages"] if is_all else None
+
+    requests: int = until(counted, look_s=0.1)["requests"]
     return requests
 
 

@@ -13,6 +13,7 @@ from queen.errors import BadRequest, PayloadTooLarge, Unauthenticated
 from tests.api import Api
 from tests.client.fake import Fake, answer
 from tests.conftest import ServerProcess
+from tests.waiting import spend_async
 
 HEALTH = answer("200 OK", b'{"server":"Queen"}')
 STORED = answer("201 Created", b"[{}]")
@@ -73,7 +74,7 @@ async def test_nothing_is_lost_while_the_server_is_away(
             if n == 1000:
                 await asyncio.to_thread(first.kill)
             if n % 100 == 0:
-                await asyncio.sleep(0.01)
+                await spend_async(0.01)
         assert len(queen.buffers) > 0
         await asyncio.to_thread(start_server, "--database-url", dsn, port=first.port)
         await asyncio.wait_for(queen.flush(), 30)
@@ -133,7 +134,7 @@ async def test_push_waits_when_too_much_is_waiting(monkeypatch: pytest.MonkeyPat
         assert not done
         pushing.cancel()
         closing = asyncio.create_task(queen.close())
-        await asyncio.sleep(0.05)
+        assert await asyncio.wait((closing,), timeout=0.3) == (set(), {closing})
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing

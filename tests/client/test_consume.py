@@ -16,6 +16,7 @@ import pytest
 from queen import Queen, Received
 from queen.errors import BadRequest, Unauthenticated
 from tests.conftest import ServerProcess
+from tests.waiting import spend, spend_async
 
 
 async def left(queen: Queen, queue: str) -> list[Any]:
@@ -75,7 +76,7 @@ async def test_the_limit_is_exact_over_all_workers(queen: Queen, queue: str) -> 
     seen: list[int] = []
 
     async def handler(messages: list[Received]) -> None:
-        await asyncio.sleep(0.01)
+        await spend_async(0.01)
         seen.extend(one.data for one in messages)
 
     consumer = queen.queue(queue).batch(7).concurrency(4).limit(53).consume(handler)
@@ -124,7 +125,7 @@ async def test_a_lease_is_renewed_while_a_handler_works(queen: Queen, queue: str
 
     def handler(message: Received) -> None:
         attempts.append(message.attempt)
-        time.sleep(4)
+        spend(4)
 
     consumer = queen.queue(queue).idle(1).concurrency(2).consume(handler)
     assert (await consumer).handled == 1
@@ -136,14 +137,18 @@ async def test_without_renewal_it_is_delivered_again(queen: Queen, queue: str) -
     await queen.queue(queue).config(lease_time=2).create()
     await queen.queue(queue).push("slow")
     attempts: list[int] = []
+    again = asyncio.Event()
 
     async def handler(message: Received) -> None:
         attempts.append(message.attempt)
-        await asyncio.sleep(3 if message.attempt == 1 else 0)
+        if message.attempt > 1:
+            again.set()
+        await again.wait()
 
     base = queen.queue(queue).renew_lease(False)
-    await base.idle(3).concurrency(2).consume(handler)
+    await base.limit(2).concurrency(2).consume(handler)
     assert attempts == [1, 2]
+    assert await left(queen, queue) == []
 
 
 async def test_an_exception_is_a_nack_and_in_the_end_a_dead_letter(
@@ -204,7 +209,9 @@ async def test_stop_finishes_the_message_and_gives_the_rest_back(queen: Queen, q
 async def test_stop_ends_a_long_poll_at_once(queen: Queen, queue: str) -> None:
     consumer = queen.queue(queue).wait(30).consume(print)
     running = asyncio.create_task(consumer.run())
-    await asyncio.sleep(0.3)
+    # What the consumer has asked for is with the server before these are answered.
+    for _ in range(5):
+        await queen.admin.health()
     began = time.monotonic()
     consumer.stop()
     await running
@@ -224,9 +231,9 @@ async def test_what_arrives_while_stopping_is_given_back(queen: Queen, queue: st
 
         consumer = queen.queue(queue).wait(30).batch(5).each().consume(note)
         running = asyncio.create_task(consumer.run())
-        await asyncio.sleep(0.01)
+        await spend_async(0.01)
         pushing = asyncio.create_task(queen.queue(queue).push(round_number))
-        await asyncio.sleep(round_number / 4000)
+        await spend_async(round_number / 4000)
         consumer.stop()
         await asyncio.gather(running, pushing)
         # The server may still be about to notice that nobody listens any more.
@@ -321,7 +328,7 @@ async def test_a_cancelled_loop_is_no_ack(server: ServerProcess, queen: Queen, q
     async def works(client: Queen) -> None:
         async for _ in client.queue(queue).consume():
             at_work.set()
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
     await queen.queue(queue).push(1)
     async with Queen(server.url) as other:
@@ -340,7 +347,7 @@ async def test_a_loop_renews_its_lease(queen: Queen, queue: str) -> None:
     async for message in queen.queue(queue).batch(2).idle(1).consume():
         attempts.append(message.attempt)
         # Together longer than the lease.
-        await asyncio.sleep(2)
+        await spend_async(2)
     assert attempts == [1, 1]
 
 

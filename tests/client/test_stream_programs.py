@@ -14,10 +14,19 @@ from queen import Queen, SyncQueen, SyncWindow
 from tests.conftest import ServerProcess
 
 PROGRAM = """
-import asyncio, sys, time
+import asyncio, sys
 from queen import Queen, SyncQueen
+from tests.waiting import spend
 
-url, stream, how, pause = *sys.argv[1:4], float(sys.argv[4])
+url, stream, how, pause = sys.argv[1:]
+
+def take_time():
+    if pause == "until told":
+        sys.stdin.readline()
+        # A signal that came before the word to go on has been heard after this.
+        spend(0.3)
+    else:
+        spend(float(pause))
 
 def told(window):
     return [one.data for one in window.all_messages]
@@ -25,13 +34,13 @@ def told(window):
 def work(window):
     print("began", told(window), flush=True)
     window.push(stream + "-out", {"of": told(window)})
-    time.sleep(pause)
+    take_time()
     print("handled", told(window), flush=True)
 
 async def async_work(window):
     print("began", told(window), flush=True)
     window.push(stream + "-out", {"of": told(window)})
-    await asyncio.sleep(pause)
+    await asyncio.to_thread(take_time)
     print("handled", told(window), flush=True)
 
 async def main():
@@ -57,9 +66,10 @@ print("ended", flush=True)
 """
 
 
-def started(url: str, stream: str, how: str, pause_s: float) -> subprocess.Popen[str]:
+def started(url: str, stream: str, how: str, pause: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, url, stream, how, str(pause_s)],
+        [sys.executable, "-c", PROGRAM, url, stream, how, pause],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -77,10 +87,11 @@ def test_a_signal_lets_it_finish_the_window_at_hand(
 ) -> None:
     sync_queen.stream(queue).sources(queue).count(2).grace_period(0).define()
     sync_queen.queue(queue).push([1, 2, 3, 4])
-    with started(server.url, queue, how, 0.4) as program:
+    with started(server.url, queue, how, "until told") as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "began [1, 2]\n"
         program.send_signal(number)
+        print("go on", file=program.stdin, flush=True)
         assert program.stdout.readlines() == ["handled [1, 2]\n", "ended\n"]
         assert program.wait(20) == 0
     assert stored(sync_queen, queue) == [[1, 2]]
@@ -96,7 +107,7 @@ def test_what_it_pushed_is_stored_once_however_often_it_is_killed(
     stream.lease_timeout(0.5).retry_limit(1000).define()
     sync_queen.queue(queue).push(list(range(60)))
     for handled in range(5):
-        with started(server.url, queue, "async", 0.02) as program:
+        with started(server.url, queue, "async", "0.02") as program:
             assert program.stdout is not None
             seen = 0
             # Somewhere between a push, an ack and the next window.
@@ -121,7 +132,7 @@ async def test_what_lies_between_two_processes_is_shared(
     await queen.stream(queue).sources(queue).count(1).partitioned().grace_period(0).define()
     for number in range(20):
         await queen.queue(queue).partition(f"p{number}").push([number])
-    programs = [started(server.url, queue, "async", 0.01) for _ in range(2)]
+    programs = [started(server.url, queue, "async", "0.01") for _ in range(2)]
     try:
         out = queen.queue(f"{queue}-out").group("reader")
         results: list[int] = []

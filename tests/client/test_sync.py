@@ -6,23 +6,27 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil  # type: ignore[import-untyped,unused-ignore]
 import pytest
 
 from queen import Message, SyncQueen, SyncReceived
 from queen.errors import BadRequest, LeaseLost
 from tests.conftest import ServerProcess
+from tests.waiting import until
 
 PROGRAM = """
-import sys, time
+import sys
 from queen import SyncQueen
+from tests.waiting import spend
 
 def handler(message):
     print("began", message.data, flush=True)
-    time.sleep(0.3)
+    sys.stdin.readline()
+    # A signal that came before the word to go on has been heard after this.
+    spend(0.3)
     print("handled", message.data, flush=True)
 
 with SyncQueen(sys.argv[1]) as queen:
@@ -167,8 +171,9 @@ def test_signals_stop_a_program(
         assert program.stdout is not None
         assert program.stdout.readline() == "began 1\n"
         program.send_signal(number)
+        print("go on", file=program.stdin, flush=True)
         assert program.stdout.readlines() == ["handled 1\n", "ended\n"]
-        assert program.wait(10) == 0
+        assert program.wait(20) == 0
     again = sync_queen.queue(queue).pop(wait_s=0, batch=9)
     assert [(one.data, one.attempt) for one in again] == [(2, 1), (3, 1)]
 
@@ -178,14 +183,18 @@ def test_ctrl_c_in_a_call(server: ServerProcess, sync_queen: SyncQueen, queue: s
     with program:
         assert program.stdout is not None
         assert program.stdout.readline() == "began pop\n"
-        time.sleep(0.3)
+        # It has asked, and what it asked for waits at the server before that answers us.
+        until(psutil.Process(program.pid).net_connections)
+        for _ in range(5):
+            sync_queen.admin.health()
         program.send_signal(signal.SIGINT)
-        assert "KeyboardInterrupt" in program.communicate(timeout=10)[1]
+        assert "KeyboardInterrupt" in program.communicate(timeout=20)[1]
     sync_queen.queue(queue).push("free")
-    assert [one.data for one in sync_queen.queue(queue).pop(wait_s=0)] == ["free"]
+    # The server may still be about to notice that nobody listens any more.
+    assert [one.data for one in sync_queen.queue(queue).pop(wait_s=10)] == ["free"]
 
 
 def _started(*arguments: str) -> subprocess.Popen[str]:
     command: list[Any] = [sys.executable, "-c", PROGRAM, *arguments]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)

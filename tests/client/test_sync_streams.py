@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from queen import SyncQueen, SyncWindow
 from queen.client.streams.sync import SyncStream
 from queen.errors import LeaseLost, NotFound
+from tests.waiting import spend
 
 
 def counted(queen: SyncQueen, queue: str) -> SyncStream:
@@ -55,13 +55,13 @@ def test_a_loop(sync_queen: SyncQueen, queue: str) -> None:
 
 def test_a_window_by_hand(sync_queen: SyncQueen, queue: str) -> None:
     stream = counted(sync_queen, queue)
-    stream.lease_timeout(0.5).define()
+    stream.lease_timeout(2).define()
     sync_queen.queue(queue).push([1, 2])
     consumer = sync_queen.consumer(queue, "g").max_inline_bytes(0).large()
     window = consumer.poll_window(5)
     assert window is not None
     with window.kept_alive():
-        time.sleep(1)
+        spend(2.5)
     assert window.renew(60_000)
     assert [one.data for one in window.stream()] == [1, 2]
     assert values(window.load()) == [1, 2]

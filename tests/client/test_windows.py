@@ -18,6 +18,10 @@ from queen.client.streams.builder import Stream
 from queen.errors import BadRequest, LeaseLost, NotFound
 from tests.client.fake import CLOSE, Fake, answer
 from tests.conftest import ServerProcess
+from tests.waiting import spend, spend_async, until, until_async
+
+# Renewed at half of its time, so that a machine may pause for a second; and longer than that.
+LEASE_S, LONGER_S = 2, 2.5
 
 
 async def counted(queen: Queen, queue: str, size: int = 2) -> Stream:
@@ -189,13 +193,13 @@ async def test_no_more_handlers_run_at_once_than_were_asked_for(queen: Queen, qu
 
 
 async def test_a_lease_is_renewed_while_a_handler_works(queen: Queen, queue: str) -> None:
-    await (await counted(queen, queue)).lease_timeout(0.6).define()
+    await (await counted(queen, queue)).lease_timeout(LEASE_S).define()
     await queen.queue(queue).push([1, 2])
     attempts: list[int] = []
 
     def handler(window: Window) -> None:
         attempts.append(window.attempt)
-        time.sleep(1.5)
+        spend(LONGER_S)
         assert not window.is_lost
 
     done = await queen.consumer(queue, "g").concurrency(2).idle(1).process(handler)
@@ -206,10 +210,13 @@ async def test_without_renewal_it_is_delivered_again(queen: Queen, queue: str) -
     await (await counted(queen, queue)).lease_timeout(0.5).define()
     await queen.queue(queue).push([1, 2])
     attempts: list[int] = []
+    again = asyncio.Event()
 
     async def handler(window: Window) -> None:
         attempts.append(window.attempt)
-        await asyncio.sleep(1.2 if window.attempt == 1 else 0)
+        if window.attempt > 1:
+            again.set()
+        await again.wait()
 
     consumer = queen.consumer(queue, "g").renew_lease(False).concurrency(2).limit(2)
     assert (await consumer.process(handler)).lost == 1
@@ -227,7 +234,7 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled(queen: Queen, queue: s
             return
         entered.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             assert window.is_lost
             cancelled.set()
@@ -253,9 +260,7 @@ async def test_a_thread_whose_lease_is_lost_can_see_it(queen: Queen, queue: str)
         if entered.is_set():
             return
         entered.set()
-        give_up_at = time.monotonic() + 20
-        while not window.is_lost and time.monotonic() < give_up_at:
-            time.sleep(0.01)
+        until(lambda: window.is_lost)
         seen.append(window.is_lost)
 
     running = asyncio.ensure_future(queen.consumer(queue, "g").limit(2).process(handler))
@@ -272,7 +277,7 @@ async def test_a_cancelled_consumer_gives_its_window_back(queen: Queen, queue: s
 
     async def handler(_window: Window) -> None:
         entered.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     running = asyncio.ensure_future(queen.consumer(queue, "g").process(handler, signals=False))
     await entered.wait()
@@ -300,8 +305,10 @@ async def test_a_stop_ends_a_poll_and_leaves_nothing_leased(queen: Queen, queue:
 
 
 async def _until_group(stream: Stream, group: str) -> None:
-    while group not in [one["consumerGroup"] for one in await stream.consumers()]:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    async def is_there() -> bool:
+        return group in [one["consumerGroup"] for one in await stream.consumers()]
+
+    await until_async(is_there)
 
 
 async def test_a_stop_finishes_the_window_at_hand(queen: Queen, queue: str) -> None:
@@ -312,7 +319,7 @@ async def test_a_stop_finishes_the_window_at_hand(queen: Queen, queue: str) -> N
 
     async def handler(window: Window) -> None:
         consumer.stop()
-        await asyncio.sleep(0.05)
+        await spend_async(0.05)
         seen.append(values(window))
 
     assert (await consumer.process(handler, signals=False)).handled == 1
@@ -350,22 +357,22 @@ async def test_a_loop_that_is_left_gives_the_window_back_as_failed(
 
 
 async def test_a_loop_keeps_the_lease_of_its_window(queen: Queen, queue: str) -> None:
-    await (await counted(queen, queue)).lease_timeout(0.5).define()
+    await (await counted(queen, queue)).lease_timeout(LEASE_S).define()
     await queen.queue(queue).push([1, 2])
     async for window in queen.consumer(queue, "g").limit(1):
-        await asyncio.sleep(1.2)
+        await spend_async(LONGER_S)
         assert not window.is_lost
     assert await queen.consumer(queue, "g").poll_window(0.2) is None
 
 
 async def test_a_polled_window_is_settled_by_hand(queen: Queen, queue: str) -> None:
-    await (await counted(queen, queue)).lease_timeout(0.5).define()
+    await (await counted(queen, queue)).lease_timeout(LEASE_S).define()
     await queen.queue(queue).push([1, 2])
     consumer = queen.consumer(queue, "g")
     window = await consumer.poll_window(5)
     assert window is not None
     async with window.kept_alive():
-        await asyncio.sleep(1)
+        await spend_async(LONGER_S)
         assert await consumer.poll_window(0) is None
     until = await window.renew(60_000)
     assert (until - window.end).total_seconds() > 50
@@ -506,7 +513,7 @@ async def test_a_lease_that_cannot_be_renewed_in_time_is_lost_by_our_own_clock()
 
         async def handler(_window: Window) -> None:
             try:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             except asyncio.CancelledError:
                 cancelled.set()
                 raise

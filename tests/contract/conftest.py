@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, closing
@@ -17,8 +16,7 @@ from tests.api import Api, Poll, pop_path
 from tests.conftest import ServerProcess
 from tests.contract.rawhttp import RawConnection
 from tests.documented import Documented
-
-_REFRESH_S = 10.0
+from tests.waiting import until
 
 Park = Callable[..., Poll]
 Connect = Callable[[ServerProcess], Api]
@@ -149,10 +147,9 @@ async def stored(connection: asyncpg.Connection, queue: str) -> int:
 
 def refresh(api: Api) -> None:
     """Count now. Another server may be at it; its numbers are as new."""
-    deadline = time.monotonic() + _REFRESH_S
-    while time.monotonic() < deadline:
+
+    def is_counted() -> bool:
         answer = api.call("POST", "/api/v1/stats/refresh")
-        if answer.status == 200 and not answer.json["skipped"]:
-            return
-        time.sleep(0.005)
-    raise AssertionError(answer)
+        return answer.status == 200 and not answer.json["skipped"]
+
+    until(is_counted)

@@ -122,13 +122,18 @@ def test_a_timeout_of_zero_is_one_look(api: Api, queue: str) -> None:
 def test_the_timeout_counts_from_the_request_even_when_the_queue_comes_later(
     api: Api, queue: str, park: Park
 ) -> None:
-    started = time.monotonic()
-    poll = park(api, queue, timeout=3000)
-    assert not poll.is_answered(1.5)
-    api.configure(queue)
-    assert poll.answer().status == 204
-    # Counted from the queue on, it would be four and a half seconds.
-    assert 2.99 < since(started) < 4.4
+    took = []
+    while not took or took[-1] >= 2.2:
+        assert len(took) < 10, took
+        name = f"{queue}.{len(took)}"
+        started = time.monotonic()
+        poll = park(api, name, timeout=1500)
+        assert not poll.is_answered(0.75)
+        api.configure(name)
+        assert poll.answer().status == 204
+        # Counted from the queue on, it would be more than 2.2 seconds in all tries.
+        took.append(since(started))
+        assert took[-1] > 1.49
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -213,7 +218,7 @@ def test_consumers_of_a_queue_and_of_its_partition_share_its_messages(
 
 
 def test_one_message_wakes_one_consumer_of_a_group(api: Api, queue: str, park: Park) -> None:
-    polls = [park(api, queue, timeout=700) for _ in range(4)]
+    polls = [park(api, queue, timeout=2000) for _ in range(4)]
     api.push_many(queue, 1)
     got = [poll.answer().status for poll in polls]
     assert sorted(got) == [200, 204, 204, 204]
@@ -273,6 +278,15 @@ def test_a_push_that_races_with_the_start_of_a_poll_still_wakes_it(
 def test_an_ack_that_races_with_the_start_of_a_poll_still_wakes_it(
     api: Api, twin: Api, queue: str
 ) -> None:
+    """A machine may pause now and then; wakes that are lost are lost in every round."""
+    slowest: list[float] = []
+    while not slowest or slowest[-1] >= 0.3 * LOOKS_EVERY_S:
+        assert len(slowest) < 5, slowest
+        slowest.append(_race_acks_with_polls(api, twin, f"{queue}.{len(slowest)}"))
+
+
+def _race_acks_with_polls(api: Api, twin: Api, queue: str) -> float:
+    """Return how long the fifth slowest of many took."""
     api.push(*[{"queue": queue, "payload": n} for n in range(100)])
     (message,) = api.messages(queue)
     took = []
@@ -288,6 +302,5 @@ def test_an_ack_that_races_with_the_start_of_a_poll_still_wakes_it(
         assert api.receive().status == 200
         (message,) = twin.receive().messages
         took.append(since(started))
-    # The machine may pause a few times.
-    assert sorted(took)[-5] < LOOKS_EVERY_S / 10
     assert max(took) < LATE_S
+    return sorted(took)[-5]

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from queen.errors import EmbeddedFailed
 from queen.storage import embedded
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.tuning import describe, detect, settings_for
+from tests.waiting import until
 
 SMALL = settings_for(256 * 1024 * 1024, 1)
 
@@ -131,15 +131,8 @@ def server_lock_is_free(postgres: EmbeddedPostgres) -> bool:
 def kill_server(postgres: EmbeddedPostgres) -> int:
     pid = running(postgres)
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: postgres.postmaster_pid() is None)
+    until(lambda: postgres.postmaster_pid() is None)
     return pid
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -378,7 +371,7 @@ async def test_a_killed_server_comes_back_with_its_data(
     await fetchval(postgres, "create table killed as select 1 as n")
     with supervised(postgres), supervised(second):
         killed = kill_server(postgres)
-        wait_until(lambda: "PostgreSQL had died" in caplog.text)
+        until(lambda: "PostgreSQL had died" in caplog.text)
         assert running(postgres) != killed
         assert await fetchval(second, "select n from killed") == 1
     assert caplog.text.count("PostgreSQL had died") == 1
@@ -397,9 +390,9 @@ def test_a_server_that_cannot_come_back_is_reported(
     postgres._settings = {"shared_buffers": "plenty"}
     with supervised(postgres):
         kill_server(postgres)
-        wait_until(lambda: "does not start again" in caplog.text)
+        until(lambda: "does not start again" in caplog.text)
         postgres._settings = SMALL
-        wait_until(lambda: postgres.postmaster_pid() is not None)
+        until(lambda: postgres.postmaster_pid() is not None)
 
 
 async def test_a_start_waits_for_the_backends_of_a_killed_server(

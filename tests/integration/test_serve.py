@@ -8,7 +8,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -26,6 +25,7 @@ from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.tuning import settings_for
 from tests.conftest import ServerProcess
 from tests.ports import free_port
+from tests.waiting import until
 
 Start = Callable[..., ServerProcess]
 
@@ -210,10 +210,7 @@ def test_a_killed_postgresql_is_started_again(tmp_path: Path, start_server: Star
     killed = postmaster(tmp_path)
     os.kill(killed, signal.SIGKILL)
     # Backends outlive their postmaster for a moment; wait for the new one.
-    for _ in range(500):
-        if api.call("GET", "/health").status == 200 and postmaster(tmp_path) != killed:
-            break
-        time.sleep(0.02)
+    until(lambda: api.call("GET", "/health").status == 200 and postmaster(tmp_path) != killed)
     assert api.push({"queue": "q", "payload": 2, "transactionId": "b"}).status == 201
     assert [one["transactionId"] for one in api.messages("q", batch=9)] == ["a", "b"]
     assert running.stop() == 0

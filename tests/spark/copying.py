@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.waiting import until
+
 SCHEMA = "n long, lane string"
+# Longer than any test leaves a task waiting.
+_WAITS_S = 600.0
 
 
 class Copy(NamedTuple):
@@ -105,8 +108,7 @@ class _Trouble:
 
 
 def _until_gone(path: str) -> None:
-    while Path(path).exists():
-        time.sleep(0.02)
+    until(lambda: not Path(path).exists(), _WAITS_S)
 
 
 def main(arguments: dict[str, Any]) -> None:

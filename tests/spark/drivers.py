@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
+
+from tests.waiting import until
 
 _LOOK_S = 0.002
 _LINES = 3000
@@ -41,11 +42,14 @@ class Driver:
         return self._log.read_text()[-_LINES:]
 
     def until(self, happened: Callable[[], bool], timeout_s: float = 240) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not happened():
-            assert self.is_running, self.said
-            assert time.monotonic() < deadline, self.said
-            time.sleep(_LOOK_S)
+        """Look until it has happened, as long as the driver lives."""
+
+        def looked() -> bool:
+            found = happened()
+            assert found or self.is_running, self.said
+            return found
+
+        until(looked, timeout_s, _LOOK_S)
 
     def kill(self) -> None:
         """Kill Python and its JVM at once: they are a group of their own."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -22,9 +21,12 @@ from queen.spark import pipeline, windowed
 from queen.spark.pipelines.functions import Function
 from queen.spark.pipelines.run import Options, Running, started, store
 from tests.spark.history import Event
+from tests.waiting import until
 
 SCHEMA = "user string, id string, ts timestamp, amount bigint"
 SIZE_S, GRACE_S = 30, 5
+# Longer than any test leaves a task waiting.
+_WAITS_S = 600.0
 # Of all drivers of a checkpoint the same.
 SHUFFLE_PARTITIONS = 2
 
@@ -103,8 +105,7 @@ class _Waiting:
         self._path = path
 
     def __call__(self, amount: int) -> int:
-        while Path(self._path).exists():
-            time.sleep(0.02)
+        until(lambda: not Path(self._path).exists(), _WAITS_S)
         return amount
 
 

@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ import pytest
 
 from queen import SyncQueen
 from queen.spark.java import find_java
+from tests import waiting
 from tests.api import Api
 from tests.cli.conftest import QUEEN, environment
 from tests.conftest import ServerProcess
@@ -110,12 +110,13 @@ def is_listening(port: int) -> bool:
 
 def until(what: Any, ended: subprocess.Popen[bytes] | None = None) -> Any:
     """Wait until something is true, as long as the process that makes it so lives."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while not (found := what()):
-        assert ended is None or ended.poll() is None, "it has ended"
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.1)
-    return found
+
+    def looked() -> Any:
+        found = what()
+        assert found or ended is None or ended.poll() is None, "it has ended"
+        return found
+
+    return waiting.until(looked, _PATIENCE_S, look_s=0.1)
 
 
 def machine(folder: Path) -> Path:

@@ -19,9 +19,8 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from tests.conftest import ServerProcess
 from tests.spark.drivers import Driver
 from tests.spark.history import canonical, made_up, messages, write
 from tests.spark.summing import Sums, oracle
+from tests.waiting import spend, until
 
 _KILLS = int(os.environ.get("QUEEN_TEST_SPARK_KILLS", "0"))
 _DEATHS = "c" if not _KILLS else "abcdwt" + "r" * _KILLS
@@ -157,10 +157,7 @@ class Campaign:
         for worker in driver.workers():
             os.kill(worker.pid, signal.SIGKILL)
         waits.unlink()
-        deadline = time.monotonic() + _REPEATED_S
-        while driver.is_running and self._sums.last("commits") < batch:
-            assert time.monotonic() < deadline, driver.said
-            time.sleep(0.02)
+        until(lambda: not driver.is_running or self._sums.last("commits") >= batch, _REPEATED_S)
         driver.kill()
         return True
 
@@ -168,9 +165,8 @@ class Campaign:
         """One of two must give up; both may reach the sink before."""
         first = self._driver()
         second = self._started()
-        deadline = time.monotonic() + _TWINS_S
-        while first.is_running and second.is_running and time.monotonic() < deadline:
-            time.sleep(0.02)
+        with suppress(AssertionError):
+            until(lambda: not (first.is_running and second.is_running), _TWINS_S)
         one_gave_up = first.is_running != second.is_running
         for one in (first, second):
             one.kill()
@@ -178,7 +174,7 @@ class Campaign:
 
     def _somewhere(self) -> bool:
         driver = self._driver()
-        time.sleep(random.uniform(0, _LONGEST_PAUSE_S))
+        spend(random.uniform(0, _LONGEST_PAUSE_S))
         driver.kill()
         return True
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from queen.storage.embedded import EmbeddedPostgres
 from tests.conftest import ServerProcess
 from tests.spark.history import canonical, made_up, messages, write
 from tests.spark.summing import Sums, oracle
+from tests.waiting import spend, until
 
 _EVENTS, _PER_BATCH = 600, 120
 _PATIENCE_S = 120.0
@@ -38,14 +38,14 @@ class Outages:
     def hold_a_batch(self) -> int:
         """Let the next batch begin and not end; return its number."""
         Path(self.sums.waits).touch()
-        _until(lambda: self.sums.last("offsets") > self.sums.last("commits"))
+        until(lambda: self.sums.last("offsets") > self.sums.last("commits"), _PATIENCE_S)
         return self.sums.last("offsets")
 
     def release(self) -> None:
         Path(self.sums.waits).unlink()
 
     def until_done(self, batch: int) -> None:
-        _until(lambda: self.sums.last("commits") >= batch)
+        until(lambda: self.sums.last("commits") >= batch, _PATIENCE_S)
 
     def kill_database(self) -> None:
         pid = self._postgres.postmaster_pid()
@@ -57,13 +57,6 @@ class Outages:
 
     def start_broker(self) -> None:
         self.server = self._start()
-
-
-def _until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -101,7 +94,8 @@ def test_f59_a_database_or_a_broker_that_dies_in_a_batch_costs_only_time(
         batch = outages.hold_a_batch()
         outages.kill_broker()
         outages.release()
-        time.sleep(1)
+        # Its tasks ask for a while, and nobody answers.
+        spend(1)
         outages.start_broker()
         outages.until_done(batch)
         assert running.wait()

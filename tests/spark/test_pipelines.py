@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -25,6 +24,7 @@ from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.spark.history import BEGIN, Event, messages, write
 from tests.spark.test_batch import push
+from tests.waiting import until
 
 SCHEMA = "user string, id string, ts timestamp, amount bigint"
 
@@ -256,10 +256,12 @@ def test_an_end_is_told_when_nobody_waits(
 ) -> None:
     stream = queen.stream(f"p-{out}").sources(orders).schema(SCHEMA).select(value=value).to(out)
     stream.run(spark, checkpoint=str(tmp_path), available_now=True, starting="earliest")
-    deadline = time.monotonic() + 60
-    while (shown := queen.request("GET", f"/api/v1/pipelines/p-{out}"))["state"] != state:
-        assert time.monotonic() < deadline, shown
-        time.sleep(0.1)
+
+    def ended() -> Any:
+        found = queen.request("GET", f"/api/v1/pipelines/p-{out}")
+        return found if found["state"] == state else None
+
+    shown = until(ended, look_s=0.1)
     assert (error or "") in str(shown["progress"].get("error"))
 
 

@@ -6,9 +6,8 @@ import json
 import os
 import random
 import shutil
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.conftest import ServerProcess
 from tests.contract.sinkcalls import Sink
 from tests.spark.copying import Copy
 from tests.spark.drivers import Driver
+from tests.waiting import spend, until
 
 _KILLS = int(os.environ.get("QUEEN_TEST_SPARK_KILLS", "0"))
 
@@ -259,10 +259,9 @@ def test_f58_two_drivers_on_one_checkpoint_leave_each_row_once(
     try:
         for number in range(1, 40):
             copy.add(number, range(number * 30, number * 30 + 30))
-            time.sleep(0.5)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and all(one.is_running for one in drivers):
-            time.sleep(0.2)
+            spend(0.5)
+        with suppress(AssertionError):
+            until(lambda: not all(one.is_running for one in drivers))
     finally:
         for driver in drivers:
             driver.kill()

@@ -17,6 +17,10 @@ _FORBIDDEN_NAMES = {"utils.py", "util.py", "helpers.py", "manager.py", "common.p
 _REGISTRY_HOSTS = re.compile("|".join(["pypi" + r"\.org", "python" + "hosted", "npm" + r"js\."]))
 _MACHINE_PATHS = re.compile(r"/(?:" + "work" + "|" + "farm" + r")/|/root/\.")
 
+# Programs that tests write into strings are looked at too; `sleep(0)` only lets others go first.
+_SLEEP = re.compile(r"\bsleep" + r"\((?!0\))")
+_MAY_SLEEP = {ROOT / "tests/waiting.py"}
+
 
 def tracked() -> list[Path]:
     listed = subprocess.run(
@@ -55,3 +59,11 @@ def test_no_tracked_file_is_large() -> None:
 def test_decisions_are_numbered_without_gaps() -> None:
     numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs/decisions").glob("[0-9]*.md"))
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_tests_wait_for_conditions_and_not_for_time() -> None:
+    """What a test waits for, it asks for: `tests.waiting` has the words for it."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        lines = enumerate(path.read_text().splitlines(), start=1)
+        found = [number for number, line in lines if _SLEEP.search(line)]
+        assert not found or path in _MAY_SLEEP, f"{path} sleeps in lines {found}"

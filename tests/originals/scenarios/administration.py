@@ -239,8 +239,7 @@ async def a_push_outlasts_a_short_maintenance(scene: Scene) -> None:
         assert answer["maintenanceMode"] is True, answer
         assert (await admin.get_maintenance_mode())["maintenanceMode"] is True
         pushing = asyncio.create_task(_push(scene, {"n": 1}))
-        await asyncio.sleep(0.3)
-        assert not pushing.done()
+        assert await asyncio.wait([pushing], timeout=0.3) == (set(), {pushing})
     finally:
         await admin.set_maintenance_mode(False)
     (result,) = await pushing

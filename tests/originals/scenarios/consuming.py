@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from tests.originals.scene import Scene, only
+from tests.waiting import spend_async
 
 # How long one long poll lasts, and so how long a consumer takes to see that it shall end.
 _POLL_MS = 300
@@ -79,8 +80,7 @@ async def a_partition_with_a_slash_is_read_with_the_others(scene: Scene) -> None
 async def a_waiting_pop_is_woken_by_a_push(scene: Scene) -> None:
     await scene.queue().create()
     waiting = asyncio.create_task(scene.queue().timeout_millis(10_000).pop())
-    await asyncio.sleep(0.2)
-    assert not waiting.done()
+    assert await asyncio.wait([waiting], timeout=0.2) == (set(), {waiting})
     await scene.queue().push({"n": 1})
     messages = await asyncio.wait_for(waiting, 5)
     assert [one["data"] for one in messages] == [{"n": 1}]
@@ -194,9 +194,9 @@ async def a_new_subscription_skips_what_was_there(scene: Scene) -> None:
 
 async def a_subscription_from_a_time(scene: Scene) -> None:
     await scene.queue().push({"n": "old"})
-    await asyncio.sleep(0.05)
+    await spend_async(0.05)
     since = datetime.now(timezone.utc).isoformat()  # noqa: UP017 - as users of 3.8 write it
-    await asyncio.sleep(0.05)
+    await spend_async(0.05)
     await scene.queue().push({"n": "new"})
     call = scene.queue().group("late").subscription_from(since).batch(10).wait(False)
     assert [one["data"]["n"] for one in await call.pop()] == ["new"]

@@ -159,8 +159,7 @@ async def a_push_waits_for_room_in_a_full_queue(scene: Scene) -> None:
     await scene.queue().config({"max_size": 2}).create()
     await scene.queue().push([{"n": 1}, {"n": 2}])
     waiting = asyncio.create_task(_push(scene, {"n": 3}))
-    await asyncio.sleep(0.2)
-    assert not waiting.done()
+    assert await asyncio.wait([waiting], timeout=0.2) == (set(), {waiting})
     assert await scene.drain() == [{"n": 1}, {"n": 2}]
     (result,) = await waiting
     assert result["status"] == "queued", result

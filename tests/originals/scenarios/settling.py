@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.originals.environments import READERS_OF_ACKS
 from tests.originals.scene import Scene, only
+from tests.waiting import spend_async
 
 _POLL_MS = 300
 # A message that was given back comes again at once; the original knows no other way.
@@ -175,7 +176,7 @@ async def a_slow_handler_keeps_its_lease(scene: Scene) -> None:
 
     async def handle(message: Any) -> None:
         calls.append(message)
-        await asyncio.sleep(2.5)
+        await spend_async(2.5)
         # The lease of two seconds is over; only the renewal keeps the message ours.
         assert await scene.queue().wait(False).pop() == []
 

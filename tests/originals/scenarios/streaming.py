@@ -5,7 +5,6 @@ What a query has to find is computed again in plain Python, from the messages of
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import time
 from collections import Counter, defaultdict
@@ -15,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from tests.originals.scene import Scene
+from tests.waiting import spend_async, until_async
 
 _SECOND_MS = 1000
 _FLUSH_MS = 150
@@ -41,8 +41,10 @@ async def _running(scene: Scene, stream: Any, name: str, **options: Any) -> Asyn
 
 
 async def _until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    async def look() -> bool:
+        return holds()
+
+    await until_async(look)
 
 
 async def _take(scene: Scene, suffix: str = "", wait: bool = True, **how: Any) -> list[Any]:
@@ -165,7 +167,7 @@ async def tumbling_windows_hold_each_message_once(scene: Scene) -> None:
     async with _running(scene, _counted(stream).to(scene.queue("-out")), "tumb") as runner:
         for start in range(0, 60, 10):
             await _push(scene, range(start, start + 10))
-            await asyncio.sleep(0.2)
+            await spend_async(0.2)
         expected = _oracle(await _messages(scene), _SECOND_MS, _SECOND_MS)
         found = sorted(map(_row, await _results(scene, "-out", len(expected))))
         assert runner.metrics()["errorsTotal"] == 0
@@ -177,7 +179,7 @@ async def sliding_windows_overlap(scene: Scene) -> None:
     async with _running(scene, _counted(stream).to(scene.queue("-out")), "slide") as runner:
         for start in range(0, 40, 10):
             await _push(scene, range(start, start + 10))
-            await asyncio.sleep(0.2)
+            await spend_async(0.2)
         expected = _oracle(await _messages(scene), _SECOND_MS, _SECOND_MS // 2)
         found = sorted(map(_row, await _results(scene, "-out", len(expected))))
         assert runner.metrics()["errorsTotal"] == 0
