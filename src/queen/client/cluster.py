@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from queen.client.http import Answer, Connection, Poll, Server
+from queen.client.partial import is_partly_done
 from queen.client.refusals import error_of, is_worth_repeating
 from queen.errors import QueenError, Unreachable
 
@@ -81,6 +82,11 @@ class Cluster:
     def urls(self) -> list[str]:
         return [server.url for server in self._servers]
 
+    @property
+    def retry_s(self) -> float:
+        """How long a request that failed is sent again."""
+        return self._patience.retry_s
+
     def close(self) -> None:
         for server in self._servers:
             server.close()
@@ -102,7 +108,8 @@ class Cluster:
         """Return a successful answer, or raise the error that stayed.
 
         `key` names what the request is about, `wait_s` how long the server may take because
-        it was asked to wait, `poll` lets its sender give it up.
+        it was asked to wait, `poll` lets its sender give it up. What was done in part is not
+        repeated: its sender knows what is left of it.
         """
         retry_s = self._patience.retry_s if retry_s is None else retry_s
         deadline = time.monotonic() + retry_s
@@ -115,7 +122,8 @@ class Cluster:
                 try:
                     return await self._ask(server, request, timeout_s, poll)
                 except QueenError as error:
-                    if poll.is_given_up or not is_worth_repeating(error):
+                    is_final = not is_worth_repeating(error) or is_partly_done(error)
+                    if poll.is_given_up or is_final:
                         raise
                     last = error
             pause_s = _pause_after(last, pause_s)
