@@ -32,6 +32,7 @@ from queen.client.messages import (
     Pushed,
     Received,
     ack_of,
+    by_server,
 )
 from queen.client.partial import ItemPush, Outcome, outcomes_of, refusal, stored_results
 from queen.client.payloads import encoded
@@ -305,11 +306,13 @@ class Queen:
         many = [messages] if isinstance(messages, Delivered) else list(messages)
         if not many:
             return
-        acks = [ack_of(message, status, error) for message in many]
-        results = await self.settle(acks, many[0].consumer_group)
-        for message in many:
-            message._settled = True
-        lost = [one for one in results if not one.success]
+        lost: list[Settled] = []
+        for server, mine in by_server(many).items():
+            acks = [ack_of(message, status, error) for message in mine]
+            results = await self.settle(acks, mine[0].consumer_group, server)
+            for message in mine:
+                message._settled = True
+            lost += [one for one in results if not one.success]
         if lost:
             raise LeaseLost(
                 f"{len(lost)} of {len(many)} messages were no longer leased to us: {lost[0].error}"
@@ -321,20 +324,32 @@ class Queen:
         """Give messages back as failed."""
         await self.ack(messages, "failed", error=error)
 
-    async def settle(self, acks: list[AckItem], group: str | None) -> list[Settled]:
-        """Send acknowledgments together; return what became of each."""
+    async def settle(
+        self, acks: list[AckItem], group: str | None, server: str = ""
+    ) -> list[Settled]:
+        """Send acknowledgments together, to the server that granted their lease if it is known;
+        return what became of each."""
         body = msgspec.json.encode({"acknowledgments": acks, "consumerGroup": group})
         answer = await self.cluster.call(
-            "POST", "/api/v1/ack/batch", body, key=acks[0].partition_id
+            "POST", "/api/v1/ack/batch", body, key=acks[0].partition_id, first=server
         )
         return understood(_settled, answer).results
 
     async def renew(self, lease: Delivered | str, seconds: int | None = None) -> datetime:
         """Prolong a lease; raises `LeaseLost` when it is over."""
-        lease_id = lease if isinstance(lease, str) else lease.lease_id
+        return await self.renew_within(lease, seconds, None)
+
+    async def renew_within(
+        self, lease: Delivered | str, seconds: int | None, within_s: float | None
+    ) -> datetime:
+        """Prolong a lease, and do not try for longer than is worth it."""
+        lease_id, server = (
+            (lease, "") if isinstance(lease, str) else (lease.lease_id, lease._server)
+        )
+        path = f"/api/v1/lease/{quote(lease_id, safe='')}/extend"
         body = {"seconds": seconds} if seconds else {}
         try:
-            answer = await self.post(f"/api/v1/lease/{quote(lease_id, safe='')}/extend", body)
+            answer = await self.post(path, body, server=server, within_s=within_s)
         except NotFound as error:
             raise LeaseLost(error.message) from None
         if "newExpiresAt" not in answer:
@@ -369,6 +384,15 @@ class Queen:
         answer = await self.cluster.call(method, path, encoded)
         return understood(_any, answer) if answer.body else None
 
-    async def post(self, path: str, body: Any) -> Any:
-        """Send a POST request with a JSON body; return its answer decoded."""
-        return await self.request("POST", path, body)
+    async def post(
+        self, path: str, body: Any, *, server: str = "", within_s: float | None = None
+    ) -> Any:
+        """Send a POST request with a JSON body; return its answer decoded. `server` is asked
+        first; it is tried for `within_s` seconds, or as long as anything else."""
+        encoded = msgspec.json.encode(body)
+        # A server that hangs leaves time to ask another one.
+        answer_s = within_s and within_s / 2
+        answer = await self.cluster.call(
+            "POST", path, encoded, first=server, retry_s=within_s, answer_s=answer_s
+        )
+        return understood(_any, answer) if answer.body else None
