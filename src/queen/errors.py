@@ -72,10 +72,24 @@ class InvalidItem(BadRequest):
 
     code = "invalid_item"
 
+    # Of an error that was sent without them: which item it was is not known.
+    index: int = -1
+    reason: str = ""
+
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(f"item {index}: {reason}")
         self.index = index
         self.reason = reason
+
+    @staticmethod
+    def parts_of(message: str) -> dict[str, Any]:
+        """Return index and reason as a message tells them; what is no message of ours is a
+        reason as a whole."""
+        name, _, reason = message.partition(": ")
+        word, _, number = name.partition(" ")
+        if word == "item" and number.isdecimal() and reason:
+            return {"index": int(number), "reason": reason}
+        return {"reason": message}
 
 
 class ItemNotFound(InvalidItem):

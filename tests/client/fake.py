@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 CLOSE = b""
 
 
 class Fake:
-    """Answers requests one after the other; `CLOSE` hangs up instead, None never answers."""
+    """Answers requests one after the other, or as a function says; `CLOSE` hangs up instead, None
+    never answers."""
 
-    def __init__(self, answers: Iterable[bytes | None], *, closes: bool = False) -> None:
-        self._answers = deque(answers)
+    def __init__(
+        self,
+        answers: Iterable[bytes | None] | Callable[[bytes], bytes | None],
+        *,
+        closes: bool = False,
+    ) -> None:
+        self._respond = answers if callable(answers) else _one_after_the_other(answers)
         self._closes = closes
         self._tasks: set[asyncio.Task[None]] = set()
         self.requests: list[bytes] = []
@@ -59,7 +65,7 @@ class Fake:
                 length = int(line.partition(b":")[2])
         self.asked.set()
         self.requests.append(head + await reader.readexactly(length))
-        answer = self._answers.popleft()
+        answer = self._respond(self.requests[-1])
         if answer is None:
             await reader.readexactly(1)
         if not answer:
@@ -67,6 +73,11 @@ class Fake:
         writer.write(answer)
         await writer.drain()
         return not self._closes
+
+
+def _one_after_the_other(answers: Iterable[bytes | None]) -> Callable[[bytes], bytes | None]:
+    left = deque(answers)
+    return lambda _request: left.popleft()
 
 
 def answer(status: str, body: bytes, *headers: str) -> bytes:

@@ -173,3 +173,51 @@ async def test_a_refused_token_hands_everything_over_at_once() -> None:
             await queen.flush()
     assert len(caught.value.details["unsent"]) == 3
     assert len(fake.requests) == 2
+
+
+async def test_a_bound_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "_MAX_WAITING_BYTES", 100)
+    fake = Fake([HEALTH, None])
+    async with fake.running():
+        queen = Queen(fake.url, timeout_s=60)
+        builder = queen.queue("q").buffer(1000, 3_600_000)
+        await builder.push("x" * 100)
+        pushing = asyncio.create_task(builder.push("one more"))
+        done, _ = await asyncio.wait((pushing,), timeout=0.3)
+        assert not done
+        pushing.cancel()
+        closing = asyncio.create_task(queen.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+
+async def test_a_full_buffer_is_sent_though_nobody_asked_for_it(
+    queen: Queen, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffers, "_MAX_WAITING", 10)
+    builder = queen.queue(queue).buffer(1000, 3_600_000)
+    await builder.push(list(range(10)))
+    await asyncio.wait_for(builder.push(10), 30)
+
+
+async def test_the_shortest_wait_counts(queen: Queen, queue: str) -> None:
+    await queen.queue(f"{queue}-slow").buffer(1000, 3_600_000).push(1)
+    await queen.queue(queue).buffer(1000, 20).push(2)
+    (received,) = await queen.queue(queue).pop(wait_s=20)
+    assert received.data == 2
+
+
+async def test_a_message_by_itself_waits_for_its_own_partition_only(
+    queen: Queen, queue: str
+) -> None:
+    full = queen.queue(f"{queue}-full").config(max_size=1)
+    await full.create()
+    await full.push("old")
+    await full.buffer(1, 3_600_000).push("new")
+    trace = "0f8fad5b-d9cb-469f-a165-70867728950e"
+    pushing = queen.queue(queue).buffer().push(Message(1, trace_id=trace))
+    (pushed,) = await asyncio.wait_for(pushing, 30)
+    assert pushed.status == "queued"
+    await full.pop(auto_ack=True)

@@ -5,6 +5,9 @@ answers: it has the partition's dedup window and the group's ready partitions in
 server that does not answer is left alone for a while, and its requests go to the next one in
 an order that every client agrees on (highest random weight), so no client has to be told.
 
+What was leased is an exception: the server that granted a lease has it in memory, so acks and
+renewals name that server and it is asked first. The others serve them too, when it is away.
+
 A request that failed in a way that may pass is sent again, with the same ids, after a pause
 that grows and is never the same for two clients.
 """
@@ -22,6 +25,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from queen.client.http import Answer, Connection, Poll, Server
+from queen.client.partial import is_partly_done
 from queen.client.refusals import error_of, is_worth_repeating
 from queen.errors import QueenError, Unreachable
 
@@ -81,6 +85,11 @@ class Cluster:
     def urls(self) -> list[str]:
         return [server.url for server in self._servers]
 
+    @property
+    def retry_s(self) -> float:
+        """How long a request that failed is sent again."""
+        return self._patience.retry_s
+
     def close(self) -> None:
         for server in self._servers:
             server.close()
@@ -94,28 +103,33 @@ class Cluster:
         body: bytes = b"",
         *,
         key: str = "",
+        first: str = "",
         content_type: bytes = JSON,
         wait_s: float = 0.0,
         retry_s: float | None = None,
+        answer_s: float | None = None,
         poll: Poll | None = None,
     ) -> Answer:
         """Return a successful answer, or raise the error that stayed.
 
-        `key` names what the request is about, `wait_s` how long the server may take because
-        it was asked to wait, `poll` lets its sender give it up.
+        `key` names what the request is about, `first` the server to ask first, `wait_s` how long
+        the server may take because it was asked to wait, `poll` lets its sender give it up. What
+        was done in part is not repeated: its sender knows what is left of it.
         """
         retry_s = self._patience.retry_s if retry_s is None else retry_s
         deadline = time.monotonic() + retry_s
         pause_s = _FIRST_PAUSE_S
         request = _Request(method, path, body, content_type)
-        timeout_s = self._patience.answer_s + wait_s
+        patience_s = self._patience.answer_s
+        timeout_s = wait_s + (patience_s if answer_s is None else min(patience_s, answer_s))
         poll = poll or Poll()
         while True:
-            for server in self._in_order(key):
+            for server in self._in_order(key, first):
                 try:
                     return await self._ask(server, request, timeout_s, poll)
                 except QueenError as error:
-                    if poll.is_given_up or not is_worth_repeating(error):
+                    is_final = not is_worth_repeating(error) or is_partly_done(error)
+                    if poll.is_given_up or is_final:
                         raise
                     last = error
             pause_s = _pause_after(last, pause_s)
@@ -137,7 +151,7 @@ class Cluster:
         self._down_until.pop(server.url, None)
         if answer.status not in _OK:
             raise error_of(answer)
-        return answer
+        return answer if len(self._servers) == 1 else answer._replace(server=server.url)
 
     def _leave_alone(self, server: Server) -> None:
         self._down_until[server.url] = time.monotonic() + _LEFT_ALONE_S
@@ -152,16 +166,16 @@ class Cluster:
                 # It may have been closed while it was idle; that says nothing of the server.
                 if used.has_answered or not used.lost or poll.is_given_up:
                     raise
-        opened = await server.connect(self._patience.connect_s)
+        opened = await server.connect(min(self._patience.connect_s, timeout_s))
         return await _asked(server, opened, text, timeout_s, poll)
 
     @asynccontextmanager
     async def stream(
-        self, path: str, *, key: str = "", accept: bytes = b""
+        self, path: str, *, key: str = "", first: str = "", accept: bytes = b""
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Ask for a body that is read as it arrives; a broken one raises `Unreachable`."""
         request = _Request("GET", path, b"", JSON, accept)
-        connection, head, parts = await self._open_stream(request, key)
+        connection, head, parts = await self._open_stream(request, key, first)
         try:
             if head.status not in _OK:
                 body = b"".join([part async for part in parts])
@@ -171,11 +185,11 @@ class Cluster:
             connection.close()
 
     async def _open_stream(
-        self, request: _Request, key: str
+        self, request: _Request, key: str, first: str
     ) -> tuple[Connection, Answer, AsyncIterator[bytes]]:
         """Ask the first server that answers."""
         answer_s = self._patience.answer_s
-        for server in self._in_order(key):
+        for server in self._in_order(key, first):
             try:
                 connection = await server.connect(self._patience.connect_s)
                 async with _limited(server, answer_s):
@@ -189,8 +203,9 @@ class Cluster:
 
     # ---- choosing ----
 
-    def _in_order(self, key: str) -> list[Server]:
-        """Return the servers, the best one for a key first and those that are down last."""
+    def _in_order(self, key: str, first: str = "") -> list[Server]:
+        """Return the servers: the one that was named first, or else the best one for a key, and
+        those that are down last."""
         if len(self._servers) == 1:
             return self._servers
         now = time.monotonic()
@@ -198,6 +213,7 @@ class Cluster:
             self._servers,
             key=lambda server: (
                 self._down_until.get(server.url, 0.0) > now,
+                server.url != first,
                 _weight(server.url, key),
             ),
         )

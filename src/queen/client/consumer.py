@@ -1,9 +1,10 @@
 """Consumers: pop, handle, ack, and stop in good order.
 
 A worker leases a batch, gives it to the handler, and tells the broker what became of it. While
-the handler works, the lease is prolonged at half its time, so one lost renewal still leaves
-time for another. When it is told to stop, it finishes the message it is at, gives the rest of
-its batch back without fault, and takes no more: nothing is lost and nothing is done twice.
+the handler works, the lease is prolonged at half its time; one that is lost all the same ends the
+batch, because what is left of it comes to somebody else. When it is told to stop, it finishes the
+message it is at, gives the rest of its batch back without fault, and takes no more: nothing is
+lost and nothing is done twice.
 
 There are as many slots as handlers may run at once, and twice as many workers. A worker holds a
 slot from its pop until its handler returns; while its acks are on their way, another one uses
@@ -22,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from queen.client.http import Poll
 from queen.client.iteration import Messages
-from queen.client.messages import AckItem, Delivered, M, ack_of
+from queen.client.messages import AckItem, M, ack_of
+from queen.client.renewal import BatchLease
 from queen.client.running import Runner
-from queen.errors import LeaseLost, QueenError
+from queen.errors import QueenError
 
 if TYPE_CHECKING:
     from queen.client.queue import QueueBuilder
@@ -89,10 +91,10 @@ class Consumer(Runner, Generic[M]):
                 batch = await self.next_batch(self._busy_at)
                 if not batch:
                     return batch is not None
-                await lease.enter_async_context(self.renewed(batch))
-                acks = await self._handled(handler, batch)
+                kept = await lease.enter_async_context(self.renewed(batch))
+                acks = await self._handled(handler, batch, kept)
                 self._busy_at = time.monotonic()
-            await self.settle(acks)
+            await self.settle(acks, batch[0]._server)
         return True
 
     async def next_batch(self, busy_at: float) -> list[Any] | None:
@@ -133,25 +135,32 @@ class Consumer(Runner, Generic[M]):
         poll = Poll()
         return await self._unless_stopped(poll, self._pop(wait_s, size, poll)) or []
 
-    async def _handled(self, handler: Handler, batch: list[Any]) -> list[AckItem]:
+    async def _handled(
+        self, handler: Handler, batch: list[Any], lease: BatchLease | None
+    ) -> list[AckItem]:
         """Give a batch to the handler; return what is still to be said of it."""
         if self._queue._each:
-            return await self._handled_each(handler, batch)
+            return await self._handled_each(handler, batch, lease)
         one = batch[0] if self._queue._batch == 1 else batch
         error = await self._outcome(handler, one, batch)
         return verdicts(batch, error)
 
-    async def _handled_each(self, handler: Handler, batch: list[Any]) -> list[AckItem]:
+    async def _handled_each(
+        self, handler: Handler, batch: list[Any], lease: BatchLease | None
+    ) -> list[AckItem]:
         acks: list[AckItem] = []
         sent_at = time.monotonic()
         for message in batch:
+            if lease is not None and lease.is_lost:
+                # Somebody else may be at work on the rest.
+                break
             if self.is_stopping:
                 acks.append(ack_of(message, "retry"))
                 continue
             error = await self._outcome(handler, message, [message])
             acks += verdicts([message], error)
             if is_time_to_settle(acks, sent_at):
-                await self.settle(acks)
+                await self.settle(acks, message._server)
                 acks, sent_at = [], time.monotonic()
         return acks
 
@@ -168,11 +177,12 @@ class Consumer(Runner, Generic[M]):
         await self._told(self._queue._on_success, messages)
         return None
 
-    async def settle(self, acks: list[AckItem]) -> None:
+    async def settle(self, acks: list[AckItem], server: str) -> None:
+        """Say what became of messages to the server that granted their lease."""
         if not acks or not self._queue._auto_ack:
             return
         try:
-            results = await self._queue._queen.settle(acks, self._queue._group)
+            results = await self._queue._queen.settle(acks, self._queue._group, server)
         except QueenError as error:
             if not error.retryable:
                 raise
@@ -183,26 +193,17 @@ class Consumer(Runner, Generic[M]):
             _log.warning("%d messages were no longer leased to us; they come again", lost)
 
     @contextlib.asynccontextmanager
-    async def renewed(self, batch: list[Any]) -> AsyncIterator[None]:
-        """Keep the lease of a batch alive while it is worked on."""
+    async def renewed(self, batch: list[Any]) -> AsyncIterator[BatchLease | None]:
+        """Keep the lease of a batch alive while it is worked on, if it is to be."""
         if not self._queue._renews or not self._lease_s or not batch[0].lease_id:
-            yield
+            yield None
             return
-        renewing = asyncio.create_task(self._renew(batch[0], self._lease_s))
+        lease = BatchLease(self._queue._queen, batch[0], self._lease_s)
+        renewing = asyncio.create_task(lease.keep())
         try:
-            yield
+            yield lease
         finally:
             renewing.cancel()
-
-    async def _renew(self, message: Delivered, lease_s: float) -> None:
-        while True:
-            await asyncio.sleep(lease_s / 2)
-            try:
-                await self._queue._queen.renew(message, max(1, round(lease_s)))
-            except LeaseLost:
-                return
-            except QueenError as error:
-                _log.warning("renewing a lease: %s", error)
 
 
 def verdicts(messages: list[Any], error: Exception | str | None) -> list[AckItem]:

@@ -29,6 +29,8 @@ class Answer(NamedTuple):
     # Names in lower case.
     headers: dict[bytes, bytes]
     body: bytes
+    # Whose answer it is; empty where there is only one server.
+    server: str = ""
 
 
 class Connection(asyncio.Protocol):

@@ -18,6 +18,7 @@ from queen.client.messages import AckItem, M, ack_of
 
 if TYPE_CHECKING:
     from queen.client.consumer import Consumer
+    from queen.client.renewal import BatchLease
 
 
 class Messages(Generic[M]):
@@ -31,6 +32,9 @@ class Messages(Generic[M]):
         self._signals = contextlib.ExitStack()
         self._signals.enter_context(consumer.stopped_by_signals())
         self._renewal = contextlib.AsyncExitStack()
+        self._lease: BatchLease | None = None
+        # Who granted the lease of the batch at hand.
+        self._server = ""
         self._is_over = False
 
     def __aiter__(self) -> Messages[M]:
@@ -45,6 +49,9 @@ class Messages(Generic[M]):
             self._consumer.handled += 1
         if self._done and (not self._waiting or is_time_to_settle(self._done, self._sent_at)):
             await self._settle()
+        if self._lease is not None and self._lease.is_lost:
+            # Somebody else may be at work on the rest of the batch.
+            self._waiting.clear()
         while not self._waiting or self._consumer.is_stopping:
             if self._is_over or not await self._take_batch():
                 await self.aclose()
@@ -61,12 +68,13 @@ class Messages(Generic[M]):
         if batch:
             self._waiting.extend(batch)
             self._sent_at = self._busy_at = time.monotonic()
-            await self._renewal.enter_async_context(self._consumer.renewed(batch))
+            self._server = batch[0]._server
+            self._lease = await self._renewal.enter_async_context(self._consumer.renewed(batch))
         return batch is not None
 
     async def _settle(self) -> None:
         done, self._done, self._sent_at = self._done, [], time.monotonic()
-        await self._consumer.settle(done)
+        await self._consumer.settle(done, self._server)
 
     async def aclose(self) -> None:
         """Give back what is not done."""

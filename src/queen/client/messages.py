@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -99,6 +99,8 @@ class Delivered(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     _into: Any = None
     _value: Any = _UNSET
     _settled: bool = False
+    # Who granted its lease; empty where there is only one server.
+    _server: str = ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue}/{self.partition} {self.transaction_id!r})"
@@ -218,6 +220,14 @@ def ack_of(
         error_text(error),
         message.consumer_group,
     )
+
+
+def by_server(messages: Sequence[Delivered]) -> dict[str, list[Delivered]]:
+    """Return messages by who granted their lease."""
+    found: dict[str, list[Delivered]] = {}
+    for message in messages:
+        found.setdefault(message._server, []).append(message)
+    return found
 
 
 def error_text(error: str | BaseException | None) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -31,11 +32,13 @@ from queen.client.messages import (
     Pushed,
     Received,
     ack_of,
+    by_server,
 )
+from queen.client.partial import ItemPush, Outcome, outcomes_of, refusal, stored_results
 from queen.client.payloads import encoded
 from queen.client.pushing import in_parts, is_plain, item_of
 from queen.client.queue import Queue
-from queen.client.refusals import understood
+from queen.client.refusals import is_worth_repeating, understood
 from queen.client.running import all_done
 from queen.client.signals import stopped_by_signals
 from queen.client.streams.builder import Stream
@@ -43,14 +46,18 @@ from queen.client.streams.consumer import StreamConsumer
 from queen.client.streams.processing import Processing
 from queen.client.streams.window import Window
 from queen.client.transaction import Transaction
-from queen.errors import LeaseLost, NotFound, UnsupportedMedia
+from queen.errors import LeaseLost, NotFound, QueenError, UnsupportedMedia
 
 DEFAULT_URL = "http://localhost:6632"
 # More than this in one push is sent as frames: it is smaller on the wire and on the server.
 _FRAMES_PAY_FROM = 200
 
 _pushed = msgspec.json.Decoder(list[Pushed])
+_results = msgspec.json.Decoder(list[dict[str, Any]])
 _any = msgspec.json.Decoder()
+
+# Queue, partition, and the ids and payloads of messages.
+NamedFrame = tuple[str, str, list[tuple[str, bytes]]]
 
 
 class Settled(msgspec.Struct, rename="camel"):
@@ -161,15 +168,23 @@ class Queen:
             items = [
                 item_of(queue, one.partition or partition, one, payload) for one, payload in part
             ]
-            answer = await self.cluster.call(
-                "POST",
-                "/api/v1/push",
-                msgspec.json.encode({"items": items}),
-                key=f"{queue}:{partition}",
-            )
-            stored: list[Pushed] = understood(_pushed, answer)
-            pushed += stored
+            pushed += await self._push_items(ItemPush(items, pushed), f"{queue}:{partition}")
         return pushed
+
+    async def _push_items(self, pushing: ItemPush, key: str) -> list[Pushed]:
+        """Store items; what a server did not take for now is sent again, and nothing else."""
+        deadline = time.monotonic() + self.cluster.retry_s
+        while True:
+            body = msgspec.json.encode({"items": pushing.left()})
+            try:
+                answer = await self.cluster.call(
+                    "POST", "/api/v1/push", body, key=key, retry_s=deadline - time.monotonic()
+                )
+            except QueenError as error:
+                if not pushing.took_part(error) or time.monotonic() > deadline:
+                    raise pushing.told(error) from None
+            else:
+                return pushing.finished(understood(_pushed, answer))
 
     async def _push_many(self, queue: str, partition: str, messages: list[Message]) -> list[Pushed]:
         lanes: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
@@ -179,7 +194,11 @@ class Queen:
         for name, lane in lanes.items():
             for part in in_parts(lane):
                 frame = [(messages[at].transaction_id, payload) for at, payload in part]
-                (result,) = await self.push_frames([(queue, name, frame)])
+                try:
+                    (result,) = await self.push_frames([(queue, name, frame)])
+                except QueenError as error:
+                    error.details["results"] = stored_results(pushed)
+                    raise
                 repeated = set(result.get("duplicates", ()))
                 for number, (at, _) in enumerate(part):
                     pushed[at] = Pushed(
@@ -189,27 +208,49 @@ class Queen:
                     )
         return [pushed[at] for at in range(len(messages))]
 
-    async def push_frames(
-        self, frames: list[tuple[str, str, list[tuple[str, bytes]]]]
-    ) -> list[dict[str, Any]]:
-        """Store whole segments; as JSON with a broker that does not know them."""
-        if self._speaks_frames is not False:
-            from queen.core.frame import CONTENT_TYPE, encode_frame
+    async def push_frames(self, frames: list[NamedFrame]) -> list[dict[str, Any]]:
+        """Store whole segments; as JSON with a broker that does not know them. Those that a
+        server does not take for now are sent again, and only those."""
+        results: dict[int, dict[str, Any]] = {}
+        left = list(range(len(frames)))
+        deadline = time.monotonic() + self.cluster.retry_s
+        while left:
+            asked = [frames[at] for at in left]
+            outcomes = await self.try_frames(asked, deadline - time.monotonic())
+            told = dict(zip(left, outcomes, strict=True))
+            results |= {at: one.result for at, one in told.items()}
+            left = [at for at, one in told.items() if not one.is_stored]
+            failed = next((one.error for one in told.values() if one.is_refused_for_good), None)
+            if failed is None and left and time.monotonic() > deadline:
+                failed = next((one.error for one in told.values() if one.error), None)
+            if failed is not None:
+                failed.details["results"] = [results[at] for at in range(len(frames))]
+                raise failed
+        return [results[at] for at in range(len(frames))]
 
-            body = b"".join(
-                encode_frame(queue, partition, [one[0] for one in many], [one[1] for one in many])
-                for queue, partition, many in frames
+    async def try_frames(self, frames: list[NamedFrame], retry_s: float) -> list[Outcome]:
+        """Send whole segments once; return what became of each. Raises what is one for all."""
+        if self._speaks_frames is None:
+            self._speaks_frames = await self._asks_for_frames()
+        if not self._speaks_frames:
+            return await self._try_as_json(frames)
+        from queen.core.frame import CONTENT_TYPE, encode_frame
+
+        body = b"".join(
+            encode_frame(queue, partition, [one[0] for one in many], [one[1] for one in many])
+            for queue, partition, many in frames
+        )
+        key, kind = ":".join(frames[0][:2]), CONTENT_TYPE.encode()
+        try:
+            answer = await self.cluster.call(
+                "POST", "/api/v1/push", body, key=key, content_type=kind, retry_s=retry_s
             )
-            if self._speaks_frames is None:
-                self._speaks_frames = await self._asks_for_frames()
-            if self._speaks_frames:
-                key = ":".join(frames[0][:2])
-                answer = await self.cluster.call(
-                    "POST", "/api/v1/push", body, key=key, content_type=CONTENT_TYPE.encode()
-                )
-                results: list[dict[str, Any]] = understood(_any, answer)
-                return results
-        return [await self._push_as_json(*frame) for frame in frames]
+        except QueenError as error:
+            outcomes = outcomes_of(error, [queue for queue, _, _ in frames])
+            if outcomes is None:
+                raise
+            return outcomes
+        return [Outcome(one) for one in understood(_results, answer)]
 
     async def _asks_for_frames(self) -> bool:
         """Ask whether the broker is one of ours."""
@@ -218,6 +259,19 @@ class Queen:
         except (NotFound, UnsupportedMedia):
             return False
         return isinstance(answer, dict) and answer.get("server") == "Queen"
+
+    async def _try_as_json(self, frames: list[NamedFrame]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        failed: QueenError | None = None
+        for frame in frames:
+            if failed is None or not is_worth_repeating(failed):
+                try:
+                    outcomes.append(Outcome(await self._push_as_json(*frame)))
+                    continue
+                except QueenError as error:
+                    failed = error
+            outcomes.append(Outcome(refusal(failed), failed))
+        return outcomes
 
     async def _push_as_json(
         self, queue: str, partition: str, many: list[tuple[str, bytes]]
@@ -233,7 +287,7 @@ class Queen:
         ]
         results = await self.post("/api/v1/push", {"items": items})
         repeated = [at for at, one in enumerate(results) if one.get("status") == "duplicate"]
-        return {"duplicates": repeated}
+        return {"status": "queued", "duplicates": repeated}
 
     async def flush(self) -> None:
         """Return when everything that was buffered is stored."""
@@ -252,11 +306,13 @@ class Queen:
         many = [messages] if isinstance(messages, Delivered) else list(messages)
         if not many:
             return
-        acks = [ack_of(message, status, error) for message in many]
-        results = await self.settle(acks, many[0].consumer_group)
-        for message in many:
-            message._settled = True
-        lost = [one for one in results if not one.success]
+        lost: list[Settled] = []
+        for server, mine in by_server(many).items():
+            acks = [ack_of(message, status, error) for message in mine]
+            results = await self.settle(acks, mine[0].consumer_group, server)
+            for message in mine:
+                message._settled = True
+            lost += [one for one in results if not one.success]
         if lost:
             raise LeaseLost(
                 f"{len(lost)} of {len(many)} messages were no longer leased to us: {lost[0].error}"
@@ -268,20 +324,32 @@ class Queen:
         """Give messages back as failed."""
         await self.ack(messages, "failed", error=error)
 
-    async def settle(self, acks: list[AckItem], group: str | None) -> list[Settled]:
-        """Send acknowledgments together; return what became of each."""
+    async def settle(
+        self, acks: list[AckItem], group: str | None, server: str = ""
+    ) -> list[Settled]:
+        """Send acknowledgments together, to the server that granted their lease if it is known;
+        return what became of each."""
         body = msgspec.json.encode({"acknowledgments": acks, "consumerGroup": group})
         answer = await self.cluster.call(
-            "POST", "/api/v1/ack/batch", body, key=acks[0].partition_id
+            "POST", "/api/v1/ack/batch", body, key=acks[0].partition_id, first=server
         )
         return understood(_settled, answer).results
 
     async def renew(self, lease: Delivered | str, seconds: int | None = None) -> datetime:
         """Prolong a lease; raises `LeaseLost` when it is over."""
-        lease_id = lease if isinstance(lease, str) else lease.lease_id
+        return await self.renew_within(lease, seconds, None)
+
+    async def renew_within(
+        self, lease: Delivered | str, seconds: int | None, within_s: float | None
+    ) -> datetime:
+        """Prolong a lease, and do not try for longer than is worth it."""
+        lease_id, server = (
+            (lease, "") if isinstance(lease, str) else (lease.lease_id, lease._server)
+        )
+        path = f"/api/v1/lease/{quote(lease_id, safe='')}/extend"
         body = {"seconds": seconds} if seconds else {}
         try:
-            answer = await self.post(f"/api/v1/lease/{quote(lease_id, safe='')}/extend", body)
+            answer = await self.post(path, body, server=server, within_s=within_s)
         except NotFound as error:
             raise LeaseLost(error.message) from None
         if "newExpiresAt" not in answer:
@@ -316,6 +384,15 @@ class Queen:
         answer = await self.cluster.call(method, path, encoded)
         return understood(_any, answer) if answer.body else None
 
-    async def post(self, path: str, body: Any) -> Any:
-        """Send a POST request with a JSON body; return its answer decoded."""
-        return await self.request("POST", path, body)
+    async def post(
+        self, path: str, body: Any, *, server: str = "", within_s: float | None = None
+    ) -> Any:
+        """Send a POST request with a JSON body; return its answer decoded. `server` is asked
+        first; it is tried for `within_s` seconds, or as long as anything else."""
+        encoded = msgspec.json.encode(body)
+        # A server that hangs leaves time to ask another one.
+        answer_s = within_s and within_s / 2
+        answer = await self.cluster.call(
+            "POST", path, encoded, first=server, retry_s=within_s, answer_s=answer_s
+        )
+        return understood(_any, answer) if answer.body else None

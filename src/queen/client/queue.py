@@ -191,6 +191,7 @@ class QueueBuilder(Consuming):
             message.epoch = epochs.get(message.partition_id, 0)
             message._queen = self._owner
             message._into = self._into
+            message._server = answer.server
             message.queue = message.queue or self.name or ""
         return popped
 

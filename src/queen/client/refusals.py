@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from queen import errors
 from queen.client.http import Answer
 
-_object = msgspec.json.Decoder(dict[str, object])
+_object = msgspec.json.Decoder(dict[str, Any])
 
 T = TypeVar("T")
 
@@ -41,6 +41,17 @@ _BY_STATUS: dict[int, type[errors.QueenError]] = {
 }
 
 
+# What errors have as attributes, by the names of the wire.
+_ATTRIBUTES = {
+    "queue": "queue",
+    "left": "left",
+    "maxSize": "max_size",
+    "differs": "differs",
+    "index": "index",
+    "reason": "reason",
+}
+
+
 def error_of(answer: Answer) -> errors.QueenError:
     """Return the error of a refused request, as the server would have raised it."""
     try:
@@ -51,15 +62,36 @@ def error_of(answer: Answer) -> errors.QueenError:
         answer.status, errors.QueenError
     )
     message = str(details.get("error") or f"the server answered {answer.status}")
+    return _made(kind, message, details)
+
+
+def error_named(code: str, message: str, details: dict[str, Any]) -> errors.QueenError:
+    """Return the error that a server means with a code; `details` is what it says beside it."""
+    return _made(_BY_CODE.get(code, errors.QueenError), message, details)
+
+
+def _made(
+    kind: type[errors.QueenError], message: str, details: dict[str, Any]
+) -> errors.QueenError:
     error = kind.__new__(kind)
     errors.QueenError.__init__(error, message)
-    error.details = dict(details)
-    for name in ("queue", "left", "differs"):
-        if name in details:
-            setattr(error, name, details[name])
-    if "maxSize" in details:
-        error.max_size = details["maxSize"]  # type: ignore[attr-defined]
+    error.details = details
+    known = details
+    if isinstance(error, errors.InvalidItem):
+        known = {**_item_of(error, details), **details}
+    for name, attribute in _ATTRIBUTES.items():
+        if name in known:
+            setattr(error, attribute, known[name])
     return error
+
+
+def _item_of(error: errors.InvalidItem, details: dict[str, Any]) -> dict[str, Any]:
+    """Return index and reason of the item that an error is about: the first one with its code."""
+    items = details.get("items")
+    for one in items if isinstance(items, list) else ():
+        if isinstance(one, dict) and one.get("code", error.code) == error.code:
+            return {name: one[name] for name in ("index", "reason") if name in one}
+    return errors.InvalidItem.parts_of(error.message)
 
 
 def understood(decoder: msgspec.json.Decoder[T], answer: Answer) -> T:

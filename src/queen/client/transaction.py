@@ -66,7 +66,9 @@ class Transaction:
         if not self._operations:
             raise ValueError("the transaction has no operations to commit")
         body = {"operations": self._operations, "requiredLeases": list(self._leases)}
-        answer: dict[str, Any] = await self._queen.post("/api/v1/transaction", body)
+        # Leases of several servers go to the first one's: any of them serves all.
+        server = self._acked[0]._server if self._acked else ""
+        answer: dict[str, Any] = await self._queen.post("/api/v1/transaction", body, server=server)
         for message in self._acked:
             message._settled = True
         self._operations, self._leases, self._acked = [], {}, []

@@ -138,7 +138,9 @@ class ConsumerBuilder(Consuming, Generic[W]):
         if leased is None:
             return None
         kind = cast("type[W]", self._kind)
-        return kind(leased, self._queen, owner=self._owner, into=self._into)
+        window = kind(leased, self._queen, owner=self._owner, into=self._into)
+        window._server = answer.server
+        return window
 
     async def _poll_loaded(self, timeout: Seconds | None) -> W | None:
         wait_s = self._wait_s if timeout is None else seconds_of(timeout)

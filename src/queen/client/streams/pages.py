@@ -40,7 +40,7 @@ async def read_messages(queen: Queen, window: LeasedWindow) -> AsyncIterator[Win
     tried_until = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            async for message in _read(queen, window.lease_id, wanted):
+            async for message in _read(queen, window, wanted):
                 yield message
                 tried_until = time.monotonic() + _PATIENCE_S
         except Unreachable:
@@ -51,11 +51,13 @@ async def read_messages(queen: Queen, window: LeasedWindow) -> AsyncIterator[Win
             return
 
 
-async def _read(queen: Queen, lease_id: str, wanted: Wanted) -> AsyncIterator[WindowMessage]:
+async def _read(queen: Queen, window: LeasedWindow, wanted: Wanted) -> AsyncIterator[WindowMessage]:
     from queen.core.frame import CONTENT_TYPE
 
-    path = f"/api/v1/stream/messages?{urlencode({'leaseId': lease_id})}"
-    async with queen.cluster.stream(path, key=lease_id, accept=CONTENT_TYPE.encode()) as parts:
+    path = f"/api/v1/stream/messages?{urlencode({'leaseId': window.lease_id})}"
+    async with queen.cluster.stream(
+        path, key=window.lease_id, first=window._server, accept=CONTENT_TYPE.encode()
+    ) as parts:
         async for frame in frames(parts):
             for message in wanted.of(frame):
                 yield message

@@ -59,6 +59,8 @@ class LeasedWindow(EitherSpelling):
         # Whom it speaks to: the client its consumer has in hand.
         self._owner = owner or queen
         self._into = into
+        # Who granted its lease; empty where there is only one server.
+        self._server = ""
         self.stream_name: str = leased.stream
         self.consumer_group: str = leased.consumer_group
         self.id: str = leased.id
@@ -225,19 +227,20 @@ class LeasedWindow(EitherSpelling):
     async def _settle(self, verdict: dict[str, Any]) -> list[Pushed]:
         body = {"windowId": self.id, "leaseId": self.lease_id, **verdict}
         try:
-            answer = await self._queen.post("/api/v1/stream/ack", body)
+            answer = await self._queen.post("/api/v1/stream/ack", body, server=self._server)
         except LeaseLost:
             self._is_lost = True
             raise
         self._is_settled = True
         return [_pushed(one) for one in answer.get("pushed") or []]
 
-    async def _renew(self, ms: int | None) -> datetime:
+    async def _renew(self, ms: int | None, within_s: float | None = None) -> datetime:
         extend_ms = round(self.lease_s * 1000) if ms is None else ms
         sent_at = time.monotonic()
         body = {"leaseId": self.lease_id, "extend_ms": extend_ms}
+        path = "/api/v1/stream/renew-lease"
         try:
-            answer = await self._queen.post("/api/v1/stream/renew-lease", body)
+            answer = await self._queen.post(path, body, server=self._server, within_s=within_s)
         except (LeaseLost, NotFound) as error:
             self._is_lost = True
             raise LeaseLost(error.message) from None
