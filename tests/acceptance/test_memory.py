@@ -19,6 +19,7 @@ from queen.core.frame import encode_frame
 from tests.api import Api, pop_path
 from tests.conftest import ServerProcess
 from tests.contract.rawhttp import RawConnection, request
+from tests.waiting import spend
 
 FULL = os.environ.get("QUEEN_TEST_MEMORY") == "full"
 MB = 1024 * 1024
@@ -70,7 +71,7 @@ def wait_until_still(running: ServerProcess, api: Api) -> None:
         now = held_bytes(running)
         if now > last + MB:
             last, since = now, time.monotonic()
-        time.sleep(0.05)
+        spend(0.05)
 
 
 def push_of(queue: str, size: int) -> bytes:

@@ -114,10 +114,7 @@ def start_without_database(url: str, log: Path, *more: str) -> subprocess.Popen[
             stderr=errors,
             text=True,
         )
-    for _ in range(600):
-        if "waiting for the database" in log.read_text() or waiting.poll() is not None:
-            break
-        time.sleep(0.1)
+    until(lambda: "waiting for the database" in log.read_text() or waiting.poll() is not None)
     assert waiting.poll() is None, log.read_text()
     return waiting
 

@@ -18,6 +18,7 @@ from queen.service import indexing
 from queen.service.append import Append
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import Partition
+from tests.waiting import until_async
 
 _TAIL = 1 << 14
 
@@ -166,6 +167,10 @@ async def test_a_search_for_a_repeat_reads_its_page_only(
 # ---- options that others changed ----
 
 
+async def _are(things: list[str], count: int) -> bool:
+    return len(things) >= count
+
+
 async def test_a_switch_to_forever_beside_traffic_forgets_no_id(
     brokers: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,13 +192,11 @@ async def test_a_switch_to_forever_beside_traffic_forgets_no_id(
         for at, broker in enumerate(brokers)
         for n in range(3)
     ]
-    while len(pushed) < 600:
-        await asyncio.sleep(0)
+    await until_async(lambda: _are(pushed, 600))
     queue_id, _ = await brokers[0].configure(queue, "", "", QueueOptions(dedup="forever"))
     assert await brokers[0].indexer.complete(queue_id, 60)
     before = len(pushed)
-    while len(pushed) < before + 300:
-        await asyncio.sleep(0)
+    await until_async(lambda: _are(pushed, before + 300))
     stop.set()
     await asyncio.gather(*pushers)
     for broker in brokers:

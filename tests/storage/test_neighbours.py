@@ -22,6 +22,7 @@ from queen.service.catalog import FROM_BEGINNING, Queue
 from queen.service.feeds import Grant, Pop
 from queen.service.groups import BEGINNING, Target
 from queen.storage.database import session_settings
+from tests.waiting import spend_async, until_async
 
 _KEY, _OTHER_KEY = parse_keys("ab" * 32), parse_keys("cd" * 32)
 _PATIENCE_S = 60
@@ -165,12 +166,7 @@ async def test_what_cannot_be_read_is_not_acked(broker: Broker, keyless: Broker)
         (told,) = await asyncio.gather(_pop(keyless, secret, auto=True), return_exceptions=True)
         assert told == [] or isinstance(told, Unreadable)
     # The lease that was given back may still be on its way.
-    for _ in range(100):
-        found = await _ids(broker, secret, auto=True)
-        if found:
-            break
-        await asyncio.sleep(0.05)
-    assert found == ["a", "b"]
+    assert await until_async(lambda: _ids(broker, secret, auto=True)) == ["a", "b"]
 
 
 async def test_a_grant_ends_before_what_is_damaged_and_a_seek_passes_over_it(
@@ -215,12 +211,12 @@ async def test_a_message_that_cannot_be_set_aside_holds_up_its_partition_only(
     plain = await _queue(broker)
     await _push(broker, secret, "x")
     await _pop(broker, secret, 1)
-    for _ in range(100):
-        (told,) = await asyncio.gather(_pop(keyless, secret), return_exceptions=True)
-        if told:
-            break
-        await asyncio.sleep(0.1)
-    assert isinstance(told, Unreadable)
+
+    async def told() -> bool:
+        (error,) = await asyncio.gather(_pop(keyless, secret), return_exceptions=True)
+        return isinstance(error, Unreadable)
+
+    await until_async(told)
     for n in range(50):
         await _push(keyless, plain, f"{n}", partition=f"{n % 10}")
     delivered = 0
@@ -356,7 +352,8 @@ async def test_a_paused_claim_is_a_poll_that_waits(broker: Broker, dsn: str) -> 
         dsn, "cursors", "partition_id = $1 and group_id = $2", grant.partition.id, group_id
     ):
         poll = asyncio.create_task(broker.popper.pop([queue], Pop("g", 1, waits=True), _PATIENCE_S))
-        await asyncio.sleep(0.5)
+        # Longer than a claim waits for a cursor.
+        await spend_async(0.5)
         assert not poll.done()
     assert [one.start for one in await poll] == [1]
 
