@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,18 +12,21 @@ import psycopg
 
 from tests.api import Answer, Api
 from tests.conftest import ServerProcess
+from tests.waiting import spend, until
 
-_GIVE_UP_S = 60.0
 Start = Callable[..., ServerProcess]
 
 
 def health_when(api: Api, met: Callable[[Answer], bool]) -> Answer:
     """Ask until the answer is the one that is waited for."""
-    deadline = time.monotonic() + _GIVE_UP_S
-    while not met(answer := api.call("GET", "/health")):
-        assert time.monotonic() < deadline, answer
-        time.sleep(0.05)
-    return answer
+    answers: list[Answer] = []
+
+    def is_met() -> bool:
+        answers[:] = [api.call("GET", "/health")]
+        return met(answers[0])
+
+    until(is_met)
+    return answers[0]
 
 
 def test_a_loop_that_keeps_failing_is_named_and_the_server_still_serves(
@@ -61,7 +63,7 @@ def test_a_server_tells_that_it_stood_still(
     running = start_server("--database-url", own_database, log=log)
     api = running.api()
     os.kill(running.pid, signal.SIGSTOP)
-    time.sleep(1.5)
+    spend(1.5)
     os.kill(running.pid, signal.SIGCONT)
     health_when(api, lambda _: "the event loop turns again" in log.read_text())
     text = api.call("GET", "/metrics/prometheus").raw.decode()

@@ -20,7 +20,7 @@ from queen.service.sinks import Batch, Named, Stage
 # More than is compared under the lock of a partition.
 MESSAGES = 110_000
 AT_ONCE = 10_000
-BEHIND = 3
+BEHIND = 4
 
 
 @pytest.fixture

@@ -34,19 +34,19 @@ async def test_a_lease_that_ended_before_it_was_known_does_not_block_its_partiti
     (group,) = await broker.groups.find("g", name)
     feed = broker.popper.dispatcher.feed(queue.id, "g")
     assert feed is not None
-    fetch = broker.database.fetch
+    fetch = broker.hot.fetch
 
     async def seek_after_claim(statement: str, *arguments: Any) -> Any:
         rows = await fetch(statement, *arguments)
         if statement == "claim":
-            monkeypatch.setattr(broker.database, "fetch", fetch)
+            monkeypatch.setattr(broker.hot, "fetch", fetch)
             await broker.groups.seek(group, None, Target(BEGINNING), dry=False)
             # The look at all partitions that a seek starts is over as well.
             while feed.sweep_after is not None:
                 await fetch("now")
         return rows
 
-    monkeypatch.setattr(broker.database, "fetch", seek_after_claim)
+    monkeypatch.setattr(broker.hot, "fetch", seek_after_claim)
     (lost,) = await broker.popper.pop([queue], Pop("g", 1), 0)
     (again,) = await broker.popper.pop([queue], Pop("g", 1), 0)
     assert (lost.start, again.start) == (0, 0)
