@@ -76,8 +76,7 @@ def serve(
             test_clock=test_clock,
         )
         with prepared(options, database_url, data_dir, allow_weak_durability) as ready:
-            if ready is not None:
-                run(ready, workers)
+            run(ready, workers)
 
 
 @contextmanager
