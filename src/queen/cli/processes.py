@@ -38,8 +38,10 @@ _LOOK_S = 0.5
 _ORPHAN_S = 60.0
 
 
-def run(options: ServeOptions, workers: int) -> None:
-    """Serve until told to stop."""
+def run(options: ServeOptions | None, workers: int) -> None:
+    """Serve until told to stop. None: we were told so before there was a database."""
+    if options is None:
+        return
     shown = f"[{options.host}]" if ":" in options.host else options.host
     scheme = "https" if options.security.tls_cert else "http"
 

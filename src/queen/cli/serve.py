@@ -74,8 +74,7 @@ def serve(
         options = ServeOptions(host=host, port=port, security=security, limits=limits)
         options = replace(options, encryption_keys=encryption_key, test_clock=test_clock)
         with prepared(options, database_url, data_dir, allow_weak_durability) as ready:
-            if ready is not None:
-                run(ready, workers)
+            run(ready, workers)
 
 
 @contextmanager

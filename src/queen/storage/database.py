@@ -77,6 +77,10 @@ def session_settings() -> dict[str, str]:
     return dict(_SESSION)
 
 
+# What leaves the outcome of a statement open.
+_BROKEN = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+
 class _Connection(asyncpg.Connection):
     """A connection that keeps its session: we use no state that a reset would have to undo."""
 
@@ -225,8 +229,15 @@ class Database:
     async def _acquire(self) -> AsyncIterator[_Pooled]:
         await self._take_slot()
         try:
-            async with self._held(await self._connected()) as connection:
+            connection = await self._connected()
+            try:
                 yield connection
+            except BaseException as error:
+                await self._give_back_after(error, connection)
+                if isinstance(error, _BROKEN):
+                    raise OutcomeUnknown from error
+                raise
+            await self._give_back(connection)
         finally:
             if self._slots is not None:
                 self._slots.release()
@@ -240,44 +251,20 @@ class Database:
         except TimeoutError as error:
             raise Unavailable("all connections for slow work are in use") from error
 
-    @asynccontextmanager
-    async def _held(self, connection: _Pooled) -> AsyncIterator[_Pooled]:
-        """Give a connection back when it is not used any more, or throw it away."""
-        try:
-            yield connection
-        except asyncpg.PostgresError:
+    async def _give_back_after(self, error: BaseException, connection: _Pooled) -> None:
+        """Give a connection back that is as good as before, and throw any other away."""
+        if isinstance(error, (asyncpg.PostgresError, *_BROKEN)):
             self._counted.failures += 1
+        if isinstance(error, (asyncpg.PostgresError, QueenError, Abandoned)):
             await self._give_back(connection)
-            raise
-        except (QueenError, Abandoned):
-            await self._give_back(connection)
-            raise
-        except (
-            OSError,
-            TimeoutError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-        ) as error:
-            self._counted.failures += 1
-            await self._drop(connection)
-            raise OutcomeUnknown from error
-        except BaseException:
+        else:
             # A cancelled call may leave its answer on the wire for the next user.
             await self._drop(connection)
-            raise
-        else:
-            await self._give_back(connection)
 
     async def _connected(self) -> _Pooled:
         try:
             connection: _Pooled = await self._pool.acquire(timeout=_CONNECT_TIMEOUT_S)
-        except (
-            OSError,
-            TimeoutError,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-        ) as error:
+        except (asyncpg.PostgresError, *_BROKEN) as error:
             self._counted.failures += 1
             if isinstance(error, asyncpg.PostgresError):
                 self._note(_CONNECT, error)
