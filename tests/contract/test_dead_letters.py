@@ -152,6 +152,32 @@ def test_letters_are_retried_by_id_by_error_and_by_number(api: Api, queue: str) 
     assert api.data(queue, consumerGroup="g", batch=10) == [2, 3, 0]
 
 
+async def test_a_letter_that_does_not_open_stays_and_the_others_come_again(
+    api: Api, queue: str, connection: asyncpg.Connection
+) -> None:
+    api.configure(queue, encryptionEnabled=True)
+    for number in range(5):
+        kill(api, queue, number, "g", transactionId=str(number))
+    # The newest and one in the middle need a key that this server does not have.
+    await connection.execute(
+        "update queen.dead_letters d set payload = overlay(d.payload placing '\\x0102' from 3)"
+        " from queen.queues q where q.id = d.queue_id and q.name = $1"
+        " and d.transaction_id in ('4', '2')",
+        queue,
+    )
+    assert retry(api, queue=queue) == 3
+    again = api.messages(queue, consumerGroup="g", batch=10)
+    assert [one["data"] for one in again] == [0, 1, 3]
+    kept = await connection.fetch(
+        "select d.transaction_id from queen.dead_letters d join queen.queues q"
+        " on q.id = d.queue_id where q.name = $1 order by 1",
+        queue,
+    )
+    assert [row["transaction_id"] for row in kept] == ["2", "4"]
+    # Where there is nothing else, it is said why.
+    assert api.call("POST", "/api/v1/dlq/retry", {"queue": queue}).status == 503
+
+
 def test_a_retry_that_names_nothing_is_refused(api: Api) -> None:
     assert api.call("POST", "/api/v1/dlq/retry", {}).status == 400
     assert api.call("POST", "/api/v1/dlq/retry", {"queue": "q", "limit": 0}).status == 400

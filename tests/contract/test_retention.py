@@ -62,6 +62,24 @@ async def test_what_is_too_old_goes_read_or_not(
     assert [one["n"] for one in api.data(queue, consumerGroup="new", batch=100)] == [0, 1, 2, 3, 4]
 
 
+async def test_a_queue_whose_options_cannot_be_read_holds_up_no_other(
+    api: Api, queue: str, database: Database, connection: asyncpg.Connection
+) -> None:
+    other = f"{queue}-0"
+    await connection.execute(
+        "insert into queen.queues (name, options) values"
+        ' ($1 || \'-1\', \'{"ttl": 5, "leaseTime": "long"}\'),'
+        ' ($1 || \'-2\', \'{"ttl": "long", "retentionEnabled": "maybe"}\')',
+        queue,
+    )
+    api.configure(other, ttl=60)
+    api.push_many(other, 3)
+    await age(connection, other, 61)
+    await run(database)
+    assert await stored(connection, other) == (0, 0)
+    await connection.execute("delete from queen.queues where name ~ ('^' || $1 || '-[12]$')", queue)
+
+
 async def test_without_the_switch_nothing_goes(
     api: Api, queue: str, database: Database, connection: asyncpg.Connection
 ) -> None:

@@ -236,6 +236,66 @@ async def test_a_message_waits_for_a_server_that_has_the_key(
     await connection.close()
 
 
+async def test_what_cannot_be_compared_holds_up_nothing_else(
+    start_server: Callable[..., ServerProcess], tmp_path: Path, queue: str
+) -> None:
+    """A staged message may be stored already: in a segment that this server cannot open."""
+    data = ("--data-dir", str(tmp_path / "data"))
+    keyed = start_server(*data)
+    connection = await asyncpg.connect(EmbeddedPostgres(tmp_path / "data", {}).dsn)
+    api = keyed.api()
+    api.push({"queue": queue, "partition": "p", "payload": 1, "transactionId": "same", "delay": 60})
+    api.configure(queue, encryptionEnabled=True)
+    api.push({"queue": queue, "partition": "p", "payload": 1, "transactionId": "same"})
+    log = tmp_path / "stranger.log"
+    stranger = start_server(*data, env={"QUEEN_ENCRYPTION_KEY": "ab" * 32}, log=log)
+    keyed.stop()
+    make_due = "update queen.staged set deliver_at = clock_timestamp() where queue = $1"
+    await connection.execute(make_due, queue)
+    await push(connection, f"{queue}-b", 2)
+    assert stranger.api().data(f"{queue}-b", wait="true", timeout=20_000) == [2]
+    await until(lambda: _is_postponed(connection, queue), 10)
+    assert f"{queue!r} 'p'" in log.read_text()
+    again = start_server(*data)
+    stranger.stop()
+    await connection.execute(make_due, queue)
+    await relayed(connection, queue)
+    assert again.api().data(queue, "p") == [1]
+    await connection.close()
+
+
+async def test_a_staged_message_that_is_damaged_is_set_aside(
+    api: Api, queue: str, connection: asyncpg.Connection
+) -> None:
+    api.configure(queue, encryptionEnabled=True)
+    for number, damage in enumerate(
+        ("payload", "substring(payload for 9)", "overlay(payload placing '\\x00' from 50)")
+    ):
+        api.push(
+            {
+                "queue": queue,
+                "payload": number,
+                "transactionId": str(number),
+                "delay": 60,
+            }
+        )
+        await connection.execute(
+            f"update queen.staged set payload = {damage} where queue = $1 and transaction_id = $2",
+            queue,
+            str(number),
+        )
+    await connection.execute(
+        "update queen.staged set deliver_at = clock_timestamp() where queue = $1", queue
+    )
+    assert api.data(queue, wait="true", timeout=20_000, batch=10) == [0]
+    rows = await connection.fetch(
+        "select transaction_id, reason from queen.staged_refused where queue = $1 order by id",
+        queue,
+    )
+    assert [row["transaction_id"] for row in rows] == ["1", "2"]
+    assert all("damaged" in row["reason"] for row in rows)
+
+
 async def _is_postponed(connection: asyncpg.Connection, queue: str) -> bool:
     sql = "select deliver_at > clock_timestamp() from queen.staged where queue = $1"
     return bool(await connection.fetchval(sql, queue))

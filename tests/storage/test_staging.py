@@ -11,12 +11,15 @@ import unicodedata
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from queen.core.names import reason_against_name
 from queen.core.payload import MAX_DEPTH, MAX_PAYLOAD_BYTES
+from queen.service.broker import Broker, Limits
+from queen.service.lane import Lane
 from queen.storage.database import session_settings
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import migrate
@@ -443,3 +446,35 @@ async def test_a_deleted_queue_takes_what_is_staged_with_it(one: asyncpg.Connect
     assert await one.fetchval("select count(*) from queen.staged_commits") == 1
     assert await take(one) == [3]
     assert await one.fetchval("select count(*) from queen.staged") == 0
+
+
+# ---- a message that nobody can append ----
+
+
+async def test_what_fails_for_an_unknown_reason_is_found_and_put_back(
+    postgres: EmbeddedPostgres,
+    quiet: str,
+    one: asyncpg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dsn = urlsplit(postgres.dsn)._replace(path=f"/{quiet}").geturl()
+    broker = await Broker.start(dsn, Limits(dedup_hashes=1000, connections=3))
+    build = broker.pusher.build
+
+    def refuse(lanes: list[Lane]) -> list[Lane]:
+        if any(lane.partition.name == "bad" for lane in lanes):
+            raise RuntimeError("nobody has thought of this")
+        return build(lanes)
+
+    try:
+        monkeypatch.setattr(broker.pusher, "build", refuse)
+        for number, partition in enumerate(("p", "p", "bad", "p")):
+            await push(one, number, partition)
+        async with asyncio.timeout(60):
+            while await one.fetchval("select coalesce(sum(head), 0) from queen.partitions") < 3:
+                broker.relay.wake()
+        assert await one.fetchval(
+            "select partition = 'bad' and deliver_at > clock_timestamp() from queen.staged"
+        )
+    finally:
+        await broker.stop()

@@ -73,6 +73,14 @@ class KeyRing:
         cipher = _derived(self._keys[self._current], self._salt)
         return header + cipher.encrypt(nonce, text, place + header)
 
+    def lacks(self, sealed: bytes) -> bool:
+        """Whether a sealed text needs a key that is not here. What does not open although its
+        key is here is damaged, and will never open."""
+        if len(sealed) < _HEADER.size:
+            return False
+        version, _, name, _, _ = _HEADER.unpack_from(sealed)
+        return version != _VERSION or name not in self._keys
+
     def open(self, place: bytes, sealed: bytes) -> tuple[int, bytes]:
         """Return codec and text of what `seal` made for the same place."""
         if len(sealed) < _HEADER.size:

@@ -2,11 +2,13 @@
 
 A dead letter is tried again by appending it once more to its partition, in the transaction
 that removes the letter: it is in one place or the other, never in both and never in none.
-Only the group that gave it up is shown the copy; the others have had the message.
+Only the group that gave it up is shown the copy; the others have had the message. One that cannot
+be opened stays where it is, and the others are tried again all the same.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple
 from queen.core.cursor import Cursor, is_done, set_aside
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.core.visibility import ONLY_GROUP
-from queen.errors import Unavailable
+from queen.errors import EncryptionUnavailable, Unavailable
 from queen.service.append import Append
 from queen.service.burial import Burial, Letter
 from queen.service.catalog import FROM_BEGINNING, Catalog, Partition
@@ -24,6 +26,8 @@ from queen.service.message import Message
 from queen.service.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
 from queen.service.vault import Vault
 from queen.storage.database import Database, Record
+
+_log = logging.getLogger(__name__)
 
 # Letters that are tried again in one transaction.
 REDRIVE_BATCH = 250
@@ -79,14 +83,45 @@ class DeadLetters:
         return len(await self._database.fetch("purge_dead_letters", *wanted, limit))
 
     async def retry(self, wanted: Filter, limit: int) -> int:
-        """Deliver letters again to the groups that gave them up; return how many."""
+        """Deliver letters again to the groups that gave them up; return how many.
+
+        Raises when there are only such that cannot be opened.
+        """
         retried = 0
+        locked: dict[int, EncryptionUnavailable] = {}
         while retried < limit:
-            rows = await self.page(wanted, min(limit - retried, REDRIVE_BATCH), 0)
+            rows = await self.page(wanted, min(limit - retried, REDRIVE_BATCH), len(locked))
             if not rows:
                 break
-            retried += await self._redrive(rows)
+            opened = await self._openable(rows, locked)
+            if opened:
+                retried += await self._redrive(opened)
+        if locked and not retried:
+            raise next(iter(locked.values()))
         return retried
+
+    async def _openable(
+        self, rows: list[Record], locked: dict[int, EncryptionUnavailable]
+    ) -> list[Record]:
+        """Return letters that can be read and appended; note the others."""
+        partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
+        found: list[Record] = []
+        for row in rows:
+            try:
+                self._check_opens(row, partitions.get(row["partition_id"]))
+                found.append(row)
+            except EncryptionUnavailable as error:
+                locked[row["id"]] = error
+                place = row["queue"], row["partition"]
+                _log.warning("a dead letter of %r %r stays: %s", *place, error)
+        return found
+
+    def _check_opens(self, row: Record, partition: Partition | None) -> None:
+        self.payload_of(row)
+        is_encrypted = partition is not None and partition.queue.options.encryption_enabled
+        if is_encrypted and not self._vault.keys:
+            # It could not be stored again.
+            raise EncryptionUnavailable
 
     async def _redrive(self, rows: list[Record]) -> int:
         """Append letters again and remove them, in one transaction."""

@@ -12,6 +12,7 @@ found by the index on time: a queue with 100,000 partitions costs what its old s
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from datetime import UTC, datetime
@@ -20,8 +21,9 @@ from typing import NamedTuple
 import msgspec
 
 from queen.core.options import QueueOptions
-from queen.storage.database import Transaction
+from queen.storage.database import Record, Transaction
 
+_log = logging.getLogger(__name__)
 _options = msgspec.json.Decoder(QueueOptions)
 
 CLEANUP_INTERVAL_S = 60.0
@@ -54,6 +56,15 @@ def rules_of(options: QueueOptions) -> list[Rule]:
     return [rule for rule in found if rule.age_s > 0]
 
 
+def _rules_of_row(row: Record) -> list[Rule]:
+    """Return what a stored queue wants removed; nothing of one that this server cannot read."""
+    try:
+        return rules_of(_options.decode(row["options"]))
+    except msgspec.DecodeError as error:
+        _log.warning("queue %r is not cleaned up, its options: %s", row["name"], error)
+        return []
+
+
 class Retention:
     def __init__(self, abandoned_days: int, idle_partition_days: int) -> None:
         self._abandoned_s = abandoned_days * _DAY_S
@@ -73,7 +84,7 @@ class Retention:
         """
         if not self._todo:
             for row in await transaction.fetch("queues_to_clean"):
-                for rule in rules_of(_options.decode(row["options"])):
+                for rule in _rules_of_row(row):
                     if self._rests.get((row["id"], rule.kind), 0.0) <= time.monotonic():
                         self._todo.append((row["id"], rule))
         if self._todo:

@@ -5,7 +5,7 @@
 
 -- name: next_encrypted_queue :one
 select q.id from queen.queues q
-where q.id >= $1 and (q.options ->> 'encryptionEnabled')::boolean
+where q.id >= $1 and q.options -> 'encryptionEnabled' = 'true'
 order by q.id limit 1
 
 -- name: segments_to_seal :many
@@ -33,7 +33,7 @@ select codec, body from queen.segments where partition_id = $1 and base_offset =
 -- The same for dead letters, by id, of whatever queue.
 with page as materialized (
     select d.id, d.partition_id, octet_length(d.payload) as bytes,
-           (q.options ->> 'encryptionEnabled')::boolean is true
+           q.options -> 'encryptionEnabled' is not distinct from 'true'
                and (d.codec <> 2 or substring(d.payload from 3 for 8) <> $2::bytea) as to_seal
     from (select * from queen.dead_letters w where w.id > $1 order by w.id limit $3) d
     left join queen.queues q on q.id = d.queue_id
@@ -54,7 +54,7 @@ update queen.dead_letters set codec = $2, payload = $3 where id = $1
 -- The same for what queries of the streaming SDK keep.
 with page as materialized (
     select s.query_id, s.partition_id, s.key, octet_length(s.value) as bytes,
-           (q.options ->> 'encryptionEnabled')::boolean is true
+           q.options -> 'encryptionEnabled' is not distinct from 'true'
                and (s.codec <> 2 or substring(s.value from 3 for 8) <> $4::bytea) as to_seal
     from (
         select * from queen.query_state w

@@ -94,4 +94,4 @@ from (
 -- name: any_encrypted :one
 -- Whether a queue of this database needs an encryption key.
 select exists (
-    select 1 from queen.queues where (options ->> 'encryptionEnabled')::boolean)
+    select 1 from queen.queues where options -> 'encryptionEnabled' = 'true')

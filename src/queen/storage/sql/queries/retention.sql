@@ -1,11 +1,11 @@
 -- name: queues_to_clean :many
--- Queues whose options say that something may be removed.
+-- Queues whose options say that something may be removed. Compared as JSON: an option that is no
+-- number is none, and no error for all other queues.
 select id, name, options from queen.queues
-where ((options ->> 'retentionEnabled')::boolean
-       and ((options ->> 'retentionSeconds')::bigint > 0
-            or (options ->> 'completedRetentionSeconds')::bigint > 0))
-   or (options ->> 'maxWaitTimeSeconds')::bigint > 0
-   or (options ->> 'ttl')::bigint > 0
+where (options -> 'retentionEnabled' = 'true'
+       and (options -> 'retentionSeconds' > '0' or options -> 'completedRetentionSeconds' > '0'))
+   or options -> 'maxWaitTimeSeconds' > '0'
+   or options -> 'ttl' > '0'
 order by id
 
 -- name: retain :many once
