@@ -48,6 +48,15 @@ from queen.queues q where q.id = $1 for key share
 on conflict (queue_id, name) do update set name = excluded.name
 returning id, reads_by_time
 
+-- name: ensure_groups :many
+-- The same for a group of many queues.
+insert into queen.groups (queue_id, name, subscription_mode, starts_at)
+select q.id, $2, $3,
+       coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end)
+from queen.queues q where q.id = any ($1::integer[]) order by q.id for key share
+on conflict (queue_id, name) do update set name = excluded.name
+returning queue_id, id, reads_by_time
+
 -- name: find_group :one
 select id from queen.groups where queue_id = $1 and name = $2
 
