@@ -63,7 +63,8 @@ async def test_an_older_server_serves_on_beside_a_newer_one(
     older = start_server("--database-url", own_dsn)
     api = older.api()
     assert api.push({"queue": "q", "payload": 1}).status == 201
-    change(newer, "append", "p_body bytea[]\n", "p_body bytea[],\n    p_more integer default 0\n")
+    last = "p_wait_ms integer default null"
+    change(newer, "append", f"{last}\n", f"{last},\n    p_more integer default 0\n")
     await upgrade(own_dsn, newer)
     assert api.push({"queue": "q", "payload": 2}).status == 201
     assert len(api.messages("q", batch=10)) == 2
@@ -84,7 +85,7 @@ async def test_what_an_older_server_cannot_do_any_more_may_be_tried_elsewhere(
     older = start_server("--database-url", own_dsn)
     api = older.api()
     assert api.push({"queue": "q", "payload": 1}).status == 201
-    change(newer, "append", "p_body bytea[]\n", "p_body bytea[],\n    p_more integer\n")
+    change(newer, "append", "p_queues integer[],\n", "p_more integer,\n    p_queues integer[],\n")
     await upgrade(own_dsn, newer)
     refused = api.push({"queue": "q", "payload": 2})
     assert refused.status == 503

@@ -14,8 +14,9 @@ from queen.core.frame import stored_frames
 from queen.service import catalog
 from queen.service.append import Append
 from queen.service.broker import Broker, Limits
-from queen.service.catalog import Partition
+from queen.service.catalog import Partition, Queue
 from queen.service.cuts import OffsetRange
+from queen.service.feeds import Grant, Pop
 from queen.service.streams.content import Place, Span
 
 _SEGMENT_BYTES = 1024 * 1024
@@ -43,6 +44,10 @@ class Statements:
             return await fetch(name, *args)
 
         monkeypatch.setattr(broker.database, "fetch", counting)
+
+    @property
+    def total(self) -> int:
+        return sum(self.counted.values())
 
 
 async def _push(broker: Broker, queue: str, partition: str, *payloads: bytes) -> Partition:
@@ -154,3 +159,60 @@ async def test_partitions_that_were_forgotten_are_fetched_too(
     assert found is not None
     frames = [frame async for page in broker.fetcher.queue(found) for frame in stored_frames(page)]
     assert [frame.partition for frame in frames] == [f"p{n}" for n in range(30)]
+
+
+# ---- many queues at once ----
+
+
+async def _pop(broker: Broker, queues: list[Queue], group: str) -> list[Grant]:
+    return await broker.popper.pop(queues, Pop(group, 10), 1.0)
+
+
+@pytest.fixture
+async def many(broker: Broker, queue: str) -> list[Queue]:
+    """Queues with nothing in them, but for one message in the last."""
+    names = [f"{queue}.{n:03}" for n in range(300)]
+    await broker.database.fetch("ensure_queues", names, [queue] * 300, [""] * 300)
+    await _push(broker, names[-1], "p", b"1")
+    return await broker.catalog.queues_by_label(queue, "")
+
+
+async def test_a_pop_from_many_queues_asks_few_questions(
+    broker: Broker, many: list[Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements = Statements(broker, monkeypatch)
+    (grant,) = await _pop(broker, many, "g")
+    assert grant.partition.queue is many[-1]
+    first_contact = statements.total
+    assert await _pop(broker, many, "g") == []
+    # The server asks for itself too, once a second.
+    assert first_contact < 50
+    assert statements.total - first_contact < 50
+
+
+async def test_a_pop_from_many_queues_finds_what_nobody_told(
+    broker: Broker, many: list[Queue], dsn: str
+) -> None:
+    """The sweep goes through more partitions than it looks at together, and past empty ones."""
+    target = many[150]
+    for n in range(230):
+        await _push(broker, target.name, f"p{n}", b"1")
+    other = await Broker.start(dsn, Limits(dedup_hashes=100_000, connections=3))
+    try:
+        queues = await other.catalog.queues_by_label(target.namespace, "")
+        for _ in range(231):
+            (grant,) = await _pop(other, queues, "g")
+            assert grant.partition.queue.id in (target.id, many[-1].id)
+        assert await _pop(other, queues, "g") == []
+    finally:
+        await other.stop()
+
+
+async def test_a_pop_from_many_queues_keeps_their_order(broker: Broker, many: list[Queue]) -> None:
+    assert await _pop(broker, many, "g") != []
+    for at in (250, 20, 120):
+        await _push(broker, many[at].name, "p", b"1")
+    # In whatever order they are asked for, as a priority would.
+    asked = list(reversed(many))
+    found = [(await _pop(broker, asked, "h"))[0].partition.queue for _ in range(4)]
+    assert found == [many[299], many[250], many[120], many[20]]

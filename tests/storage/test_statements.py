@@ -118,7 +118,7 @@ async def test_what_was_written_lately_comes_from_the_time_index(
     large: asyncpg.Connection,
 ) -> None:
     newest = await large.fetchval("select max(created_at) - interval '5 ms' from segments")
-    plan = await _plan(large, "written_since", 1, newest)
+    plan = await _plan(large, "written_since", [1], [newest])
     assert "segments_by_time" in plan and "Seq Scan" not in plan
     assert _rows_touched(plan) <= 100
 

@@ -42,6 +42,7 @@ class Queue:
         "name",
         "namespace",
         "options",
+        "options_text",
         "partitions",
         "revision",
         "task",
@@ -59,6 +60,8 @@ class Queue:
         self.revision = 0
         # Whether the index of `dedup: forever` covers everything that the queue holds.
         self.is_indexed = False
+        # As they were last read: a pop from thousands of queues reads them each time.
+        self.options_text = ""
         self.partitions: dict[str, Partition] = {}
         self.loaded_at = time.monotonic()
 
@@ -275,6 +278,16 @@ class Catalog:
             )
         return found
 
+    async def register(self, queues: list[Queue], name: str, subscription: Subscription) -> None:
+        """Make sure that a group of many queues is known, by one question. Where it cannot be had,
+        `group` says why."""
+        unknown = [queue.id for queue in queues if (queue.id, name) not in self._groups]
+        if len(unknown) > 1:
+            rows = await self._database.fetch("ensure_groups", unknown, name, *subscription)
+            self._groups |= {
+                (row["queue_id"], name): row["id"] for row in rows if not row["reads_by_time"]
+            }
+
     async def _register(self, queue: Queue, name: str, subscription: Subscription) -> int:
         mode, starts_at = subscription
         rows = await self._database.fetch("ensure_group", queue.id, name, mode, starts_at)
@@ -320,17 +333,18 @@ class Catalog:
             self.forget_queue(name)
 
     def _remember_queue(self, row: Record) -> Queue:
-        options = _options.decode(row["options"])
-        name: str = row["name"]
+        name, text = row["name"], row["options"]
         known = self._queues.get(name)
         if known is None or known.id != row["id"]:
             self.forget_queue(name)
-            known = Queue(row["id"], name, row["namespace"], row["task"], options)
+            known = Queue(row["id"], name, row["namespace"], row["task"], _options.decode(text))
             self._queues[name] = known
             self._made.set()
+        elif known.options_text != text:
+            known.options = _options.decode(text)
         known.namespace, known.task = row["namespace"], row["task"]
-        known.options = options
         known.revision, known.is_indexed = row["revision"], row["is_indexed"]
+        known.options_text = text
         known.loaded_at = time.monotonic()
         return known
 

@@ -84,12 +84,12 @@ class Dispatcher:
     # ---- what others tell ----
 
     def written(self, partitions: Iterable[Partition]) -> None:
-        """Partitions were written to, up to the head they now have."""
-        touched: set[Feed] = set()
+        """Partitions were written to, up to the head they now have. Queues are served in order."""
+        touched: dict[Feed, None] = {}
         for partition in partitions:
             for feed in self._feeds.get(partition.queue.id, {}).values():
                 feed.offer(partition)
-                touched.add(feed)
+                touched[feed] = None
         for feed in touched:
             self.pump(feed)
 

@@ -35,6 +35,8 @@ _LABEL_INTERVAL_S = 1.0
 _MAX_HELD_TRIED = 4
 # Messages that were popped and not sent yet, as they are in memory.
 _MAX_UNSENT_BYTES = 96 * 1024 * 1024
+# Queues that one statement looks into, for a pop that may be served from many.
+_FEEDS_AT_ONCE = 500
 
 
 class Popper:
@@ -79,6 +81,7 @@ class Popper:
         """Return what could be claimed; empty when nothing came within the timeout."""
         if self.gives_nothing:
             return []
+        await self._catalog.register(queues, pop.group, pop.subscription)
         pop.feeds = [await self._feed(queue, pop) for queue in queues]
         if pop.waits and label is not None:
             self._by_label[pop] = label
@@ -110,23 +113,33 @@ class Popper:
         if pop.named is not None:
             await self._try_named(pop, pop.feeds[0], pop.named)
             return
-        for feed in pop.feeds:
-            if feed.is_new:
-                # Nobody has looked into it yet, and queues that are known to have something must
-                # not be served for ever instead.
-                await self.lookout.fill(feed)
-            self.dispatcher.pump(feed)
-            if await self._is_served(pop):
+        batches = [
+            pop.feeds[at : at + _FEEDS_AT_ONCE] for at in range(0, len(pop.feeds), _FEEDS_AT_ONCE)
+        ]
+        for feeds in batches:
+            # Nobody has looked into new ones yet, and queues that are known to have something must
+            # not be served for ever instead.
+            await self.lookout.fill_all([feed for feed in feeds if feed.is_new])
+            if await self._try_each(pop, feeds):
                 return
-        for feed in pop.feeds:
-            await self.lookout.look(feed.queue)
-            await self.lookout.fill(feed)
+        if pop.feeds:
+            await self.lookout.look([feed.queue for feed in pop.feeds])
+        for feeds in batches:
+            await self.lookout.fill_all(feeds)
             if not pop.waits:
                 # Who does not wait wants to know now; a few leases of others may have ended.
-                feed.offer_held(_MAX_HELD_TRIED)
+                for feed in feeds:
+                    feed.offer_held(_MAX_HELD_TRIED)
+            if await self._try_each(pop, feeds):
+                return
+
+    async def _try_each(self, pop: Pop, feeds: list[Feed]) -> bool:
+        """Claim what is ready, in the order of the feeds; return whether the pop has its answer."""
+        for feed in feeds:
             self.dispatcher.pump(feed)
             if await self._is_served(pop):
-                return
+                return True
+        return False
 
     async def _is_served(self, pop: Pop) -> bool:
         """Wait while claims are on their way; return whether the pop has its answer."""
@@ -199,7 +212,7 @@ class Popper:
         """Another server wrote more to a queue than it could name."""
         feeds = self.dispatcher.feeds_of(queue_id)
         if feeds:
-            self._spawn(self.lookout.look(feeds[0].queue))
+            self._spawn(self.lookout.look([feeds[0].queue]))
 
     def forget_queue(self, queue_id: int) -> None:
         for pop in self.dispatcher.remove_queue(queue_id):
@@ -264,7 +277,8 @@ class Popper:
 
     def _adopt(self, queue: Queue) -> None:
         for pop, (namespace, task) in list(self._by_label.items()):
-            known = any(feed.queue is queue for feed in pop.feeds)
+            feed = self.dispatcher.feed(queue.id, pop.group)
+            known = feed is not None and feed.queue is queue and pop in feed.pops
             if pop.namespaces is not None and queue.namespace not in pop.namespaces:
                 continue
             if not known and namespace in ("", queue.namespace) and task in ("", queue.task):

@@ -90,11 +90,15 @@ order by message_offset
 select head from queen.partitions where id = $1
 
 -- name: written_since :many
--- How far the partitions of a queue that were written to since an instant reach.
+-- How far the partitions of queues that were written to, each since an instant of its own, reach.
 select s.partition_id, max(s.end_offset) as head
-from queen.segments s
-where s.queue_id = $1 and s.created_at > $2
-group by s.partition_id
+from unnest($1::integer[], $2::timestamptz[]) with ordinality w (queue_id, since, number)
+cross join lateral (
+    select g.partition_id, g.end_offset from queen.segments g
+    where g.queue_id = w.queue_id and g.created_at > w.since
+) s
+group by w.number, s.partition_id
+order by w.number, s.partition_id
 
 -- name: sweep_page :many
 -- The next thousand partitions of a queue: what each group member may read and who holds it.
@@ -110,6 +114,28 @@ left join lateral (
     where partition_id = p.id and group_id = $2 limit 1
 ) c on true
 order by p.id
+
+-- name: sweep_pages :many
+-- The same for groups of several queues, at most $4 partitions of each: those that have something
+-- to read, and the last one that was looked at. `seen` counts the partitions up to a row.
+select w.number, p.id, p.name, p.head, coalesce(c.committed, 0) as committed, c.lease_id,
+       coalesce(c.lease_until > clock_timestamp(), false) as live, p.seen
+from unnest($1::integer[], $2::integer[], $3::bigint[])
+     with ordinality w (queue_id, group_id, after, number)
+cross join lateral (
+    select f.*, row_number() over (order by f.id) as seen,
+           lead(f.id) over (order by f.id) is null as is_last
+    from (
+        select id, name, head from queen.partitions
+        where queue_id = w.queue_id and id > w.after order by id limit $4
+    ) f
+) p
+left join lateral (
+    select committed, lease_id, lease_until from queen.cursors
+    where partition_id = p.id and group_id = w.group_id limit 1
+) c on true
+where p.is_last or p.head > coalesce(c.committed, 0)
+order by w.number, p.id
 
 -- name: fetch_partition :many
 -- Stored segments of one partition from an offset on, in order: no more than $6 bytes at once,

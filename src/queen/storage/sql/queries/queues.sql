@@ -57,6 +57,25 @@ with known as (
 )
 select id, reads_by_time from known union all select id, reads_by_time from made
 
+-- name: ensure_groups :many again
+-- The same for a group of many queues.
+with known as (
+    select queue_id, id, reads_by_time from queen.groups
+    where queue_id = any ($1::integer[]) and name = $2
+), made as (
+    insert into queen.groups (queue_id, name, subscription_mode, starts_at)
+    select q.id, $2, $3,
+           coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end)
+    from queen.queues q
+    where q.id = any ($1::integer[]) and not exists (
+        select 1 from known k where k.queue_id = q.id)
+    order by q.id for key share of q
+    on conflict (queue_id, name) do update set name = excluded.name
+    returning queue_id, id, reads_by_time
+)
+select queue_id, id, reads_by_time from known
+union all select queue_id, id, reads_by_time from made
+
 -- name: find_group :one
 select id from queen.groups where queue_id = $1 and name = $2
 

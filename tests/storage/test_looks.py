@@ -1,0 +1,100 @@
+"""Looks: what was pushed before a pop began is seen by it, on every server."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from queen.core.options import QueueOptions
+from queen.service import lookout
+from queen.service.append import Append
+from queen.service.broker import Broker, Limits
+from queen.service.feeds import Grant, Pop
+from queen.service.signals import Signals
+from queen.storage.database import session_settings
+
+
+@pytest.fixture
+async def brokers(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Broker]]:
+    """Two servers that tell each other nothing."""
+    monkeypatch.setattr(Signals, "written", lambda *_: None)
+    monkeypatch.setattr(lookout, "_NET_INTERVAL_S", 3600)
+    limits = Limits(dedup_hashes=100_000, connections=4)
+    started = [await Broker.start(dsn, limits) for _ in range(2)]
+    yield started
+    for broker in started:
+        await broker.stop()
+
+
+async def _queue(broker: Broker) -> str:
+    name = f"look-{uuid.uuid4().hex[:8]}"
+    await broker.configure(name, "", "", QueueOptions())
+    return name
+
+
+async def _pop(broker: Broker, name: str, *, wait_s: float = 0) -> list[Grant]:
+    queue = await broker.catalog.queue(name)
+    assert queue is not None
+    pop = Pop("g", 100, auto_ack=True, waits=wait_s > 0)
+    return await broker.popper.pop([queue], pop, wait_s)
+
+
+async def test_a_push_is_seen_by_the_very_next_pop_beside_others_that_look(
+    brokers: list[Broker],
+) -> None:
+    one, other = brokers
+    name = await _queue(one)
+    stop = asyncio.Event()
+
+    async def look() -> None:
+        queue = await other.catalog.queue(name)
+        assert queue is not None
+        while not stop.is_set():
+            await other.popper.lookout.look([queue])
+
+    looking = [asyncio.create_task(look()) for _ in range(4)]
+    for n in range(300):
+        await one.pusher.push([Append(name, f"{n % 10}", [f"{n}".encode()], [b"1"], 100)])
+        assert sum(grant.shown for grant in await _pop(other, name)) == 1, n
+    stop.set()
+    await asyncio.gather(*looking)
+
+
+async def test_a_commit_that_takes_long_is_seen_when_it_is_done(
+    brokers: list[Broker], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages carry the time of their writing, and looks went by meanwhile."""
+    monkeypatch.setattr(lookout, "_MARGIN", timedelta())
+    one, other = brokers
+    name = await _queue(one)
+    await one.pusher.push([Append(name, "p", [b"0"], [b"1"], 100)])
+    assert len(await _pop(other, name)) == 1
+    queue = await one.catalog.queue(name)
+    assert queue is not None
+    partition = queue.partitions["p"]
+    slow = await asyncpg.connect(dsn, server_settings=session_settings())
+    async with slow.transaction():
+        await slow.fetch(
+            "select * from queen.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+            [queue.id], [partition.id], [1], [None], [False], [1], [0], [1], [0], [None], [b""],
+        )  # fmt: skip
+        for _ in range(5):
+            assert await _pop(other, name) == []
+    await slow.close()
+    await other.popper.lookout.look([queue])
+    feed = other.popper.dispatcher.feed(queue.id, "g")
+    assert feed is not None and feed.has_ready
+
+
+def test_a_clock_that_was_set_back_hides_nothing() -> None:
+    before = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    last = lookout.Horizon(before, before, 100.0)
+    set_back = before - timedelta(hours=1)
+    # Three seconds later, and two of them were written by the new clock.
+    since = lookout.Horizon(set_back, set_back, 103.0).reaching_back_to(last)
+    assert since <= set_back - timedelta(seconds=3)
