@@ -16,7 +16,7 @@ from tests.client.fake import CLOSE, Fake, answer
 NOTHING = answer("200 OK", b"")
 GONE = answer("404 Not Found", b'{"error":"Partition not found","code":"not_found"}')
 # Several pages, and more than sockets and buffers take in while nobody reads.
-SEGMENTS, SEGMENT_BYTES = 700, 60_000
+SEGMENTS, SEGMENT_BYTES = 600, 100_000
 
 
 async def test_a_queue_that_is_deleted_while_it_is_read(queen: Queen, queue: str) -> None:
