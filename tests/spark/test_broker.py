@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from queen.errors import Unreachable
 from queen.spark import broker
 from queen.spark.broker import Broker, Place
 from tests.conftest import ServerProcess
@@ -46,25 +51,32 @@ def test_threads_share_connections_and_none_has_anothers(server: ServerProcess) 
     assert sum(map(len, broker._idle.values())) <= broker._MOST_IDLE
 
 
+class Contended(deque[Any]):
+    """Lets other threads in between the question whether there is something and the taking."""
+
+    def __bool__(self) -> bool:
+        found = len(self) > 0
+        time.sleep(0.001)
+        return found
+
+
 @pytest.mark.usefixtures("hurried")
 def test_a_connection_is_taken_once() -> None:
-    url, many = "http://127.0.0.1:9", broker._MOST_IDLE
-    taken: list[int] = []
+    url = "http://127.0.0.1:9"
     start = threading.Barrier(8)
 
-    def take() -> None:
+    def call(_number: int) -> type[BaseException] | None:
         start.wait(60)
-        while (found := broker._idle_connection(url)) is not None:
-            taken.append(id(found))
+        try:
+            Broker(Place((url,)), retry_s=0).call("GET", "/health")
+        except Exception as error:
+            return type(error)
+        return None
 
-    for _ in range(50):
-        made = [broker._connection(url) for _ in range(many)]
-        for one in made:
-            broker._keep(url, one)
-        threads = [threading.Thread(target=take) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert sorted(taken) == sorted(id(one) for one in made)
-        taken.clear()
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(20):
+            # Nobody answers there, so each call takes one after the other.
+            idle = broker._idle[os.getpid(), url] = Contended()
+            idle.extend(broker._connection(url) for _ in range(4))
+            assert set(threads.map(call, range(8))) == {Unreachable}
+            assert not idle
