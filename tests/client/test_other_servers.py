@@ -148,7 +148,7 @@ async def test_a_server_that_never_answers() -> None:
 async def test_a_stream_that_stalls() -> None:
     started = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"
     for answers in ([None], [started]):
-        fake = Fake(answers)
+        fake = Fake([*answers, CLOSE])
         async with fake.running(), Queen(fake.url, retry_s=0, timeout_s=0.3) as queen:
             with pytest.raises(Unreachable):
                 _ = [one async for one in queen.queue("q").replay()]
@@ -156,14 +156,14 @@ async def test_a_stream_that_stalls() -> None:
 
 async def test_a_stream_that_breaks() -> None:
     started = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"
-    fake = Fake([started], closes=True)
+    fake = Fake([started, CLOSE], closes=True)
     async with fake.running(), Queen(fake.url, retry_s=0, timeout_s=5) as queen:
         with pytest.raises(Unreachable, match="in the middle"):
             _ = [one async for one in queen.queue("q").replay()]
 
 
 async def test_a_stream_goes_to_the_server_that_answers() -> None:
-    fake = Fake([answer("200 OK", b"")] * 8)
+    fake = Fake([answer("200 OK", b"")] * 16)
     async with fake.running(), Queen(["http://127.0.0.1:9", fake.url], retry_s=0) as queen:
         for n in range(8):
             assert [one async for one in queen.queue(f"q{n}").replay()] == []

@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 from queen.errors import Unreachable
 
 _MAX_HEAD_BYTES = 64 * 1024
-# So many parts of a body wait for their reader; then the server has to.
-_PARTS_AHEAD = 16
+# So much of a body waits for its reader; then the server has to.
+_AHEAD_BYTES = 4 * 1024 * 1024
 _NO_BODY = {204, 304}
 _UNTIL_CLOSED = -1
+_LAST_CHUNK = -1
 _CRLF = b"\r\n"
 
 
@@ -43,8 +44,11 @@ class Connection(asyncio.Protocol):
         self._head: tuple[int, dict[bytes, bytes]] | None = None
         self._left = 0
         self._chunked = False
+        # What is still to come of a chunk; None between two of them.
+        self._chunk_left: int | None = None
         self._body: list[bytes] = []
         self._parts: asyncio.Queue[bytes | None] | None = None
+        self._ahead_bytes = 0
         self.closed = False
         # The server will not take another request on it.
         self.spent = False
@@ -118,7 +122,8 @@ class Connection(asyncio.Protocol):
     async def _stream_parts(self) -> AsyncIterator[bytes]:
         assert self._parts is not None
         while (part := await self._parts.get()) is not None:
-            if self._transport is not None and self._parts.qsize() < _PARTS_AHEAD:
+            self._ahead_bytes -= len(part)
+            if self._transport is not None and self._ahead_bytes < _AHEAD_BYTES:
                 self._transport.resume_reading()
             yield part
         if self.closed and self._head is not None:
@@ -185,25 +190,35 @@ class Connection(asyncio.Protocol):
         return bool(self._buffer)
 
     def _read_chunk(self) -> bool:
-        line_end = self._buffer.find(_CRLF)
-        if line_end < 0:
+        if self._chunk_left is None:
+            line_end = self._buffer.find(_CRLF)
+            if line_end < 0:
+                return False
+            self._chunk_left = int(bytes(self._buffer[:line_end]).split(b";")[0], 16)
+            del self._buffer[: line_end + 2]
+            if self._chunk_left == 0:
+                self._chunk_left = _LAST_CHUNK
+        left = max(self._chunk_left, 0)
+        if self._parts is not None and 0 < len(self._buffer) < left:
+            # A chunk may be large; whoever reads it need not wait for its end.
+            self._chunk_left -= len(self._buffer)
+            self._take(bytes(self._buffer))
+            self._buffer.clear()
+        if len(self._buffer) < left + 2:
             return False
-        size = int(bytes(self._buffer[:line_end]).split(b";")[0], 16)
-        end = line_end + 2 + size + 2
-        if len(self._buffer) < end:
-            return False
-        part = bytes(self._buffer[line_end + 2 : line_end + 2 + size])
-        del self._buffer[:end]
-        if size:
-            self._take(part)
-        else:
+        if left:
+            self._take(bytes(self._buffer[:left]))
+        del self._buffer[: left + 2]
+        is_last, self._chunk_left = self._chunk_left == _LAST_CHUNK, None
+        if is_last:
             self._finish()
         return bool(self._buffer)
 
     def _take(self, part: bytes) -> None:
         if self._parts is not None:
             self._parts.put_nowait(part)
-            if self._transport is not None and self._parts.qsize() >= _PARTS_AHEAD:
+            self._ahead_bytes += len(part)
+            if self._transport is not None and self._ahead_bytes >= _AHEAD_BYTES:
                 self._transport.pause_reading()
         else:
             self._body.append(part)

@@ -2,6 +2,9 @@
 
 Whole segments come over the wire as they lie in the database, and are taken apart here. No
 group is involved and nothing changes: this is for looking back, exporting, filling a table.
+
+Of what is deleted while it is read, a server sends what it still finds, and then the answer ends as
+any other. So the end is the end only if the queue, or the partition, is still there then.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from urllib.parse import quote, urlencode
 from queen.client.messages import Message
 from queen.client.payloads import decoded
 from queen.client.texts import instant
-from queen.errors import InvalidFrame
+from queen.errors import InvalidFrame, NotFound, Unavailable, Unreachable
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen
@@ -40,16 +43,43 @@ async def replayed(
     since: datetime | None,
     until: datetime | None,
 ) -> AsyncIterator[Stored]:
-    path = f"/api/v1/fetch/queue/{quote(queue, safe='')}"
-    if partition is not None:
-        path += f"/partition/{quote(partition, safe='')}"
+    path = _path(queue, partition)
     query = {
         name: instant(at) for name, at in (("fromTime", since), ("toTime", until)) if at is not None
     }
-    async with queen.cluster.stream(f"{path}?{urlencode(query)}", key=queue) as parts:
-        async for frame in frames(parts):
-            for message in _messages(frame):
-                yield message
+    try:
+        async with queen.cluster.stream(f"{path}?{urlencode(query)}", key=queue) as parts:
+            async for frame in frames(parts):
+                for message in _messages(frame):
+                    yield message
+    except Unreachable as broken:
+        try:
+            await _check_is_there(queen, queue, partition, retry_s=0)
+        except Unavailable:
+            raise broken from None
+        raise
+    await _check_is_there(queen, queue, partition)
+
+
+def _path(queue: str, partition: str | None) -> str:
+    path = f"/api/v1/fetch/queue/{quote(queue, safe='')}"
+    return path if partition is None else f"{path}/partition/{quote(partition, safe='')}"
+
+
+async def _check_is_there(
+    queen: Queen, queue: str, partition: str | None, retry_s: float | None = None
+) -> None:
+    """Raise when what was read is gone by now: then what came is not all, or may not be."""
+    # Asked for what cannot be, a server sends nothing, unless there is no such queue.
+    nothing = {"toTime": instant(_EPOCH)} if partition is None else {"toOffset": 0}
+    path = f"{_path(queue, partition)}?{urlencode(nothing)}"
+    try:
+        await queen.cluster.call("GET", path, key=queue, retry_s=retry_s)
+    except NotFound:
+        of = "" if partition is None else f"partition {partition!r} of "
+        raise NotFound(
+            f"{of}queue {queue!r} was deleted while it was read: what came is not all of it"
+        ) from None
 
 
 async def frames(parts: AsyncIterator[bytes]) -> AsyncIterator[Frame]:

@@ -1,7 +1,8 @@
 """The broker as Spark's Python processes see it: plain calls over connections that are kept.
 
 A task is short, its process is not: Spark uses it for the next task, the next micro-batch and
-the next query. So connections belong to the module, and a task takes one and gives it back.
+the next query. So connections belong to the module, and a task takes one and gives it back. Threads
+share them: a connection is taken and removed in one step, so no two ever have the same.
 Calls block: a worker has one thing to do at a time, and no event loop.
 """
 
@@ -11,6 +12,7 @@ import http.client
 import os
 import ssl
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -51,8 +53,11 @@ def place_of(options: Mapping[str, str]) -> Place:
     return Place(urls, options.get("token") or None)
 
 
-# Idle connections by process and server; a fork starts with none.
-_idle: dict[tuple[int, str], list[http.client.HTTPConnection]] = {}
+# So many connections are kept for each server while nobody uses them.
+_MOST_IDLE = 16
+# Idle connections by process and server, the one used last at the end; a fork starts with none.
+# No lock: one that another thread holds during a fork would never be released in the child.
+_idle: dict[tuple[int, str], deque[http.client.HTTPConnection]] = {}
 
 
 class Broker:
@@ -124,8 +129,7 @@ class Broker:
         headers = dict(self._headers)
         if body:
             headers["content-type"] = content_type
-        while idle := _idle.get((os.getpid(), url)):
-            connection = idle.pop()
+        while (connection := _idle_connection(url)) is not None:
             try:
                 return _request(url, connection, method, path, body, headers)
             except Unreachable:
@@ -137,7 +141,7 @@ class Broker:
         if response.will_close or not response.isclosed():
             _hang_up(response)
         else:
-            _idle.setdefault((os.getpid(), response.url), []).append(response.connection)
+            _keep(response.url, response.connection)
 
     def _explained(self, error: QueenError) -> QueenError:
         """Say what to do about an error; this is the last line that a user of Spark sees."""
@@ -162,6 +166,25 @@ class _Response(http.client.HTTPResponse):
 
     connection: http.client.HTTPConnection
     url: str
+
+
+def _idle_connection(url: str) -> http.client.HTTPConnection | None:
+    """Take a connection that nobody uses, if there is one."""
+    try:
+        return _idle.setdefault((os.getpid(), url), deque()).pop()
+    except IndexError:
+        return None
+
+
+def _keep(url: str, connection: http.client.HTTPConnection) -> None:
+    """Leave a connection to whoever asks next; the one unused for longest makes room for it."""
+    idle = _idle.setdefault((os.getpid(), url), deque())
+    idle.append(connection)
+    while len(idle) > _MOST_IDLE:
+        try:
+            idle.popleft().close()
+        except IndexError:
+            return
 
 
 def _hang_up(response: _Response) -> None:

@@ -2,7 +2,8 @@
 
 A window too large to be sent along names ranges of offsets. Whole segments come over the wire,
 the first and the last of a range perhaps with messages beyond it, which are passed over here. A
-connection that breaks is opened again, and what was read is passed over too.
+connection that breaks is opened again, and what was read is passed over too. A window is the same
+at every attempt, so an answer that ends early is an error, not a smaller window.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 
 from queen.client.replay import frames
 from queen.client.streams.messages import WindowMessage
-from queen.errors import Unreachable
+from queen.errors import HistoryGone, Unreachable
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen
@@ -48,6 +49,7 @@ async def read_messages(queen: Queen, window: LeasedWindow) -> AsyncIterator[Win
                 raise
             await asyncio.sleep(_PAUSE_S)
         else:
+            wanted.check_is_whole(window.lost)
             return
 
 
@@ -73,16 +75,33 @@ class Wanted:
             self._spans.setdefault((one.queue, one.partition), []).append(span)
         # The offset after the last one that was read, by partition.
         self._read_to: dict[tuple[str, str], int] = {}
+        # The offset after the last frame, by partition, and how many offsets were not seen yet.
+        self._seen_to: dict[tuple[str, str], int] = {}
+        self._unseen = sum(one.to_offset - one.from_offset for one in window.ranges)
 
     def of(self, frame: Frame) -> Iterator[WindowMessage]:
         """Yield what is wanted of a frame."""
         place = (frame.queue, frame.partition)
         spans = self._spans.get(place, [])
+        self._see(place, frame.base_offset, frame.base_offset + frame.count)
         for message in messages_of(frame):
             is_inside = any(start <= message.offset < end for start, end in spans)
             if is_inside and message.offset >= self._read_to.get(place, 0):
                 self._read_to[place] = message.offset + 1
                 yield message
+
+    def _see(self, place: tuple[str, str], start: int, end: int) -> None:
+        seen_to = self._seen_to.get(place, 0)
+        for low, high in self._spans.get(place, ()):
+            self._unseen -= max(0, min(high, end) - max(low, start, seen_to))
+        self._seen_to[place] = max(seen_to, end)
+
+    def check_is_whole(self, lost: int) -> None:
+        """Raise when more is missing than was when the window was handed out."""
+        if self._unseen > lost:
+            raise HistoryGone(
+                f"{self._unseen - lost} messages of the window were removed while they were read"
+            )
 
 
 def messages_of(frame: Frame) -> Iterator[WindowMessage]:
