@@ -296,3 +296,19 @@ def test_an_id_of_many_digits_is_not_found(api: Api, digits: int) -> None:
     path = f"/api/v1/dlq/{'9' * digits}"
     assert api.call("DELETE", path).status == 404
     assert api.call("POST", f"{path}/retry").status == 404
+
+
+async def test_a_letter_that_does_not_open_hides_no_other(
+    api: Api, queue: str, connection: asyncpg.Connection
+) -> None:
+    api.configure(queue, encryptionEnabled=True)
+    kill(api, queue, 1)
+    kill(api, queue, 2)
+    await connection.execute(
+        "update queen.dead_letters d set payload = overlay(payload placing '\\x0000' from 20)"
+        " from queen.queues q where q.id = d.queue_id and q.name = $1 and message_offset = 0",
+        queue,
+    )
+    first, second = sorted(dlq(api, queue=queue)["messages"], key=lambda one: one["offset"])
+    assert first["data"] is None and "does not open" in first["unreadable"]
+    assert (second["data"], second["unreadable"]) == (2, None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from queen.wire.paging import Pagination
 
@@ -32,6 +35,9 @@ class DeadLetter(msgspec.Struct):
     originalCreatedAt: str
     failedAt: str
     movedToDlqAt: str
+    unreadable: Annotated[
+        str | None, Meta(description="Why `data` is null although the letter has a payload.")
+    ]
 
 
 class DeadLetterPage(msgspec.Struct):

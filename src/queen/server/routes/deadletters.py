@@ -9,7 +9,7 @@ import msgspec
 
 from queen.core.ids import message_id, partition_uuid
 from queen.core.names import DEFAULT_PARTITION, QUEUE_MODE_GROUP
-from queen.errors import BadRequest, NotFound
+from queen.errors import BadRequest, EncryptionUnavailable, NotFound
 from queen.server.access import Role
 from queen.server.audit import audit
 from queen.server.failures import decoded
@@ -189,6 +189,12 @@ class DeadLetterRoutes:
 
     def _letter(self, row: Record) -> wire.DeadLetter:
         written, failed = iso(row["created_at"]), iso(row["failed_at"])
+        payload, unreadable = b"null", None
+        try:
+            payload = self._letters.payload_of(row)
+        except EncryptionUnavailable as error:
+            # One that does not open hides no other of its page.
+            unreadable = error.message
         return wire.DeadLetter(
             id=str(row["id"]),
             messageId=message_id(row["partition_id"], row["message_offset"]),
@@ -197,7 +203,8 @@ class DeadLetterRoutes:
             consumerGroup=_group(row["consumer_group"]),
             errorMessage=row["error"],
             retryCount=row["attempts"],
-            data=msgspec.Raw(self._letters.payload_of(row)),
+            data=msgspec.Raw(payload),
+            unreadable=unreadable,
             traceId=row["trace_id"],
             producerSub=row["producer_sub"],
             queue=row["queue"],
