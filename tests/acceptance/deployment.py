@@ -45,11 +45,13 @@ class Deployment:
         self._doomed: set[int] = set()
         self._starts = ThreadPoolExecutor(max_workers=1)
         self.ports: list[int] = []
+        self._env: dict[int, dict[str, str]] = {}
 
-    async def add_server(self) -> int:
+    async def add_server(self, **env: str) -> int:
         """Start a server on a port of its own; return the port."""
         port = free_port()
         self.ports.append(port)
+        self._env[port] = env
         await self.start_server(port)
         return port
 
@@ -58,7 +60,9 @@ class Deployment:
         await asyncio.get_running_loop().run_in_executor(self._starts, self._start, port)
 
     def _start(self, port: int) -> None:
-        self._servers[port] = ServerProcess("--data-dir", str(self._data_dir), port=port)
+        self._servers[port] = ServerProcess(
+            "--data-dir", str(self._data_dir), port=port, env=self._env[port]
+        )
 
     # ---- faults: each returns whether there was something to hit ----
 
