@@ -159,3 +159,47 @@ def test_pops_that_are_read_slowly_cost_little(
             assert raw.is_readable(60)
         wait_until_still(running, api)
     assert peak_bytes(running) < LIMIT_BYTES
+
+
+@pytest.mark.parametrize("auto", ["true", "false"])
+def test_what_compresses_well_is_weighed_as_it_is_sent(
+    running: ServerProcess, api: Api, queue: str, auto: str
+) -> None:
+    """Sixty messages of 4 MB, each a few kilobytes as it is stored."""
+    payload = '"' + "x" * (4 * MB - 100) + '"'
+    item = f'{{"queue":"{queue}","partition":"p","payload":{payload}}}'
+    for _ in range(10):
+        body = f'{{"items":[{",".join([item] * 6)}]}}'
+        assert api.call("POST", "/api/v1/push", body).status == 201
+    seen = 0
+    for _ in range(60):
+        messages = api.messages(queue, batch=10_000, autoAck=auto, wait="true", timeout=20_000)
+        seen += len(messages)
+        if auto == "false" and messages:
+            assert api.ack_batch(messages).status == 200
+        if seen == 60:
+            break
+    assert seen == 60
+    assert peak_bytes(running) < LIMIT_BYTES
+
+
+def test_a_pop_over_many_partitions_is_bounded_as_a_whole(
+    running: ServerProcess, api: Api, queue: str
+) -> None:
+    """Twenty partitions of 12 MB under one lease."""
+    payload = '"' + "x" * (MB - 100) + '"'
+    for n in range(20):
+        item = f'{{"queue":"{queue}","partition":"{n}","payload":{payload}}}'
+        body = f'{{"items":[{",".join([item] * 12)}]}}'
+        assert api.call("POST", "/api/v1/push", body).status == 201
+    seen = 0
+    for _ in range(240):
+        messages = api.messages(
+            queue, batch=10_000, partitions=20, autoAck="true", wait="true", timeout=20_000
+        )
+        assert messages, "nothing is held back"
+        seen += len(messages)
+        if seen == 240:
+            break
+    assert seen == 240
+    assert peak_bytes(running) < LIMIT_BYTES

@@ -301,7 +301,8 @@ class Claims:
     async def _is_shown(self, feed: Feed, grant: Grant) -> bool:
         """Remember which messages a lease covers; return whether there is one to show."""
         if grant.start == grant.stop:
-            self.hooks.unwanted([grant], _UNREADABLE_PAUSE_MS)
+            # What did not fit is there for the next pop.
+            self.hooks.unwanted([grant], _UNREADABLE_PAUSE_MS if grant.is_unreadable else 0)
             return False
         if grant.is_cut and grant.lease_id is not None:
             await self._shorten(feed, grant)

@@ -53,6 +53,8 @@ class Grant:
     is_read: bool = False
     # It ends earlier than was leased.
     is_cut: bool = False
+    # It does because what follows cannot be read.
+    is_unreadable: bool = False
     # What its messages weigh until they are sent.
     held_bytes: int = 0
 

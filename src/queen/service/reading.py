@@ -3,7 +3,8 @@
 A lease may cover ten thousand messages of any size. What a pop is given is bounded by what
 the messages weigh when they are decoded, over all its partitions; at least one segment is
 read, and what is left stays for the next pop. All answers that have not been sent yet share
-a bound too: past it, a pop is told to come again.
+a bound too: past it answers are small, and a pop whose messages are large is told to come
+again.
 
 Each grant has an error of its own. A segment that this server cannot decrypt or decode ends
 the grant before it; when it is the first one, there is nothing to give.
@@ -23,6 +24,7 @@ from queen.storage.database import Database, Record
 # What one pop is given, decoded; and what one statement reads, as it is stored.
 _MAX_ANSWER_BYTES = 8 * 1024 * 1024
 _MAX_STEP_BYTES = 32 * 1024 * 1024
+_SMALL_BYTES = 256 * 1024
 _ANY_SIZE = 2**62
 
 
@@ -34,8 +36,12 @@ class Budget:
         self.used = 0
 
     @property
-    def is_spent(self) -> bool:
-        return self.used > self._max_bytes
+    def room_bytes(self) -> int:
+        """What the next answer may begin with. Clients that do not read keep others from large
+        answers, and not from small ones."""
+        if self.used <= self._max_bytes:
+            return _ANY_SIZE
+        return _SMALL_BYTES if self.used <= 2 * self._max_bytes else 0
 
 
 class Claimed:
@@ -68,9 +74,10 @@ class Claimed:
     @property
     def room_bytes(self) -> int:
         """What fits; the first segment does whatever its size, unless too much is under way."""
+        free = self._budget.room_bytes
         if self._taken:
-            return max(_MAX_ANSWER_BYTES - self._taken, 0)
-        return 0 if self._budget.is_spent else _ANY_SIZE
+            return max(min(_MAX_ANSWER_BYTES, free) - self._taken, 0)
+        return free
 
     def cut(self) -> None:
         """Give no more than was read."""
@@ -82,7 +89,7 @@ class Claimed:
 
     def fail(self, grant: Grant, error: QueenError) -> None:
         """A segment of a grant cannot be read: it ends before that."""
-        grant.is_read = True
+        grant.is_read = grant.is_unreadable = True
         grant.cut()
         if self.error is None:
             self.error = error
