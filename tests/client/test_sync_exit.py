@@ -35,7 +35,7 @@ _PROGRAMS = {
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-X", "dev", "-c", _HEAD + program, *arguments]
+    command = [sys.executable, "-W", "always", "-c", _HEAD + program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
