@@ -15,6 +15,7 @@ import pytest
 
 from queen import Queen, Received
 from queen.errors import BadRequest, Unauthenticated
+from tests.client.fake import Fake, answer
 from tests.conftest import ServerProcess
 from tests.waiting import spend, spend_async
 
@@ -425,3 +426,21 @@ async def test_a_payload_of_the_wrong_type_is_a_failure(queen: Queen, queue: str
     (letter,) = (await queen.queue(queue).dlq().get()).messages
     assert letter.data == {"total": "many"}
     assert "ValidationError" in str(letter.error_message)
+
+
+# ---- servers that do not wait ----
+
+
+@pytest.mark.parametrize("of", ["queue", "stream"])
+async def test_a_server_that_answers_at_once_is_not_asked_without_a_pause(of: str) -> None:
+    async def handler(_work: Any) -> None:
+        raise AssertionError("there is nothing to handle")
+
+    async with Fake(lambda _: answer("204 No Content", b"")).running() as fake:
+        async with Queen(fake.url) as queen:
+            if of == "queue":
+                await queen.queue("q").idle(1).consume(handler)
+            else:
+                await queen.consumer("s", "g").idle(1).process(handler)
+        # Ten in a second, and as many again for a clock that others use too.
+        assert len(fake.requests) <= 20

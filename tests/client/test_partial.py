@@ -139,10 +139,11 @@ async def test_a_reason_for_each_is_heeded() -> None:
     assert [sent_queues(text) for text in fake.requests[1:]] == [["a", "b"], ["a"]]
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "\ud800"], ids=["too long", "no text"])
 async def test_one_bad_message_takes_no_neighbour_of_its_partition_along(
-    queen: Queen, queue: str, api: Api
+    queen: Queen, queue: str, api: Api, name: str
 ) -> None:
-    bad = Message("bad", transaction_id="x" * 300)
+    bad = Message("bad", transaction_id=name)
     many = [*range(50), bad, *range(50, 120)]
     await queen.queue(queue).buffer(1000, LONG_MS).push(many)
     with pytest.raises(InvalidFrame) as caught:

@@ -25,7 +25,7 @@ from queen.client.http import Poll
 from queen.client.iteration import Messages
 from queen.client.messages import AckItem, M, ack_of
 from queen.client.renewal import BatchLease
-from queen.client.running import Runner
+from queen.client.running import Runner, unhurried
 from queen.errors import QueenError
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class Consumer(Runner, Generic[M]):
         return batch
 
     async def _pop(self, wait_s: float, size: int, poll: Poll) -> list[Any]:
+        asked_at = time.monotonic()
         try:
             popped = await self._queue._pop(wait_s, size, False, poll)
         except QueenError as error:
@@ -126,8 +127,8 @@ class Consumer(Runner, Generic[M]):
             await asyncio.sleep(_PAUSE_S)
             return []
         self._lease_s = popped.lease_s
-        if not popped.messages and wait_s == 0:
-            await asyncio.sleep(0.1)
+        if not popped.messages:
+            await unhurried(asked_at)
         return popped.messages
 
     async def _popped_unless_stopped(self, wait_s: float, size: int) -> list[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import struct
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -46,7 +47,7 @@ from queen.client.streams.consumer import StreamConsumer
 from queen.client.streams.processing import Processing
 from queen.client.streams.window import Window
 from queen.client.transaction import Transaction
-from queen.errors import LeaseLost, NotFound, QueenError, UnsupportedMedia
+from queen.errors import InvalidFrame, LeaseLost, NotFound, QueenError, UnsupportedMedia
 
 DEFAULT_URL = "http://localhost:6632"
 # More than this in one push is sent as frames: it is smaller on the wire and on the server.
@@ -234,12 +235,9 @@ class Queen:
             self._speaks_frames = await self._asks_for_frames()
         if not self._speaks_frames:
             return await self._try_as_json(frames)
-        from queen.core.frame import CONTENT_TYPE, encode_frame
+        from queen.core.frame import CONTENT_TYPE
 
-        body = b"".join(
-            encode_frame(queue, partition, [one[0] for one in many], [one[1] for one in many])
-            for queue, partition, many in frames
-        )
+        body = _encoded_frames(frames)
         key, kind = ":".join(frames[0][:2]), CONTENT_TYPE.encode()
         try:
             answer = await self.cluster.call(
@@ -396,3 +394,17 @@ class Queen:
             "POST", path, encoded, first=server, retry_s=within_s, answer_s=answer_s
         )
         return understood(_any, answer) if answer.body else None
+
+
+def _encoded_frames(frames: list[NamedFrame]) -> bytes:
+    from queen.core.frame import encode_frame
+
+    try:
+        return b"".join(
+            encode_frame(queue, partition, [one[0] for one in many], [one[1] for one in many])
+            for queue, partition, many in frames
+        )
+    except (ValueError, TypeError, AttributeError, struct.error) as error:
+        # A lone surrogate, a name of megabytes, an id that is no text: as a server would say it,
+        # so that whoever has sent others along finds out which it is.
+        raise InvalidFrame(f"a name or an id cannot be written: {error}") from None

@@ -9,7 +9,7 @@ any other. So the end is the end only if the queue, or the partition, is still t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
@@ -42,7 +42,7 @@ async def replayed(
     partition: str | None,
     since: datetime | None,
     until: datetime | None,
-) -> AsyncIterator[Stored]:
+) -> AsyncGenerator[Stored, None]:
     path = _path(queue, partition)
     query = {
         name: instant(at) for name, at in (("fromTime", since), ("toTime", until)) if at is not None

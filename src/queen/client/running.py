@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger("queen.client")
 
+# Between two requests that bring nothing lies as much at least.
+_AT_MOST_EVERY_S = 0.1
 # How long a request that was given up is heard out.
 _HEARD_OUT_S = 2.0
 
@@ -125,6 +128,12 @@ class Runner:
             running.exception()
             raise
         return await result if inspect.isawaitable(result) else result
+
+
+async def unhurried(asked_at: float) -> None:
+    """Wait a little after an answer without anything in it that came at once: whoever does not
+    wait at the server, or is not let wait, does not ask it without a pause."""
+    await asyncio.sleep(max(0.0, asked_at + _AT_MOST_EVERY_S - time.monotonic()))
 
 
 async def all_done(work: Iterable[Coroutine[Any, Any, Any]], stop: Callable[[], None]) -> None:

@@ -2,15 +2,21 @@
 
 A thread runs an event loop with the asyncio client in it; every call here hands its work over
 and waits. So there is one client, and this is only its other face. Handlers run in threads.
+
+A client that was not closed is closed when the program ends: a loop that is open gives back what it
+has, and what is buffered is sent, if that is a matter of moments.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import logging
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
@@ -27,7 +33,7 @@ from queen.client.deadletters import (
 from queen.client.messages import Delivered, Popped, Pushed
 from queen.client.queen import Queen
 from queen.client.queue import Queue, QueueBuilder
-from queen.client.replay import Stored
+from queen.client.replay import Stored, replayed
 from queen.client.running import Runner
 from queen.client.transaction import Transaction
 
@@ -36,7 +42,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_log = logging.getLogger("queen.client")
+
 _END = object()
+# How long a program that ends waits for what its clients still have to say.
+_AT_EXIT_S = 2.0
 
 
 class SyncReceived(Delivered, rename="camel", kw_only=True, gc=False):
@@ -83,16 +93,20 @@ class SyncQueen:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
+        # Loops over messages or windows that were not left yet.
+        self._loops: weakref.WeakSet[SyncLoop[Any]] = weakref.WeakSet()
+        self._readers: weakref.WeakSet[AsyncGenerator[Any, None]] = weakref.WeakSet()
         try:
             self.asynchronous: Queen = self.wait_for(_made(url, settings))
         except BaseException:
             self._end()
             raise
         self.admin = SyncAdmin(self)
+        _open.add(self)
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something of the asyncio client and return its result."""
-        if threading.current_thread() is self._thread or not self._thread.is_alive():
+        if self.is_own_thread() or not self._thread.is_alive():
             work.close()
             raise RuntimeError(
                 "an async handler of a SyncQueen cannot call it: make the handler a plain function"
@@ -106,6 +120,10 @@ class SyncQueen:
             # Ctrl-C: nobody waits for the answer any more.
             running.cancel()
             raise
+
+    def is_own_thread(self) -> bool:
+        """Whether this is the thread that nobody may wait in: the one that does the work."""
+        return threading.current_thread() is self._thread
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call something of the asyncio client in its own thread, and do not wait for it."""
@@ -123,15 +141,42 @@ class SyncQueen:
         self.close()
 
     def close(self) -> None:
-        """Send what is buffered, then hang up."""
-        if self._loop.is_closed():
+        """Give back what open loops have, send what is buffered, then hang up."""
+        if self.is_closed:
             return
         try:
-            self.wait_for(self.asynchronous.close())
+            for one in list(self._loops):
+                one.close()
+            self.wait_for(self._left())
         finally:
             self._end()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it can no longer be used; that of a parent cannot be used after a fork."""
+        return self._loop.is_closed() or not self._thread.is_alive()
+
+    def _end_with_program(self) -> None:
+        """Close it as far as a moment allows; nobody is left who could be told of errors."""
+        if self.is_closed:
+            return
+        leaving = asyncio.run_coroutine_threadsafe(self._left(), self._loop)
+        with contextlib.suppress(Exception):
+            leaving.result(_AT_EXIT_S)
+        if len(self.asynchronous.buffers):
+            _log.warning("%d buffered messages were not sent", len(self.asynchronous.buffers))
+        self._end()
+
+    async def _left(self) -> None:
+        for one in list(self._loops):
+            await one.leave()
+        for reader in list(self._readers):
+            await reader.aclose()
+        await self.asynchronous.close()
+
     def _end(self) -> None:
+        _open.discard(self)
+        asyncio.run_coroutine_threadsafe(_all_cancelled(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -216,6 +261,25 @@ class SyncQueen:
                 signal.signal(number, before[number])
 
 
+# What a program has not closed.
+_open: weakref.WeakSet[SyncQueen] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for one in list(_open):
+        one._end_with_program()
+
+
+async def _all_cancelled() -> None:
+    """End what still runs, so that nothing complains when its loop is closed."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=_AT_EXIT_S)
+
+
 async def _made(url: str | Sequence[str] | None, settings: dict[str, Any]) -> Queen:
     return Queen(url, **settings)
 
@@ -272,7 +336,7 @@ class SyncQueue(QueueBuilder):
         self, *, since: datetime | None = None, until: datetime | None = None
     ) -> Iterator[Stored]:
         """Read what is stored, in bulk and without a group: no cursor moves."""
-        messages = self._asynchronous().replay(since=since, until=until)
+        messages = replayed(self._queen, self._named(), self._partition, since, until)
         yield from each(self._owner, messages)
 
 
@@ -285,12 +349,16 @@ class _Closed(Protocol):
 class SyncLoop(Generic[T]):
     """What an `async for` goes over, for a plain loop; leaving it early settles the same way."""
 
+    # Until it has begun.
+    _is_over = True
+
     def __init__(self, queen: SyncQueen, runner: Runner, start: Callable[[], _Closed]) -> None:
         self._queen = queen
         self._signals = contextlib.ExitStack()
         self._signals.enter_context(queen.stopped_by_signals(runner))
         self._inner = queen.wait_for(_started(start))
         self._is_over = False
+        queen._loops.add(self)
 
     def __iter__(self) -> SyncLoop[T]:
         return self
@@ -304,22 +372,35 @@ class SyncLoop(Generic[T]):
 
     def close(self) -> None:
         if not self._is_over:
-            self._is_over = True
             self._signals.close()
-            self._queen.wait_for(self._inner.aclose())
+            self._queen.wait_for(self.leave())
+
+    async def leave(self) -> None:
+        """Settle what is at hand, from within the loop of the client."""
+        if not self._is_over:
+            self._is_over = True
+            await self._inner.aclose()
 
     def __del__(self) -> None:
-        self.close()
+        # A client that is closed has closed it. In the client's own thread nothing can be waited
+        # for, and what it goes over ends by itself.
+        if not (self._queen.is_closed or self._queen.is_own_thread()):
+            self.close()
 
 
 async def _started(start: Callable[[], T]) -> T:
     return start()
 
 
-def each(queen: SyncQueen, found: AsyncIterator[T]) -> Iterator[T]:
-    """Yield what an asynchronous iterator yields."""
-    while (one := queen.wait_for(_next(found))) is not _END:
-        yield one
+def each(queen: SyncQueen, found: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Yield what an asynchronous generator yields; it is closed with the client at the latest."""
+    queen._readers.add(found)
+    try:
+        while (one := queen.wait_for(_next(found))) is not _END:
+            yield one
+    finally:
+        if not (queen.is_closed or queen.is_own_thread()):
+            queen.wait_for(found.aclose())
 
 
 async def _next(found: Any) -> Any:

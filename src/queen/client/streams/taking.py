@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from queen.client.http import Poll
-from queen.client.running import Runner
+from queen.client.running import Runner, unhurried
 from queen.client.streams.window import LeasedWindow
 from queen.errors import LeaseLost, QueenError
 
@@ -24,7 +24,6 @@ _log = logging.getLogger("queen.client")
 
 # What a poll that failed in a way that may pass waits before the next.
 _PAUSE_S = 1.0
-_NO_WAIT_S = 0.1
 
 
 class Taker(Runner, Generic[W]):
@@ -66,6 +65,7 @@ class Taker(Runner, Generic[W]):
         return math.inf if idle_s is None else self._busy_at + idle_s - time.monotonic()
 
     async def _polled(self, wait_s: float, poll: Poll) -> W | None:
+        asked_at = time.monotonic()
         try:
             window: W | None = await self._consumer._poll(wait_s, poll)
         except QueenError as error:
@@ -76,9 +76,8 @@ class Taker(Runner, Generic[W]):
             _log.warning("poll: %s", error)
             await asyncio.sleep(_PAUSE_S)
             return None
-        if window is None and self._consumer._wait_s == 0:
-            # Whoever does not wait at the server does not ask it without a pause either.
-            await asyncio.sleep(_NO_WAIT_S)
+        if window is None:
+            await unhurried(asked_at)
         return window
 
     @contextlib.asynccontextmanager

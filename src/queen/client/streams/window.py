@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -255,7 +255,7 @@ class LeasedWindow(EitherSpelling):
             self._hold(messages)
         return self
 
-    async def _read(self) -> AsyncIterator[WindowMessage]:
+    async def _read(self) -> AsyncGenerator[WindowMessage, None]:
         """Yield the messages, without keeping those that are not here."""
         if self._all is not None:
             for message in self._all:
