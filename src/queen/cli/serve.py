@@ -46,6 +46,8 @@ def serve(
     show_settings: cli.ShowSettings = False,
 ) -> None:
     """Start a broker. Without a database URL it brings its own PostgreSQL."""
+    from msgspec.structs import replace
+
     from queen.cli.start import Limits, Security, ServeOptions, auth_options, prepared
 
     with _explained():
@@ -69,14 +71,8 @@ def serve(
             abandoned_group_days=abandoned_group_days,
             idle_partition_days=partition_cleanup_days,
         )
-        options = ServeOptions(
-            host=host,
-            port=port,
-            encryption_keys=encryption_key,
-            security=security,
-            limits=limits,
-            test_clock=test_clock,
-        )
+        options = ServeOptions(host=host, port=port, encryption_keys=encryption_key)
+        options = replace(options, security=security, limits=limits, test_clock=test_clock)
         with prepared(options, database_url, data_dir, allow_weak_durability) as ready:
             run(ready, workers)
 
