@@ -372,9 +372,7 @@ class Connection(asyncio.Protocol):
         self._complete(head)
 
     def _complete(self, head: _Head) -> None:
-        if self._body_start:
-            self._body.insert(0, bytes(self._body_start))
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        body = self._whole_body()
         path, _, query = self._url.decode("latin-1").partition("?")
         request = Request(
             head.method,
@@ -392,6 +390,14 @@ class Connection(asyncio.Protocol):
         self._waiting_bytes += len(body)
         self._hub.room.leave(self)
         self._go_on()
+
+    def _whole_body(self) -> bytes:
+        if self._body_start:
+            # A body of many parts is a large one: no more copies of it than there must be.
+            for part in self._body:
+                self._body_start += part
+            return bytes(self._body_start)
+        return self._body[0] if len(self._body) == 1 else b"".join(self._body)
 
     # ---- room for what is read ----
 

@@ -1,8 +1,9 @@
 """Room: how much of what clients send is held at once, by all connections together.
 
 A body counts from its first byte until its request has been answered. When there is too much,
-connections in the middle of a large body are not read from until there is less. One of them,
-the eldest, is always read from: else all could wait for each other, each with half a body.
+connections in the middle of a large body are not read from until there is less. When none is
+being handled, one of them, the eldest, is read from all the same: else all could wait for each
+other, each with half a body.
 
 What is handled holds more than its bytes, because it is decoded, put into columns and
 compressed. So only a few large bodies are handled at a time, and the others wait their turn.
@@ -17,9 +18,9 @@ from typing import Protocol
 from queen.errors import Overloaded
 
 # What all connections together may hold of requests that are not answered yet.
-MAX_HELD_BYTES = 64 * 1024 * 1024
+MAX_HELD_BYTES = 32 * 1024 * 1024
 # Of these, what is handled at a time, unless a single body is larger.
-MAX_HANDLED_BYTES = 32 * 1024 * 1024
+MAX_HANDLED_BYTES = 16 * 1024 * 1024
 # A body up to this is read and handled whatever else there is.
 SMALL_BODY_BYTES = 64 * 1024
 # Whoever finds no room for so long is told to come again.
@@ -60,7 +61,10 @@ class Room:
     def may_read(self, reader: Reader) -> bool:
         """Return whether more of a large body may be read now; if not, `heed_room` tells when."""
         self._readers[reader] = None
-        return not self.is_full or reader is next(iter(self._readers))
+        if not self.is_full:
+            return True
+        # What is handled makes room when it is done; without that, only a whole body can.
+        return not self._handled_bytes and reader is next(iter(self._readers))
 
     def leave(self, reader: Reader) -> None:
         """A connection reads no large body now, or must not for reasons of its own."""
