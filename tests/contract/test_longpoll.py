@@ -122,7 +122,7 @@ def test_a_timeout_of_zero_is_one_look(api: Api, queue: str) -> None:
 def test_the_timeout_counts_from_the_request_even_when_the_queue_comes_later(
     api: Api, queue: str, park: Park
 ) -> None:
-    took = []
+    took: list[float] = []
     while not took or took[-1] >= 2.2:
         assert len(took) < 10, took
         name = f"{queue}.{len(took)}"
