@@ -17,6 +17,7 @@ import pytest
 
 from queen import Queen
 from tests.conftest import ServerProcess
+from tests.programs import bound
 from tests.waiting import spend
 
 _STOPS = int(os.environ.get("QUEEN_TEST_STOPS", "20"))
@@ -69,7 +70,7 @@ def _run_and_stop(url: str, queue: str, effects: Path) -> None:
         text=True,
         cwd=_ROOT,
     )
-    with process:
+    with bound(process):
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         spend(random.uniform(0, 0.4))

@@ -16,6 +16,7 @@ import pytest
 
 from tests.cli.forking import Forking
 from tests.conftest import ServerProcess
+from tests.programs import bound
 
 QUEEN = str(Path(sys.executable).parent / "queen")
 _PATIENCE_S = 60
@@ -73,14 +74,15 @@ def on_terminal(server: ServerProcess) -> Run:
 
     def started(*arguments: str, code: int = 0) -> Ran:
         ours, theirs = pty.openpty()
-        with subprocess.Popen(
+        process = subprocess.Popen(
             [QUEEN, *arguments],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             env=environment(server.url),
             start_new_session=True,
-        ) as process:
+        )
+        with bound(process):
             os.close(theirs)
             shown = b"".join(_shown(ours))
             os.close(ours)

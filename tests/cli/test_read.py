@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import QUEEN, Run, environment
 from tests.conftest import ServerProcess
+from tests.programs import bound
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -118,12 +119,12 @@ def test_a_reader_that_has_seen_enough_is_no_error(
 ) -> None:
     run("push", queue, text="".join(f'"{"x" * 100} {number}"\n' for number in range(20_000)))
     ours, theirs = os.pipe()
-    with subprocess.Popen(
-        [QUEEN, "replay", queue],
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(server.url),
+    command = [QUEEN, "replay", queue]
+    pipe = subprocess.PIPE
+    with bound(
+        subprocess.Popen(
+            command, stdout=theirs, stderr=pipe, text=True, env=environment(server.url)
+        )
     ) as process:
         os.close(theirs)
         assert os.read(ours, 100)

@@ -12,6 +12,7 @@ import pytest
 
 from queen import Queen, SyncQueen, SyncWindow
 from tests.conftest import ServerProcess
+from tests.programs import bound
 
 PROGRAM = """
 import asyncio, sys
@@ -87,7 +88,7 @@ def test_a_signal_lets_it_finish_the_window_at_hand(
 ) -> None:
     sync_queen.stream(queue).sources(queue).count(2).grace_period(0).define()
     sync_queen.queue(queue).push([1, 2, 3, 4])
-    with started(server.url, queue, how, "until told") as program:
+    with bound(started(server.url, queue, how, "until told")) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "began [1, 2]\n"
         program.send_signal(number)
@@ -107,7 +108,7 @@ def test_what_it_pushed_is_stored_once_however_often_it_is_killed(
     stream.lease_timeout(0.5).retry_limit(1000).define()
     sync_queen.queue(queue).push(list(range(60)))
     for handled in range(5):
-        with started(server.url, queue, "async", "0.02") as program:
+        with bound(started(server.url, queue, "async", "0.02")) as program:
             assert program.stdout is not None
             seen = 0
             # Somewhere between a push, an ack and the next window.

@@ -15,6 +15,7 @@ import pytest
 from queen import Message, SyncQueen, SyncReceived
 from queen.errors import BadRequest, LeaseLost
 from tests.conftest import ServerProcess
+from tests.programs import bound
 from tests.waiting import until
 
 PROGRAM = """
@@ -166,8 +167,7 @@ def test_signals_stop_a_program(
     server: ServerProcess, sync_queen: SyncQueen, queue: str, how: str, number: int
 ) -> None:
     sync_queen.queue(queue).push([1, 2, 3])
-    program = _started(server.url, queue, how)
-    with program:
+    with bound(_started(server.url, queue, how)) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "began 1\n"
         program.send_signal(number)
@@ -179,8 +179,7 @@ def test_signals_stop_a_program(
 
 
 def test_ctrl_c_in_a_call(server: ServerProcess, sync_queen: SyncQueen, queue: str) -> None:
-    program = _started(server.url, queue, "pop")
-    with program:
+    with bound(_started(server.url, queue, "pop")) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "began pop\n"
         # It has asked, and what it asked for waits at the server before that answers us.

@@ -23,25 +23,31 @@ from queen.errors import EmbeddedFailed
 from queen.storage import embedded
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.tuning import describe, detect, settings_for
+from tests.programs import bound
 from tests.waiting import until
 
 SMALL = settings_for(256 * 1024 * 1024, 1)
 
 # Starts a server, says so, and stays until it is told to stop through its standard input.
 USER = """
-import sys
+import select, sys
 from pathlib import Path
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.tuning import settings_for
+
+def stay():
+    # A signal that comes just before a read without end would be noticed at its end only.
+    while not select.select([sys.stdin], [], [], 0.1)[0]:
+        pass
 
 postgres = EmbeddedPostgres(Path(sys.argv[1]), settings_for(256 * 1024 * 1024, 1))
 postgres.start()
 try:
     print(postgres.postmaster_pid(), flush=True)
-    sys.stdin.read()
+    stay()
 except KeyboardInterrupt:
     print("interrupted", flush=True)
-    sys.stdin.read()
+    stay()
 postgres.stop()
 """
 
@@ -144,7 +150,7 @@ def another_user(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
         text=True,
         start_new_session=True,
     )
-    with process:
+    with bound(process):
         yield process
         process.communicate(timeout=60)
 

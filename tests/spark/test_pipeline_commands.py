@@ -26,6 +26,7 @@ from queen.cli.pipelines import _ROCKSDB
 from tests.api import Api
 from tests.cli.conftest import QUEEN, environment
 from tests.conftest import ServerProcess
+from tests.programs import bound
 from tests.spark.history import BEGIN, Event, canonical, messages, write
 
 SCHEMA = "user string, id string, ts timestamp, amount bigint"
@@ -237,15 +238,13 @@ def test_sigterm_ends_a_run_after_its_batch(
     """It shows how it is doing meanwhile, since it has a terminal."""
     arguments = ["pipeline", "run", defined, "--master", "local[1]", "--from", "earliest"]
     settings = ["--conf", "spark.ui.enabled=false", "--checkpoint", str(tmp_path)]
-    with (
-        subprocess.Popen(
-            [QUEEN, *arguments, *settings, "--every", "0.1"],
-            stdout=subprocess.PIPE,
-            stderr=screen.slave,
-            env={**environment(server.url), "TERM": "xterm", "COLUMNS": "160"},
-        ) as running,
-        SyncQueen(server.url) as queen,
-    ):
+    process = subprocess.Popen(
+        [QUEEN, *arguments, *settings, "--every", "0.1"],
+        stdout=subprocess.PIPE,
+        stderr=screen.slave,
+        env={**environment(server.url), "TERM": "xterm", "COLUMNS": "160"},
+    )
+    with bound(process) as running, SyncQueen(server.url) as queen:
         # The rows of the first two minutes are there while the run goes on.
         got: list[Any] = []
         while len(got) < 6:
