@@ -215,7 +215,8 @@ async def test_an_append_made_for_other_options_is_made_again(
     # As if the signal had been lost, and the options were fresh.
     known = await other.catalog.queue(queue)
     assert known is not None
-    known.options, known.loaded_at, known.revision = QueueOptions(dedup="off"), time.monotonic(), 0
+    known.options, known.options_text, known.revision = QueueOptions(dedup="off"), "", 0
+    known.loaded_at = time.monotonic()
     await _push(other, queue, "b")
     assert await _push(one, queue, "b") == [(1, True)]
 

@@ -21,6 +21,8 @@ from queen.service.broker import Broker, Limits
 from queen.service.catalog import FROM_BEGINNING, Queue
 from queen.service.feeds import Grant, Pop
 from queen.service.groups import BEGINNING, Target
+from queen.service.lane import Lane
+from queen.service.vault import Vault
 from queen.storage.database import session_settings
 from tests.waiting import spend_async, until_async
 
@@ -360,3 +362,24 @@ async def test_a_paused_claim_is_a_poll_that_waits(broker: Broker, dsn: str) -> 
 
 async def test_lock_waits_are_bounded_for_every_session() -> None:
     assert session_settings()["lock_timeout"] == "10s"
+
+
+async def test_what_breaks_a_flush_breaks_only_its_own_push(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something nobody thought of is wrong with one partition."""
+    name = await _queue(broker)
+    build = Lane.build
+
+    def fragile(lane: Lane, vault: Vault) -> None:
+        if lane.partition.name == "bad":
+            raise ZeroDivisionError
+        build(lane, vault)
+
+    monkeypatch.setattr(Lane, "build", fragile)
+    pushes = [_push(broker, name, f"{n}", partition=f"{n % 5}") for n in range(50)]
+    bad = _push(broker, name, "x", partition="bad")
+    done = await asyncio.gather(*pushes, bad, return_exceptions=True)
+    assert done[:50] == [None] * 50
+    assert isinstance(done[50], QueenError)
+    assert len(await _ids(broker, name)) > 0

@@ -207,15 +207,21 @@ class Pusher:
     async def _try(self, appends: list[Append], *, alone: bool) -> None:
         try:
             await self._store(appends, alone=alone)
-        except Contended as error:
-            if alone:
+        except Exception as error:
+            if alone and isinstance(error, Contended):
                 raise
-            self._fail(appends, error)
-        except QueenError as error:
-            self._fail(appends, error)
-        except Exception:
-            _log.exception("a flush failed")
-            self._fail(appends, QueenError())
+            if not isinstance(error, QueenError):
+                _log.exception("a flush failed")
+            if alone or isinstance(error, Unavailable):
+                self._fail(appends, error if isinstance(error, QueenError) else QueenError())
+            else:
+                # Nothing was stored, because of one of them: each finds out by itself.
+                self._part(appends)
+
+    def _part(self, appends: list[Append]) -> None:
+        for append in appends:
+            if append.request is not None and not append.is_aside:
+                self._set_aside((append.queue, append.partition), [append])
 
     def _fail(self, appends: Iterable[Append], error: QueenError) -> None:
         for append in appends:
@@ -237,18 +243,20 @@ class Pusher:
                     raise
                 lanes = await self._unlocked(lanes)
                 continue
-            except Unavailable:
-                raise
-            except QueenError:
-                # PostgreSQL refused all because of one of them: each finds out by itself.
-                if alone:
-                    raise
-                self._leave(lanes)
-                return
             self._activity.flushed(sum(lane.total for lane in lanes), time.perf_counter() - started)
-            self.appended(lanes, rows)
+            self._tell(lanes, rows)
             lanes = await self._refused(lanes, rows, alone=alone)
         raise Unavailable("too many servers write the same transaction ids at once")
+
+    def _tell(self, lanes: list[Lane], rows: list[Outcome]) -> None:
+        """Answer what was committed. Whatever goes wrong with that, it is stored."""
+        try:
+            self.appended(lanes, rows)
+        except Exception:
+            _log.exception("what was stored could not be told")
+            for lane, row in zip(lanes, rows, strict=True):
+                if row.is_appended:
+                    self._fail(lane.appends, OutcomeUnknown())
 
     def _leave(self, lanes: Iterable[Lane]) -> None:
         """Leave partitions to be stored alone."""
