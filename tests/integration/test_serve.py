@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
@@ -25,6 +26,12 @@ from tests.waiting import until
 Start = Callable[..., ServerProcess]
 
 _QUEEN = str(Path(sys.executable).parent / "queen")
+
+
+@pytest.fixture
+def start_server(start_server: Start) -> Start:
+    """Here it is the command itself that is started."""
+    return partial(start_server, installed=True)
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
