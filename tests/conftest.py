@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from queen.storage.migrate import migrate
 from queen.storage.tuning import settings_for
 from tests.api import Api
 from tests.distribution import Distribution
+from tests.forking import Forked, nursery
 from tests.ports import free_port
 
 _READY = "queen ready on "
@@ -49,7 +50,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class ServerProcess:
-    """`queen serve` in a process of its own."""
+    """`queen serve` in a process of its own.
+
+    It is forked from one that has imported it, unless it shall be `installed`: the command as a
+    user runs it.
+    """
 
     def __init__(
         self,
@@ -57,6 +62,7 @@ class ServerProcess:
         port: int | None = None,
         env: dict[str, str] | None = None,
         log: Path | None = None,
+        installed: bool = False,
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -64,15 +70,11 @@ class ServerProcess:
         environment |= {"QUEEN_ENCRYPTION_KEY": ENCRYPTION_KEY} | (env or {})
         # What it said before it was ready.
         self.said: list[str] = []
-        command = [str(Path(sys.executable).parent / "queen"), "serve", "--port", str(self.port)]
+        words = ("serve", "--port", str(self.port), *arguments)
+        start = _start_installed if installed else nursery().start
+        self.process: subprocess.Popen[str] | Forked
         with log.open("w") if log is not None else nullcontext() as errors:
-            self.process = subprocess.Popen(
-                [*command, *arguments],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=environment,
-            )
+            self.process = start(words, environment, errors.fileno() if errors else 2)
         self._apis: list[Api] = []
         self._wait_until_ready()
 
@@ -117,6 +119,13 @@ class ServerProcess:
         self._close_apis()
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+def _start_installed(
+    words: Sequence[str], env: dict[str, str], errors: int
+) -> subprocess.Popen[str]:
+    command = [str(Path(sys.executable).parent / "queen"), *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env)
 
 
 @pytest.fixture(scope="session")
@@ -195,8 +204,9 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
         port: int | None = None,
         env: dict[str, str] | None = None,
         log: Path | None = None,
+        installed: bool = False,
     ) -> ServerProcess:
-        running = ServerProcess(*arguments, port=port, env=env, log=log)
+        running = ServerProcess(*arguments, port=port, env=env, log=log, installed=installed)
         started.append(running)
         return running
 

@@ -31,6 +31,7 @@ _TOGETHER = (
     "tests/spark/",
     "tests/storage/test_staging.py",
     "tests/storage/test_statements.py",
+    "tests/testing/",
 )
 
 

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -30,6 +31,12 @@ from tests.waiting import until
 Start = Callable[..., ServerProcess]
 
 _QUEEN = str(Path(sys.executable).parent / "queen")
+
+
+@pytest.fixture
+def start_server(start_server: Start) -> Start:
+    """Here it is the command itself that is started."""
+    return partial(start_server, installed=True)
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
