@@ -72,8 +72,8 @@ CLASSES: list[type] = [
 _INNER = {
     Consumer: {"finish", "is_at_limit", "next_batch", "renewed", "settle", "stopped_by_signals"},
     Processing: {"finish", "kept", "load", "next_window", "settle", "stopped_by_signals"},
-    Queen: {"post", "push", "push_frames", "settle"},
-    SyncQueen: {"call_soon", "stopped_by_signals", "wait_for"},
+    Queen: {"post", "push", "push_frames", "renew_within", "settle", "try_frames"},
+    SyncQueen: {"call_soon", "is_own_thread", "stopped_by_signals", "wait_for"},
 }
 _STARS: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",

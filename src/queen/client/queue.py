@@ -93,7 +93,8 @@ class QueueBuilder(Consuming):
     def buffer(self: Self, max_messages: int = 1000, max_ms: float = 100) -> Self:
         """Gather pushes and send them together; `push` then returns at once.
 
-        Nothing is lost when sending fails: messages stay in the buffer and are sent again.
+        Nothing is lost when sending fails: messages stay in the buffer and are sent again, unless
+        they are refused for good; then the next push or flush raises the error and has them.
         `await queen.flush()` returns when all of them are stored.
         """
         return self._with(buffer=(max_messages, max_ms / 1000))
@@ -264,5 +265,6 @@ class Queue(QueueBuilder):
     def replay(
         self, *, since: datetime | None = None, until: datetime | None = None
     ) -> AsyncIterator[Stored]:
-        """Read what is stored, in bulk and without a group: no cursor moves."""
+        """Read what is stored, in bulk and without a group: no cursor moves. Raises `NotFound` when
+        it is deleted meanwhile: what came then is not all of it."""
         return replayed(self._queen, self._named(), self._partition, since, until)

@@ -335,7 +335,8 @@ class SyncQueue(QueueBuilder):
     def replay(
         self, *, since: datetime | None = None, until: datetime | None = None
     ) -> Iterator[Stored]:
-        """Read what is stored, in bulk and without a group: no cursor moves."""
+        """Read what is stored, in bulk and without a group: no cursor moves. Raises `NotFound` when
+        it is deleted meanwhile: what came then is not all of it."""
         messages = replayed(self._queen, self._named(), self._partition, since, until)
         yield from each(self._owner, messages)
 
