@@ -60,5 +60,5 @@ async def conflation(scene: Scene) -> None:
 async def a_binary_push(scene: Scene) -> None:
     async with scene.Queen(scene.urls[0], binary_push=True) as queen:
         error = await _error(queen.queue(scene.name).push({"n": 1}))
-    assert _status(error) == 400, error
+    assert _status(error) == 415, error
     assert await scene.drain() == []
