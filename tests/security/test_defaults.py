@@ -12,7 +12,7 @@ import pytest
 
 from tests.api import Api
 from tests.conftest import ENCRYPTION_KEY, ServerProcess
-from tests.integration.test_serve import Start, run
+from tests.integration.test_serve import Start, run, start_without_database
 from tests.ports import free_port
 from tests.security.client import TOKEN, Client, Guarded
 from tests.security.issuer import AUDIENCE, ISSUER, SECRET
@@ -121,11 +121,14 @@ def test_s06_metrics_can_be_opened(guarded: Guarded, start_server: Start) -> Non
     assert api.call("GET", "/api/v1/status").status == 401
 
 
-def test_s41_a_remote_database_without_a_verified_certificate_is_warned_about() -> None:
-    url = "postgresql://queen@192.0.2.1/queen?connect_timeout=1"
-    refused = run("serve", "--port", str(free_port()), "--database-url", url)
-    assert refused.returncode == 78
-    assert "sslmode=verify-full" in refused.stderr
+def test_s41_a_remote_database_without_a_verified_certificate_is_warned_about(
+    tmp_path: Path,
+) -> None:
+    url, log = "postgresql://queen@database.invalid/queen", tmp_path / "log"
+    with start_without_database(url, log) as waiting:
+        waiting.terminate()
+        assert waiting.wait(60) == 0
+    assert "sslmode=verify-full" in log.read_text()
 
 
 def test_the_host_of_a_trusting_server_is_local(api: Api) -> None:
