@@ -147,7 +147,7 @@ async def test_neighbours_notice_nothing(deployment: Deployment) -> None:
         await load.start()
         await Disturber(deployment, load, seed).run()
         await load.finish()
-    needs = Needs(pushes=300, redeliveries=0, refusals=0, unknown_pushes=0, faults=KINDS)
+    needs = Needs(pushes=100, redeliveries=0, refusals=0, unknown_pushes=0, faults=KINDS)
     print(summary(load.history))
     verdict = check(load.history, GROUPS, needs, lease_s=LEASE_S)
     assert verdict.status is Status.VALID, str(verdict)
