@@ -42,6 +42,7 @@ def run(code: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_job_runs_on_the_java_of_the_package(bare: dict[str, str]) -> None:
     ended = run(_JOB, bare)
