@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lint types contracts unit test demo bench bench-spark reference lock clean
+.PHONY: help setup check format lint types contracts unit test tests demo bench bench-spark reference lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -42,7 +42,11 @@ format: $(STAMP) ## Rewrite the code in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: lint types contracts ## All checks and all tests
+# Tests wait now and then, and types can be checked meanwhile.
+test: lint contracts ## All checks and all tests
+	@$(MAKE) --no-print-directory -j 2 types tests
+
+tests: $(STAMP)
 	$(BIN)/pytest -n 3
 
 demo: $(STAMP) ## Serve, push, consume, cut into windows, compute on Spark, and compare the counts

@@ -2,7 +2,7 @@
 
 A worker takes one test after the other from what is left, so none is idle while another has
 much to do. Some tests stay together: they share something that is not worth making twice,
-a JVM, the processes of the original clients, or a log of five million messages.
+a JVM, the processes of the original clients, a log of five million messages, a type check.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _ANOTHER_JVM = (
 )
 _TOGETHER = (
     "tests/acceptance/test_scale.py",
+    "tests/client/test_typing.py",
     "tests/contract/test_metrics.py",
     "tests/examples/test_examples.py::test_an_example_of_streams",
     "tests/integration/test_embedded.py",

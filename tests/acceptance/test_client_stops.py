@@ -27,7 +27,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(100 + 4 * _STOPS)
+@pytest.mark.timeout(300 + 4 * _STOPS)
 async def test_stops_at_random_moments(server: ServerProcess, queue: str, tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     effects.touch()

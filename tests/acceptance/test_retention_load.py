@@ -161,7 +161,8 @@ async def check_consistent(connection: asyncpg.Connection, queue: str) -> None:
         assert row["committed"] <= row["head"], row
 
 
-@pytest.mark.timeout(180 + int(SECONDS) * 2)
+@pytest.mark.slow
+@pytest.mark.timeout(400 + int(SECONDS) * 2)
 async def test_the_clean_up_takes_nothing_that_is_needed(
     dsn: str,
     start_server: Callable[..., ServerProcess],

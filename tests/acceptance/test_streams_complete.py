@@ -300,7 +300,7 @@ async def _write(connection: asyncpg.Connection, lane: asyncpg.Record, numbers: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800 if IS_LONG else 240)
+@pytest.mark.timeout(1800 if IS_LONG else 600)
 async def test_every_message_is_in_one_acked_window(deployment: Deployment, tmp_path: Path) -> None:
     await deployment.add_server()
     await deployment.add_server()

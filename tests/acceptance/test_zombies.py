@@ -38,6 +38,7 @@ async def ports(deployment: Deployment) -> tuple[int, int]:
     return await deployment.add_server(), await deployment.add_server()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_lease_that_a_crash_took_back_is_refused(
     deployment: Deployment, ports: tuple[int, int]
@@ -69,6 +70,7 @@ async def test_a_lease_that_a_crash_took_back_is_refused(
     assert verdict.status is Status.VALID, str(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "leased"])
 async def test_a_server_that_was_paused_does_not_ack_what_has_moved_on(
@@ -103,6 +105,7 @@ async def test_a_server_that_was_paused_does_not_ack_what_has_moved_on(
     assert verdict.status is Status.VALID, str(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_an_ack_whose_server_died_can_be_repeated_elsewhere(
     deployment: Deployment, ports: tuple[int, int]

@@ -126,7 +126,7 @@ def test_dead_windows_are_shown_and_retried(run: Run, server: ServerProcess, que
     define(run, queue, "--retry-limit", "0")
     run("push", queue, "1", "2")
     with SyncQueen(server.url) as queen:
-        window = queen.consumer(queue, "g").poll_window(5)
+        window = queen.consumer(queue, "g").poll_window(20)
         assert window is not None
         window.nack("no such user")
     (dead,) = run("stream", "dead", queue, "--group", "g").rows

@@ -290,7 +290,7 @@ async def test_a_loop_that_is_left_gives_back_what_is_not_done(
                     await message.ack()
                 break
     # Closing the client waits for it; nothing else has to happen.
-    again = await queen.queue(queue).pop(wait_s=5, batch=100)
+    again = await queen.queue(queue).pop(wait_s=20, batch=100)
     assert [one.data for one in again] == list(range(4 if done else 3, 10))
     assert again[0].attempt == (1 if done else 2)
 
@@ -319,7 +319,7 @@ async def test_an_exception_in_the_loop_is_no_ack(
             with pytest.raises(ZeroDivisionError):
                 await fails(other)
     gc.collect()
-    again = await queen.queue(queue).pop(wait_s=5, batch=100)
+    again = await queen.queue(queue).pop(wait_s=20, batch=100)
     assert [(one.data, one.attempt) for one in again] == [(1, 2), (2, 1)]
 
 
@@ -338,7 +338,7 @@ async def test_a_cancelled_loop_is_no_ack(server: ServerProcess, queen: Queen, q
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
             await working
-    assert [one.data for one in await queen.queue(queue).pop(wait_s=5)] == [1]
+    assert [one.data for one in await queen.queue(queue).pop(wait_s=20)] == [1]
 
 
 async def test_a_loop_renews_its_lease(queen: Queen, queue: str) -> None:

@@ -96,7 +96,7 @@ def test_a_signal_lets_it_finish_the_window_at_hand(
         assert program.stdout.readlines() == ["handled [1, 2]\n", "ended\n"]
         assert program.wait(20) == 0
     assert stored(sync_queen, queue) == [[1, 2]]
-    following = sync_queen.consumer(queue, "g").poll_window(5)
+    following = sync_queen.consumer(queue, "g").poll_window(20)
     assert following is not None
     assert ([one.data for one in following.all_messages], following.attempt) == ([3, 4], 1)
 

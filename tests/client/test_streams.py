@@ -86,7 +86,7 @@ async def test_a_change_that_cuts_other_windows_has_to_be_meant(queen: Queen, qu
     stream = queen.stream(queue).sources(queue).count(2).grace_period(0)
     await stream.define()
     await queen.queue(queue).push([1, 2])
-    window = await queen.consumer(queue, "g").poll_window(5)
+    window = await queen.consumer(queue, "g").poll_window(20)
     assert window is not None
     await window.ack()
     with pytest.raises(StreamDiffers, match="window_size_count") as refused:
@@ -107,7 +107,7 @@ async def test_windows_groups_and_reasons(queen: Queen, queue: str) -> None:
     await stream.define()
     await queen.queue(queue).push([1, 2, 3, 4])
     consumer = queen.consumer(queue, "g").named("me")
-    window = await consumer.poll_window(5)
+    window = await consumer.poll_window(20)
     assert window is not None
     (leased,) = await stream.windows("g", state="leased")
     assert (leased["id"], leased["consumer"], leased["attempts"]) == (window.id, "me", 1)
@@ -123,10 +123,10 @@ async def test_windows_groups_and_reasons(queen: Queen, queue: str) -> None:
     await stream.pause("g")
     assert await consumer.poll_window(0) is None
     await stream.resume("g")
-    second = await consumer.poll_window(5)
+    second = await consumer.poll_window(20)
     assert second is not None
     await stream.seek("g", datetime(1970, 1, 1, tzinfo=UTC))
-    again = await consumer.poll_window(5)
+    again = await consumer.poll_window(20)
     assert again is not None
     assert again.id == window.id
     assert await stream.retry_dead("g") == 0
@@ -139,7 +139,7 @@ async def test_two_queues_are_joined_in_a_window(queen: Queen, queue: str) -> No
     await queen.stream(queue).sources(clicks, buys).count(5).grace_period(0).define()
     await queen.queue(clicks).push([{"user": "a", "page": 1}, {"user": "b"}, {"user": "c"}])
     await queen.queue(buys).push([{"user": "a", "sum": 7}, {"user": "a", "sum": 8}])
-    window = await queen.consumer(queue, "g").poll_window(5)
+    window = await queen.consumer(queue, "g").poll_window(20)
     assert window is not None
     pairs = window.join(clicks, buys, on="data.user", how="left")
     assert [(one.key, one.right and one.right.data["sum"]) for one in pairs] == [

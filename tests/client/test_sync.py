@@ -106,7 +106,7 @@ def test_a_loop_that_is_left(sync_queen: SyncQueen, queue: str) -> None:
     with pytest.raises(ZeroDivisionError):
         for message in sync_queen.queue(queue).batch(10):
             _ = 1 / (message.data - 4)
-    rest = sync_queen.queue(queue).pop(batch=10, wait_s=5)
+    rest = sync_queen.queue(queue).pop(batch=10, wait_s=20)
     assert [(one.data, one.attempt) for one in rest] == [(4, 2), (5, 1)]
 
 

@@ -58,7 +58,7 @@ def test_a_window_by_hand(sync_queen: SyncQueen, queue: str) -> None:
     stream.lease_timeout(2).define()
     sync_queen.queue(queue).push([1, 2])
     consumer = sync_queen.consumer(queue, "g").max_inline_bytes(0).large()
-    window = consumer.poll_window(5)
+    window = consumer.poll_window(20)
     assert window is not None
     with window.kept_alive():
         spend(2.5)
@@ -66,7 +66,7 @@ def test_a_window_by_hand(sync_queen: SyncQueen, queue: str) -> None:
     assert [one.data for one in window.stream()] == [1, 2]
     assert values(window.load()) == [1, 2]
     window.give_back()
-    again = consumer.poll_window(5)
+    again = consumer.poll_window(20)
     assert again is not None
     assert again.attempt == 1
     with pytest.raises(LeaseLost):
@@ -74,7 +74,7 @@ def test_a_window_by_hand(sync_queen: SyncQueen, queue: str) -> None:
     again.ack()
     assert consumer.poll_window(0) is None
     consumer.seek("beginning")
-    third = consumer.poll_window(5)
+    third = consumer.poll_window(20)
     assert third is not None
     third.ack(False, "no")
 

@@ -19,30 +19,32 @@ def test_the_package_says_that_it_is_typed() -> None:
     assert (_PACKAGE / "py.typed").exists()
 
 
-@pytest.mark.slow
-def test_a_users_program_has_the_types_it_expects(tmp_path: Path) -> None:
-    assert _checked(_PROGRAM, tmp_path) == ""
-
-
-@pytest.mark.slow
-def test_a_wrong_program_is_found(tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.py"
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What mypy has to say about two programs of users, outside of our own settings."""
+    folder = tmp_path_factory.mktemp("typing")
+    wrong = folder / "wrong.py"
     wrong.write_text("import queen\n\nqueen.Message({}).transaction_id + 1\nqueen.nothing\n")
-    told = _checked(wrong, tmp_path)
-    assert 'Unsupported operand types for + ("str" and "int")' in told
-    assert 'Module has no attribute "nothing"' in told
-
-
-def _checked(program: Path, cache: Path) -> str:
-    """Return what mypy has to say about a program, outside of our own settings."""
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary"]
     done = subprocess.run(
-        [*command, "--cache-dir", str(cache / "cache"), str(program)],
+        [*command, "--cache-dir", str(folder / "cache"), str(_PROGRAM), str(wrong)],
         capture_output=True,
         text=True,
         check=False,
-        cwd=cache,
+        cwd=folder,
         env={**os.environ, "MYPYPATH": str(_PACKAGE.parent)},
     )
     assert done.stderr == ""
-    return done.stdout
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_a_users_program_has_the_types_it_expects(told: list[str]) -> None:
+    assert [line for line in told if not line.startswith("wrong.py:")] == []
+
+
+@pytest.mark.slow
+def test_a_wrong_program_is_found(told: list[str]) -> None:
+    found = "\n".join(line for line in told if line.startswith("wrong.py:"))
+    assert 'Unsupported operand types for + ("str" and "int")' in found
+    assert 'Module has no attribute "nothing"' in found

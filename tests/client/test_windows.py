@@ -87,7 +87,7 @@ async def test_a_failure_is_retried_and_in_the_end_a_dead_window(queen: Queen, q
     assert (dead["error"], dead["attempts"]) == ("ValueError: no such user", 2)
     assert await queen.consumer(queue, "g").poll_window(0) is None
     assert await stream.retry_dead("g", dead["id"]) == 1
-    again = await queen.consumer(queue, "g").poll_window(5)
+    again = await queen.consumer(queue, "g").poll_window(20)
     assert again is not None
     assert (again.id, values(again)) == (dead["id"], [1, 2])
     await again.ack()
@@ -130,7 +130,7 @@ async def test_pushes_are_stored_with_the_ack_and_only_then(queen: Queen, queue:
 async def test_an_ack_says_what_became_of_its_pushes(queen: Queen, queue: str) -> None:
     await counted(queen, queue)
     await queen.queue(queue).push([1, 2])
-    window = await queen.consumer(queue, "g").poll_window(5)
+    window = await queen.consumer(queue, "g").poll_window(20)
     assert window is not None
     window.push(f"{queue}-out", "x", transaction_id="x")
     (pushed,) = await window.ack()
@@ -284,7 +284,7 @@ async def test_a_cancelled_consumer_gives_its_window_back(queen: Queen, queue: s
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    again = await queen.consumer(queue, "g").poll_window(5)
+    again = await queen.consumer(queue, "g").poll_window(20)
     assert again is not None
     assert again.attempt == 1
 
@@ -299,7 +299,7 @@ async def test_a_stop_ends_a_poll_and_leaves_nothing_leased(queen: Queen, queue:
     assert (await running).received == 0
     assert time.monotonic() - began < 10
     await queen.queue(queue).push([1, 2])
-    window = await queen.consumer(queue, "g").poll_window(5)
+    window = await queen.consumer(queue, "g").poll_window(20)
     assert window is not None
     assert window.attempt == 1
 
@@ -323,7 +323,7 @@ async def test_a_stop_finishes_the_window_at_hand(queen: Queen, queue: str) -> N
         seen.append(values(window))
 
     assert (await consumer.process(handler, signals=False)).handled == 1
-    following = await queen.consumer(queue, "g").poll_window(5)
+    following = await queen.consumer(queue, "g").poll_window(20)
     assert following is not None
     assert (seen, values(following), following.attempt) == ([[0, 1]], [2, 3], 1)
 
@@ -348,7 +348,7 @@ async def test_a_loop_that_is_left_gives_the_window_back_as_failed(
     async for _ in queen.consumer(queue, "g"):
         break
     gc.collect()
-    again = await queen.consumer(queue, "g").poll_window(5)
+    again = await queen.consumer(queue, "g").poll_window(20)
     assert again is not None
     assert again.attempt == 2
     (row,) = await stream.windows("g", state="leased")
@@ -369,7 +369,7 @@ async def test_a_polled_window_is_settled_by_hand(queen: Queen, queue: str) -> N
     await (await counted(queen, queue)).lease_timeout(LEASE_S).define()
     await queen.queue(queue).push([1, 2])
     consumer = queen.consumer(queue, "g")
-    window = await consumer.poll_window(5)
+    window = await consumer.poll_window(20)
     assert window is not None
     async with window.kept_alive():
         await spend_async(LONGER_S)
@@ -377,7 +377,7 @@ async def test_a_polled_window_is_settled_by_hand(queen: Queen, queue: str) -> N
     until = await window.renew(60_000)
     assert (until - window.end).total_seconds() > 50
     await window.give_back()
-    again = await consumer.poll_window(5)
+    again = await consumer.poll_window(20)
     assert again is not None
     assert (again.attempt, again.id) == (1, window.id)
     with pytest.raises(LeaseLost):
@@ -407,15 +407,15 @@ async def test_a_new_group_begins_where_it_is_told(queen: Queen, queue: str) -> 
     await counted(queen, queue)
     await queen.queue(queue).push([1, 2])
     assert await queen.consumer(queue, "late").subscription_mode("new").poll_window(0) is None
-    first = await queen.consumer(queue, "all").poll_window(5)
+    first = await queen.consumer(queue, "all").poll_window(20)
     assert first is not None
     assert values(first) == [1, 2]
     await queen.queue(queue).push([3, 4])
-    window = await queen.consumer(queue, "late").poll_window(5)
+    window = await queen.consumer(queue, "late").poll_window(20)
     assert window is not None
     assert values(window) == [3, 4]
     await queen.consumer(queue, "late").seek("beginning")
-    window = await queen.consumer(queue, "late").poll_window(5)
+    window = await queen.consumer(queue, "late").poll_window(20)
     assert window is not None
     assert values(window) == [1, 2]
 
@@ -427,7 +427,7 @@ class Order(msgspec.Struct):
 async def test_payloads_are_decoded_to_a_type(queen: Queen, queue: str) -> None:
     await counted(queen, queue)
     await queen.queue(queue).push([{"total": 1}, {"total": 2}])
-    window = await queen.consumer(queue, "g").into(Order).poll_window(5)
+    window = await queen.consumer(queue, "g").into(Order).poll_window(20)
     assert window is not None
     assert values(window) == [Order(1), Order(2)]
     assert window.aggregate(sum="data.total")["sum"]["data.total"] == 3

@@ -104,7 +104,7 @@ async def streams(client: Queen) -> None:
     consumer = client.consumer("s", "g").concurrency(4).limit(7)
     assert_type(consumer, StreamConsumer)
     assert_type(await consumer.process(window_handler), Processing[Window])
-    assert_type(await consumer.poll_window(5), Window | None)
+    assert_type(await consumer.poll_window(20), Window | None)
     async for window in consumer:
         assert_type(window, Window)
 

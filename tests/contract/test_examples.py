@@ -112,6 +112,7 @@ def _send(api: Api, method: str, path: str, operation: dict[str, Any]) -> Answer
     return api.call(method, path, body)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_example_works(own_server: ServerProcess) -> None:
     api = own_server.api()

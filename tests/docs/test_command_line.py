@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from queen.cli.exits import MEANINGS
 from tests.cli.conftest import QUEEN, environment
 from tests.conftest import ServerProcess
@@ -15,6 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "command-line.md"
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_every_example_runs(server: ServerProcess, queue: str, tmp_path: Path) -> None:
     text = PAGE.read_text().replace("orders", queue).replace("billing", f"b-{queue}")
     commands = [

@@ -635,6 +635,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             assert log is None or max(committed, log.tail) == log.head, (partition, group)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600 + RUNS)
 def test_two_servers_do_what_the_model_says(broker: Broker) -> None:
     class Machine(BrokerAgainstModel):

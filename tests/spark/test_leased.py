@@ -93,7 +93,7 @@ async def test_a_window_has_the_columns_of_its_messages(
     assert (done.handled, done.failed, done.lost) == (1, 0, 0)
     assert [msgspec.json.decode(row.data) for row in seen] == orders(10)
     assert [row.offset for row in seen] == list(range(10))
-    plain = await client.consumer(queue, "other").poll_window(5)
+    plain = await client.consumer(queue, "other").poll_window(20)
     assert plain is not None
     for row, message in zip(seen, plain.all_messages, strict=True):
         assert (row.queue, row.partition, row.traceId) == (queue, "Default", None)

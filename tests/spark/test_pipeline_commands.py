@@ -231,7 +231,8 @@ def screen() -> Iterator[Screen]:
     made.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_sigterm_ends_a_run_after_its_batch(
     server: ServerProcess, defined: str, tmp_path: Path, screen: Screen
 ) -> None:

@@ -38,11 +38,12 @@ def bare(tmp_path: Path) -> dict[str, str]:
 def run(code: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code]
     return subprocess.run(
-        command, capture_output=True, text=True, env=env, timeout=180, check=False
+        command, capture_output=True, text=True, env=env, timeout=500, check=False
     )
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_job_runs_on_the_java_of_the_package(bare: dict[str, str]) -> None:
     ended = run(_JOB, bare)
     assert ended.returncode == 0, ended.stderr

@@ -18,11 +18,11 @@ async def test_a_retry_delay_passes(queen: Queen, queue_name: str, queen_clock: 
     queue = queen.queue(queue_name)
     await queue.config(retry_delay=600_000).create()
     await queue.push({"n": 1})
-    (message,) = await queue.pop(wait_s=5)
+    (message,) = await queue.pop(wait_s=20)
     await message.nack("not now")
     assert await queue.pop(wait_s=0) == []
     await queen_clock.advance(601, queue=queue_name)
-    (again,) = await queue.pop(wait_s=5)
+    (again,) = await queue.pop(wait_s=20)
     assert again.data == {"n": 1}
     assert again.attempt == 2
 
@@ -38,7 +38,7 @@ async def test_what_holds_messages_back_passes(
     await queen_clock.advance(timedelta(seconds=590), queue=queue_name)
     assert await queue.pop(wait_s=0) == []
     await queen_clock.advance(11, queue=queue_name)
-    assert [one.data for one in await queue.pop(wait_s=5)] == [{"n": 1}]
+    assert [one.data for one in await queue.pop(wait_s=20)] == [{"n": 1}]
 
 
 async def test_a_parked_poll_is_served_when_a_lease_lapses(
@@ -47,7 +47,7 @@ async def test_a_parked_poll_is_served_when_a_lease_lapses(
     queue = queen.queue(queue_name)
     await queue.config(lease_time=600).create()
     await queue.push({"n": 1})
-    (first,) = await queue.pop(wait_s=5)
+    (first,) = await queue.pop(wait_s=20)
     polling = asyncio.create_task(queue.pop(wait_s=20))
     await queen_clock.advance(500, queue=queue_name)
     # The lease has 100 seconds left: who holds it may still prolong it.
@@ -67,7 +67,7 @@ async def test_a_live_lease_survives_a_smaller_step(
     queue = queen.queue(queue_name)
     await queue.config(lease_time=600).create()
     await queue.push([{"n": 1}, {"n": 2}])
-    messages = await queue.pop(wait_s=5, batch=2)
+    messages = await queue.pop(wait_s=20, batch=2)
     await queen_clock.advance(300, queue=queue_name)
     assert await queue.pop(wait_s=0) == []
     await queen.ack(messages)
@@ -99,9 +99,9 @@ async def test_what_was_popped_from_memory_is_older_too(
 ) -> None:
     queue = queen.queue(queue_name)
     await queue.push({"n": 1})
-    (before,) = await queue.group("a").pop(wait_s=5)
+    (before,) = await queue.group("a").pop(wait_s=20)
     await queen_clock.advance(3600, queue=queue_name)
-    (after,) = await queue.group("b").pop(wait_s=5)
+    (after,) = await queue.group("b").pop(wait_s=20)
     assert before.created_at - after.created_at == timedelta(hours=1)
 
 
@@ -115,7 +115,7 @@ async def test_other_queues_are_left_alone(
         await queen_clock.advance(601, queue=queue_name)
         assert await other.pop(wait_s=0) == []
         await queen_clock.advance(601)
-        assert [one.data for one in await other.pop(wait_s=5)] == [{"n": 1}]
+        assert [one.data for one in await other.pop(wait_s=20)] == [{"n": 1}]
     finally:
         await other.delete()
 
@@ -127,7 +127,7 @@ def test_the_clock_without_asyncio(
     queue.config(delayed_processing=600).create()
     queue.push({"n": 1})
     sync_queen_clock.advance(601, queue=queue_name)
-    assert [one.data for one in queue.pop(wait_s=5)] == [{"n": 1}]
+    assert [one.data for one in queue.pop(wait_s=20)] == [{"n": 1}]
 
 
 @pytest.mark.parametrize("seconds", [-1, 1e12])
@@ -162,7 +162,7 @@ async def test_other_servers_look_again_too(
         await Clock(here).advance(601, queue=queue)
         # Sooner than the sweep would find it.
         assert [one.data for one in await asyncio.wait_for(polling, 10)] == [{"n": 1}]
-        (again,) = await there.queue(queue).group("second").pop(wait_s=5)
+        (again,) = await there.queue(queue).group("second").pop(wait_s=20)
         assert again.data == {"n": 1}
         await there.queue(queue).delete()
 

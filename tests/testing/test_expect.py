@@ -14,7 +14,7 @@ async def test_pending_counts_what_a_group_has_not_done(queen: Queen, queue_name
     queue = queen.queue(queue_name)
     await queue.push([{"n": n} for n in range(3)])
     await expect(queen, queue_name).to_have(pending=3, total=3, group="billing")
-    messages = await queue.group("billing").pop(wait_s=5, batch=2)
+    messages = await queue.group("billing").pop(wait_s=20, batch=2)
     await expect(queen, queue_name).to_have(pending=3, group="billing")
     await queen.ack(messages)
     await expect(queen, queue_name).to_have(pending=1, total=3, group="billing")
@@ -45,7 +45,7 @@ async def test_messages_come_in_the_order_they_were_written(queen: Queen, queue_
 async def test_dead_letters_are_told_apart_by_their_error(queen: Queen, queue_name: str) -> None:
     queue = queen.queue(queue_name).group("billing")
     await queue.push([{"n": 1}, {"n": 2}])
-    first, second = await queue.pop(wait_s=5, batch=2)
+    first, second = await queue.pop(wait_s=20, batch=2)
     await first.dead_letter(ValueError("no total"))
     await second.dead_letter("no customer")
     await expect(queen, queue_name).to_have_dead_letters(2)
@@ -60,7 +60,7 @@ async def test_a_failure_shows_what_is_there(queen: Queen, queue_name: str) -> N
     queue = queen.queue(queue_name).group("billing")
     await queue.push([{"n": n} for n in range(12)])
     await queue.push(Message({"later": True}, delay=3600))
-    first, _second = await queue.pop(wait_s=5, batch=2)
+    first, _second = await queue.pop(wait_s=20, batch=2)
     await first.dead_letter("no total")
     with pytest.raises(AssertionError) as failed:
         await expect(queen, queue_name, timeout_s=0.1).to_be_empty(group="billing")
@@ -93,7 +93,7 @@ def test_expectations_without_asyncio(sync_queen: SyncQueen, queue_name: str) ->
     queue.push([{"n": 1}, {"n": 2}])
     expected = expect(sync_queen, queue_name, timeout_s=0.1)
     assert expected.messages(2) == [{"n": 1}, {"n": 2}]
-    first, second = queue.pop(wait_s=5, batch=2)
+    first, second = queue.pop(wait_s=20, batch=2)
     first.ack()
     second.dead_letter("no total")
     expected.to_be_empty(group="billing")

@@ -31,7 +31,7 @@ async def test_one(queen, queue_name, queen_clock):
     await queen.queue(queue_name).config(delayed_processing=60).create()
     await queen.queue(queue_name).push({{"n": 1}})
     await queen_clock.advance(61, queue=queue_name)
-    (message,) = await queen.queue(queue_name).pop(wait_s=5)
+    (message,) = await queen.queue(queue_name).pop(wait_s=20)
     await message.ack()
     await expect(queen, queue_name).to_be_empty()
 

@@ -35,11 +35,11 @@ async def test_a_lease_lapses_and_a_retry_comes(
     await queen.queue(queue_name).push({"n": 1})
     await queen_clock.advance(7200, queue=queue_name)
     consumer = queen.consumer(stream, "g")
-    first = await consumer.poll_window(timeout=5)
+    first = await consumer.poll_window(timeout=20)
     assert first is not None
     assert await consumer.poll_window(timeout=0) is None
     await queen_clock.advance(7201, queue=queue_name)
-    second = await consumer.poll_window(timeout=5)
+    second = await consumer.poll_window(timeout=20)
     assert second is not None
     assert (second.attempt, second.lease_id != first.lease_id) == (2, True)
     assert [one.id for one in second.messages] == [one.id for one in first.messages]
@@ -59,16 +59,16 @@ async def test_a_session_ends_and_a_count_goes_on(
     await queen_clock.advance(1000, queue=queue_name)
     assert await visits.poll_window(timeout=0) is None
     await queen_clock.advance(1000, queue=queue_name)
-    window = await visits.poll_window(timeout=5)
+    window = await visits.poll_window(timeout=20)
     assert window is not None
     assert [one.data["n"] for one in window.messages] == [0, 1]
     await window.ack()
     await queue.push({"n": 2})
     await queen_clock.advance(4000, queue=queue_name)
-    window = await visits.poll_window(timeout=5)
+    window = await visits.poll_window(timeout=20)
     assert window is not None
     assert [one.data["n"] for one in window.messages] == [2]
-    window = await queen.consumer(counts, "g").poll_window(timeout=5)
+    window = await queen.consumer(counts, "g").poll_window(timeout=20)
     assert window is not None
     assert [one.data["n"] for one in window.messages] == [0, 1, 2]
 
@@ -81,7 +81,7 @@ async def test_queues_of_one_stream_have_one_time(
     await queen.queue(queue_name).push({"n": 1})
     await queen.queue(other).push({"n": 2})
     await queen_clock.advance(4000, queue=other)
-    window = await queen.consumer(stream, "g").poll_window(timeout=5)
+    window = await queen.consumer(stream, "g").poll_window(timeout=20)
     assert window is not None
     assert sorted(one.data["n"] for one in window.messages) == [1, 2]
 
@@ -100,11 +100,11 @@ async def test_completed_messages_stay_while_a_window_needs_them(
     await queue.push([{"n": number} for number in range(5)])
     await queue.group("q").limit(5).consume(_nothing)
     await queen_clock.advance(5000, queue=queue_name)
-    window = await consumer.poll_window(timeout=5)
+    window = await consumer.poll_window(timeout=20)
     assert window is not None
     assert (window.count, window.lost) == (5, 0)
     await queen_clock.advance(100, queue=queue_name)
-    again = await consumer.poll_window(timeout=5)
+    again = await consumer.poll_window(timeout=20)
     assert again is not None
     assert (again.count, again.lost) == (5, 0)
     await again.ack()
@@ -121,7 +121,7 @@ async def test_a_stream_alone_lets_completed_messages_go(
     await queen.stream(stream).sources([queue_name]).tumbling_time(3600).define()
     await queue.push({"n": 1})
     await queen_clock.advance(5000, queue=queue_name)
-    window = await queen.consumer(stream, "g").poll_window(timeout=5)
+    window = await queen.consumer(stream, "g").poll_window(timeout=20)
     assert window is not None
     assert await _stored(queen, queue_name) == 1
     await window.ack()
@@ -138,7 +138,7 @@ async def test_a_consumer_is_told_what_retention_removed(
     await queue.push([{"n": number} for number in range(4)])
     await queen_clock.advance(5000, queue=queue_name)
     await queen_clock.advance(5000, queue=queue_name)
-    window = await queen.consumer(stream, "g").poll_window(timeout=5)
+    window = await queen.consumer(stream, "g").poll_window(timeout=20)
     assert window is not None
     assert (window.count, window.lost, list(window.messages)) == (0, 4, [])
     await window.ack()
@@ -158,8 +158,8 @@ async def test_windows_outlive_what_is_cleared_and_deleted(
     await queen.queue(gone).delete()
     await queen.admin.clear_queue(queue_name, "a")
     consumer = queen.consumer(stream, "g")
-    first = await consumer.poll_window(timeout=5)
-    second = await consumer.poll_window(timeout=5)
+    first = await consumer.poll_window(timeout=20)
+    second = await consumer.poll_window(timeout=20)
     assert first is not None
     assert second is not None
     assert (first.count, first.lost) == (0, 3)
@@ -169,7 +169,7 @@ async def test_windows_outlive_what_is_cleared_and_deleted(
     # The stream goes on with what is left of it.
     await queen.queue(queue_name).push({"n": 5})
     await queen_clock.advance(5000, queue=queue_name)
-    third = await consumer.poll_window(timeout=5)
+    third = await consumer.poll_window(timeout=20)
     assert third is not None
     assert [one.data["n"] for one in third.messages] == [5]
 

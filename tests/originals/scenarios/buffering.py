@@ -35,7 +35,7 @@ async def a_full_buffer_and_a_timer_flush_by_themselves(scene: Scene) -> None:
     ):
         await scene.queue(suffix).buffer(buffer).push([{"n": n} for n in range(5)])
         messages: list[Any] = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(messages) < 5:
                 messages += await scene.queue(suffix).batch(5).timeout_millis(2000).pop()
         assert [one["data"]["n"] for one in messages] == [0, 1, 2, 3, 4]
