@@ -297,7 +297,7 @@ async def test_each_confirmed_message_is_finished_once_by_each_group(
         await nemesis.run()
         await nemesis.healed()
         await load.finish()
-    needs = Needs(pushes=300, redeliveries=1, refusals=1, unknown_pushes=1, faults=KILLS[servers])
+    needs = Needs(pushes=100, redeliveries=1, refusals=1, unknown_pushes=1, faults=KILLS[servers])
     print(summary(load.history))
     verdict = check(load.history, GROUPS, needs, lease_s=LEASE_S)
     assert verdict.status is Status.VALID, str(verdict)
