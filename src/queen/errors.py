@@ -246,7 +246,6 @@ class Unreadable(Unavailable):
         )
         self.partition = partition
         self.offset = offset
-        self.reason = reason
 
 
 class Contended(Unavailable):

@@ -16,6 +16,7 @@ from tests.api import Api, pop_path
 from tests.conftest import ServerProcess
 from tests.contract.conftest import Connect, Park, settle
 from tests.contract.rawhttp import GET_HEALTH, RawConnection, request
+from tests.waiting import until
 
 StartServer = Callable[..., ServerProcess]
 
@@ -309,10 +310,7 @@ def test_a_client_that_reads_nothing_of_its_answers_is_hung_up_on(
         greedy.send(b"".join(request("GET", path) for path in paths))
         assert greedy.is_readable(20)
         process = psutil.Process(running.pid)
-        deadline = time.monotonic() + 20
-        while _clients(process, greedy) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not _clients(process, greedy)
+        until(lambda: not _clients(process, greedy))
         # What it had not asked in vain for, it has not taken.
         assert len(greedy.everything()) < 100 * 3_000_000
     assert api.call("GET", "/health/live").status == 200

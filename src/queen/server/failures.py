@@ -50,21 +50,29 @@ STATUS: dict[type[errors.QueenError], int] = {
 
 def failure(error: errors.QueenError, **more: Any) -> Response:
     """Return the answer for an error; `more` are fields beside it."""
-    body = {"error": error.message, "code": error.code, "retryable": error.retryable, **more}
     headers = JSON_HEADERS
     if error.retryable:
         headers = (*headers, ("retry-after", "1"))
     if isinstance(error, errors.Unauthenticated):
         headers = (*headers, ("www-authenticate", "Bearer"))
+    body = details_of(error) | more
+    return Response(STATUS[type(error)], msgspec.json.encode(body), headers)
+
+
+def details_of(error: errors.QueenError) -> dict[str, Any]:
+    """Return everything that a client is told of an error."""
+    body = {"error": error.message, "code": error.code, "retryable": error.retryable}
     if isinstance(error, errors.OutcomeUnknown):
         body["outcome"] = "unknown"
     if isinstance(error, errors.QueueFull):
         body |= {"queue": error.queue, "maxSize": error.max_size, "left": error.left}
     if isinstance(error, errors.Unreadable):
         body |= {"partitionId": error.partition, "offset": error.offset}
+    if isinstance(error, errors.InvalidItem):
+        body |= {"index": error.index, "reason": error.reason}
     if isinstance(error, errors.StreamDiffers):
         body["differs"] = error.differs
-    return Response(STATUS[type(error)], msgspec.json.encode(body), headers)
+    return body
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

@@ -61,6 +61,9 @@ class SegmentResult(Struct):
         UNSET
     )
     error: str | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    retryable: bool | UnsetType = UNSET
+    left: Annotated[int, Meta(description="How many messages still fit.")] | UnsetType = UNSET
     duplicates: (
         Annotated[list[int], Meta(description="Places within the frame of what was known.")]
         | UnsetType
@@ -110,6 +113,12 @@ class Error(Struct):
         ]
         | UnsetType
     ) = UNSET
+    index: Annotated[int, Meta(description="The item that is wrong.")] | UnsetType = UNSET
+    reason: Annotated[str, Meta(description="What is wrong with it.")] | UnsetType = UNSET
+    partitionId: Annotated[str, Meta(description="Where a message cannot be read.")] | UnsetType = (
+        UNSET
+    )
+    offset: Annotated[int, Meta(description="Which one.")] | UnsetType = UNSET
     queue: Annotated[str, Meta(description="The queue that is full.")] | UnsetType = UNSET
     maxSize: Annotated[int, Meta(description="How much it may hold.")] | UnsetType = UNSET
     left: Annotated[int, Meta(description="How many messages still fit.")] | UnsetType = UNSET

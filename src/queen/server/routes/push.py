@@ -40,7 +40,7 @@ from queen.errors import (
     UnsupportedMedia,
 )
 from queen.server.access import Caller, Role
-from queen.server.failures import UNDECODABLE, bad_json, failure
+from queen.server.failures import UNDECODABLE, bad_json, details_of, failure
 from queen.server.http import MAX_BODY_BYTES, Request, Response
 from queen.server.routing import Doc, Other, Route
 from queen.server.sight import hidden_queues
@@ -548,7 +548,10 @@ def _segment_result(append: Append) -> dict[str, object]:
     lane = append.lane
     if append.error is not None:
         where = {"queue": append.queue, "partition": append.partition}
-        return {**where, "status": "refused", "count": 0, "error": append.error.message}
+        told = details_of(append.error)
+        names = {"error", "code", "retryable", "left"}
+        why = {name: value for name, value in told.items() if name in names}
+        return {**where, "status": "refused", "count": 0, **why}
     assert lane is not None
     duplicates = (
         [at for at in range(len(append)) if append.is_duplicate(at)] if append.repeats else []
