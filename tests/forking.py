@@ -119,6 +119,9 @@ def _serve(asking: socket.socket) -> bool:
             continue
         message, received, *_ = socket.recv_fds(asking, _MOST_BYTES, 3)
         if not message:
+            # Whoever asked has ended, and in haste if there are children.
+            for child in ends:
+                os.kill(child, signal.SIGTERM)
             return False
         *streams, end = received
         child = os.fork()
