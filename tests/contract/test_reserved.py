@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 import psycopg
 
 from tests.conftest import ServerProcess
+from tests.waiting import until
 
-_GIVE_UP_S = 60.0
 _WAITING = """
 select count(*) from pg_stat_activity
 where datname = current_database() and application_name = 'queen' and wait_event_type = 'Lock'
@@ -19,10 +18,7 @@ where datname = current_database() and application_name = 'queen' and wait_event
 
 def until_stuck(connection: psycopg.Connection, at_least: int) -> None:
     """Return when so many connections of the server wait for a lock."""
-    deadline = time.monotonic() + _GIVE_UP_S
-    while (connection.execute(_WAITING).fetchone() or (0,))[0] < at_least:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: (connection.execute(_WAITING).fetchone() or (0,))[0] >= at_least)
 
 
 def test_transactions_that_hang_leave_room_for_pushes(
