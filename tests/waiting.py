@@ -40,6 +40,17 @@ async def until_async(
     return found
 
 
+async def until_met(
+    condition: Callable[[], T], within_s: float = PATIENCE_S, look_s: float = _LOOK_S
+) -> T:
+    """Look until a condition is true, and let other tasks go on meanwhile."""
+
+    async def look() -> T:
+        return condition()
+
+    return await until_async(look, within_s, look_s)
+
+
 def spend(seconds: float) -> None:
     """Be slow on purpose."""
     time.sleep(seconds)

@@ -21,6 +21,7 @@ from queen.server.routes.pop import pop_bits
 from queen.service.catalog import Partition, Queue
 from queen.service.feeds import Grant
 from queen.service.segments import Stored
+from tests.waiting import spend_async, until_met
 
 Handle = Callable[[Request], Awaitable[Response | None]]
 
@@ -60,17 +61,11 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return int(head.split(b" ")[1]), await reader.readexactly(length)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 (nobody tells)
-            await asyncio.sleep(0.01)
-
-
 async def settled(value: Callable[[], int]) -> int:
     """Wait until a number has stopped growing."""
     last, same = value(), 0
     while same < 10:
-        await asyncio.sleep(0.02)
+        await spend_async(0.02)
         same = same + 1 if value() == last else 0
         last = value()
     return last
@@ -135,7 +130,7 @@ async def test_no_more_is_rendered_than_is_read() -> None:
     rendering = Rendering(64)
     async with serving(rendering.handle) as (_, port), client(port) as (_, writer):
         writer.write(GET % b"large")
-        await until(lambda: rendering.bytes > PART_BYTES)
+        await until_met(lambda: rendering.bytes > PART_BYTES)
         # What the kernel holds on both sides is a few megabytes.
         assert await settled(lambda: rendering.bytes) < 32 * MB
 
@@ -154,7 +149,7 @@ async def test_an_answer_that_cannot_be_written_ends_the_connection(
             writer.write(GET % path)
             with suppress(ConnectionResetError):
                 assert await asyncio.wait_for(reader.read(), 10) == b""
-            await until(lambda hub=hub: not hub.connections)  # type: ignore[misc]
+            await until_met(lambda hub=hub: not hub.connections)  # type: ignore[misc]
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == [
         "GET /header failed",
         "GET /silence was not answered",
@@ -191,8 +186,8 @@ async def test_a_pipelining_client_that_reads_nothing_is_hung_up_on() -> None:
 
     async with serving(handle, write_timeout_s=1) as (hub, port), client(port) as (_, writer):
         writer.write(GET % b"x" * 100)
-        await until(lambda: bool(hub.connections))
-        await until(lambda: not hub.connections)
+        await until_met(lambda: bool(hub.connections))
+        await until_met(lambda: not hub.connections)
 
 
 async def test_a_client_that_reads_slowly_is_not_hung_up_on() -> None:
@@ -207,7 +202,7 @@ async def test_a_client_that_reads_slowly_is_not_hung_up_on() -> None:
             status = int(head.split(b" ")[1])
             while left:
                 left -= len(await reader.readexactly(min(left, MB)))
-                await asyncio.sleep(0.2)
+                await spend_async(0.2)
             assert status == 200
 
 
@@ -225,13 +220,13 @@ async def test_what_stands_behind_an_unanswered_request_is_not_taken_in() -> Non
         writer.write(GET % b"poll")
         for _ in range(10):
             writer.write(post(4 * MB))
-        await until(lambda: hub.room.held_bytes > 0)
+        await until_met(lambda: hub.room.held_bytes > 0)
         assert await settled(lambda: hub.room.held_bytes) < 2 * MB
         may_answer.set()
         assert (await answer(reader))[1] == b"0"
         for _ in range(10):
             assert await answer(reader) == (200, b"%d" % (4 * MB))
-        await until(lambda: hub.room.held_bytes == 0)
+        await until_met(lambda: hub.room.held_bytes == 0)
 
 
 async def test_bodies_that_are_complete_count_until_they_are_answered() -> None:
@@ -243,12 +238,12 @@ async def test_bodies_that_are_complete_count_until_they_are_answered() -> None:
 
     async with serving(handle) as (hub, port), client(port) as (reader, writer):
         writer.write(post(MB))
-        await until(lambda: hub.room.held_bytes == MB)
+        await until_met(lambda: hub.room.held_bytes == MB)
         await settled(lambda: hub.room.held_bytes)
         assert hub.room.held_bytes == MB
         may_answer.set()
         assert (await answer(reader))[0] == 200
-        await until(lambda: hub.room.held_bytes == 0)
+        await until_met(lambda: hub.room.held_bytes == 0)
 
 
 async def test_half_bodies_do_not_wait_for_each_other_for_ever(
@@ -270,7 +265,7 @@ async def test_half_bodies_do_not_wait_for_each_other_for_ever(
 
     async with serving(handle) as (hub, port):
         await asyncio.gather(*(send(port) for _ in range(8)))
-        await until(lambda: hub.room.held_bytes == 0)
+        await until_met(lambda: hub.room.held_bytes == 0)
     # The room, one whole body, and a little of each.
     assert peak < 8 * MB
 
@@ -288,7 +283,7 @@ async def test_who_finds_no_room_is_told_to_come_again(monkeypatch: pytest.Monke
         client(port) as (reader, writer),
     ):
         eldest.write(post(4 * MB)[:-1])
-        await until(lambda: hub.room.held_bytes > 3 * MB)
+        await until_met(lambda: hub.room.held_bytes > 3 * MB)
         writer.write(post(4 * MB))
         status, body = await answer(reader)
         assert (status, b"overloaded" in body) == (429, True)
@@ -309,7 +304,7 @@ async def test_only_a_few_large_bodies_are_handled_at_a_time(
         if request.body:
             busy += 1
             most = max(most, busy)
-            await asyncio.sleep(0.01)
+            await spend_async(0.01)
             busy -= 1
         return Response(200, b"{}")
 

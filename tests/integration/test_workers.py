@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,17 +10,9 @@ import psutil  # type: ignore[import-untyped,unused-ignore]
 
 from tests.api import Api
 from tests.conftest import ServerProcess
+from tests.waiting import PATIENCE_S, until
 
 Start = Callable[..., ServerProcess]
-
-_GIVE_UP_S = 90.0
-
-
-def until(met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _GIVE_UP_S
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def workers_of(running: ServerProcess) -> list[psutil.Process]:
@@ -61,7 +52,7 @@ def test_workers_end_when_their_parent_is_killed(dsn: str, start_server: Start) 
     running = start_server("--database-url", dsn, "--workers", "2")
     orphans = workers_of(running)
     running.kill()
-    _, alive = psutil.wait_procs(orphans, timeout=_GIVE_UP_S)
+    _, alive = psutil.wait_procs(orphans, timeout=PATIENCE_S)
     assert not alive
     again = start_server("--database-url", dsn, "--workers", "2", port=running.port)
     assert again.stop() == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from queen.errors import Unreachable
 from queen.spark import broker
 from queen.spark.broker import Broker, Place
 from tests.conftest import ServerProcess
+from tests.waiting import spend
 
 THREADS, CALLS = 24, 40
 
@@ -56,7 +56,7 @@ class Contended(deque[Any]):
 
     def __bool__(self) -> bool:
         found = len(self) > 0
-        time.sleep(0.001)
+        spend(0.001)
         return found
 
 

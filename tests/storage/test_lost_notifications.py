@@ -12,8 +12,9 @@ from queen.core.options import QueueOptions
 from queen.service import lookout
 from queen.service.append import Append
 from queen.service.broker import Broker, Limits
-from queen.service.feeds import Grant, Pop
+from queen.service.feeds import Feed, Grant, Pop
 from queen.service.signals import Signals
+from tests.waiting import until_met
 
 PATIENCE_S = 20.0
 
@@ -41,11 +42,14 @@ async def test_a_lease_that_another_server_ended_is_found_free(brokers: list[Bro
     await one.pusher.push([Append(name, "p", [b"a", b"b"], [b"1", b"2"], 100)])
     (held,) = await _pop(one, name)
     waiting = asyncio.create_task(_pop(other, name, 300))
-    feed = None
-    while feed is None or not feed.held:
-        await asyncio.sleep(0.01)
-        queue = other.catalog.known(name, "p")
-        feed = other.popper.dispatcher.feed(queue.queue.id, "g") if queue else None
+
+    def holding() -> Feed | None:
+        known = other.catalog.known(name, "p")
+        feed = other.popper.dispatcher.feed(known.queue.id, "g") if known else None
+        return feed if feed is not None and feed.held else None
+
+    feed = await until_met(holding)
+    assert feed is not None
     # Given back through its own server, of which the other one hears nothing.
     assert held.lease_id is not None
     await one.database.fetch("release_lease", [held.partition.id], [feed.group_id], held.lease_id)

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 import pytest
 
 from queen.service.supervisor import FAILING_AFTER, Supervisor
-
-_GIVE_UP_S = 30.0
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(_GIVE_UP_S):
-        while not met():  # noqa: ASYNC110 (what is looked at has no event)
-            await asyncio.sleep(0.01)
+from tests.waiting import PATIENCE_S, until_met
 
 
 async def test_a_loop_that_failed_runs_again_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -31,7 +23,7 @@ async def test_a_loop_that_failed_runs_again_and_is_told(caplog: pytest.LogCaptu
         await asyncio.Event().wait()
 
     supervisor.start("looking", run)
-    await asyncio.wait_for(again.wait(), _GIVE_UP_S)
+    await asyncio.wait_for(again.wait(), PATIENCE_S)
     (record,) = caplog.records
     assert "looking" in record.getMessage() and record.levelno == logging.ERROR
     assert record.exc_info is not None and record.exc_info[0] is TypeError
@@ -51,7 +43,7 @@ async def test_one_that_fails_again_and_again_is_named() -> None:
 
     supervisor.start("broken", run)
     supervisor.start("good", other)
-    await until(lambda: bool(supervisor.failing()))
+    await until_met(lambda: bool(supervisor.failing()))
     assert supervisor.failing() == ["broken"]
     assert supervisor.failures()["broken"] >= FAILING_AFTER
     assert supervisor.failures()["good"] == 0
@@ -66,7 +58,7 @@ async def test_the_pauses_between_failures_grow() -> None:
 
     supervisor.start("broken", run)
     began = asyncio.get_running_loop().time()
-    await until(lambda: supervisor.failures()["broken"] == 4)
+    await until_met(lambda: supervisor.failures()["broken"] == 4)
     # 0.1, 0.2 and 0.4 seconds lie between four failures.
     assert asyncio.get_running_loop().time() - began >= 0.6
     await supervisor.stop()
@@ -86,7 +78,7 @@ async def test_a_cancellation_inside_a_loop_does_not_end_it() -> None:
         await asyncio.Event().wait()
 
     supervisor.start("looking", run)
-    await asyncio.wait_for(again.wait(), _GIVE_UP_S)
+    await asyncio.wait_for(again.wait(), PATIENCE_S)
     await supervisor.stop()
 
 
@@ -103,5 +95,5 @@ async def test_stop_ends_loops_that_run_and_loops_that_pause() -> None:
     supervisor.start("runs", run)
     supervisor.start("pauses", broken)
     await running.wait()
-    await asyncio.wait_for(supervisor.stop(), _GIVE_UP_S)
+    await asyncio.wait_for(supervisor.stop(), PATIENCE_S)
     assert not [task for task in asyncio.all_tasks() if task.get_name() in ("runs", "pauses")]

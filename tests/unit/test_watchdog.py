@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 
 import pytest
 
 from queen.service.watchdog import Watchdog
+from tests.waiting import spend_async, until_met
 
 _GIVE_UP_S = 30.0
 
@@ -44,8 +44,7 @@ async def test_a_stall_is_told_with_its_functions_and_its_end(
     watchdog.start()
     try:
         hold_up_the_loop(told, "a payload")
-        while not watchdog.stalls:  # noqa: ASYNC110 (a counter has no event)
-            await asyncio.sleep(0.01)
+        await until_met(lambda: watchdog.stalls)
     finally:
         watchdog.stop()
         logging.getLogger("queen.service.watchdog").removeHandler(told)
@@ -59,7 +58,7 @@ async def test_a_loop_that_turns_is_left_alone(caplog: pytest.LogCaptureFixture)
     watchdog = Watchdog(stall_s=60)
     watchdog.start()
     for _ in range(50):
-        await asyncio.sleep(0.01)
+        await spend_async(0.01)
     watchdog.stop()
     assert watchdog.stalls == 0 and not caplog.records
 
