@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.api import Api
+from tests.api import Api, ack_of
 from tests.contract.conftest import Park
 from tests.stopwatch import tries
 
@@ -676,3 +676,12 @@ def test_an_ack_wakes_who_waits_for_the_partition(
                 pass
         (answered,) = [poll for poll in polls if poll.is_answered()]
         assert answered.data() == [1 if status in ("completed", "dlq") else 0]
+
+
+def test_one_request_cannot_say_two_things_of_a_message(api: Api, queue: str) -> None:
+    api.push_many(queue, 1)
+    (message,) = api.messages(queue)
+    body = {"acknowledgments": [ack_of(message), ack_of(message, "failed")]}
+    answer = api.call("POST", "/api/v1/ack/batch", body)
+    assert [one["success"] for one in answer.json["results"]] == [True, False]
+    assert api.pop(queue).status == 204

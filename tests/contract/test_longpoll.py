@@ -304,3 +304,16 @@ def _race_acks_with_polls(api: Api, twin: Api, queue: str) -> float:
         took.append(since(started))
     assert max(took) < LATE_S
     return sorted(took)[-5]
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_poll_of_one_partition_is_woken_when_its_lease_lapses(
+    api: Api, queue: str, others: int
+) -> None:
+    """Whether or not other partitions of the queue have something."""
+    api.configure(queue, leaseTime=1)
+    for name in ["p", *(f"other-{n}" for n in range(others))]:
+        api.push({"queue": queue, "partition": name, "payload": name})
+    assert len(api.messages(queue, "p")) == 1
+    (again,) = api.messages(queue, "p", wait="true", timeout=30_000)
+    assert again["data"] == "p"

@@ -383,3 +383,61 @@ async def test_what_breaks_a_flush_breaks_only_its_own_push(
     assert done[:50] == [None] * 50
     assert isinstance(done[50], QueenError)
     assert len(await _ids(broker, name)) > 0
+
+
+async def test_transactions_that_wait_for_a_lock_leave_connections_to_others(
+    broker: Broker, dsn: str
+) -> None:
+    name = await _queue(broker)
+    await _push(broker, name, "first", partition="locked")
+    partition = await broker.catalog.partition(await _found(broker, name), "locked")
+    assert partition is not None
+    async with _locked(dsn, "partitions", "id = $1", partition.id):
+        waiting = [
+            asyncio.create_task(
+                broker.transactor.run([_append(name, f"{n}", partition="locked")], [], [], [])
+            )
+            for n in range(12)
+        ]
+        # They have begun when the first of them has found the lock.
+        await spend_async(0.3)
+        for n in range(5):
+            async with asyncio.timeout(_PATIENCE_S):
+                await broker.transactor.run([_append(name, f"o{n}")], [], [], [])
+                await broker.configure(name, "", "", QueueOptions(lease_time=10 + n))
+        assert not any(task.done() for task in waiting)
+    await asyncio.gather(*waiting)
+
+
+async def test_what_cannot_be_read_is_told_when_there_is_nothing_else(
+    broker: Broker, dsn: str
+) -> None:
+    bad, good = await _queue(broker), await _queue(broker)
+    await _push(broker, bad, "x")
+    await _damage(dsn, bad, 0)
+    await _push(broker, good, "y")
+    queues = [await _found(broker, bad), await _found(broker, good)]
+    (grant,) = await broker.popper.pop(queues, Pop("g", 10, auto_ack=True), 0)
+    assert grant.partition.queue.name == good
+    # A poll waits for what can be given, and is told at its end.
+    with pytest.raises(Unreadable):
+        await broker.popper.pop(queues, Pop("g", 10, waits=True), 0.3)
+
+
+async def test_what_cannot_be_read_hides_no_neighbour_in_a_list(broker: Broker, dsn: str) -> None:
+    name = await _queue(broker)
+    for n in range(3):
+        await _push(broker, name, f"{n}")
+    await _damage(dsn, name, 1)
+    listed = await broker.browser.newest(await _found(broker, name))
+    assert [(one.offset, one.transaction_id) for one in listed] == [(2, "2"), (1, ""), (0, "0")]
+    assert "offset 1" in (listed[1].unreadable or "")
+
+
+async def test_a_fetch_names_what_it_cannot_read(broker: Broker, keyless: Broker) -> None:
+    secret = await _queue(broker, encryption_enabled=True)
+    await _push(broker, secret, "x")
+    with pytest.raises(Unreadable) as told:
+        async for _ in keyless.fetcher.queue(await _found(keyless, secret)):
+            pass
+    assert told.value.offset == 0

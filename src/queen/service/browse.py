@@ -26,6 +26,7 @@ from queen.core.cursor import bits_from_bytes
 from queen.core.frame import Segment
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.core.visibility import DELETED, ONLY_GROUP
+from queen.errors import Unreadable
 from queen.service.catalog import Catalog, Partition, Queue
 from queen.service.vault import Vault
 from queen.storage.database import Database, Record
@@ -63,6 +64,8 @@ class Browsed:
     # Its values of the rare columns.
     extras: dict[str, Any]
     groups: list[GroupState]
+    # Why nothing but its place and time is known.
+    unreadable: str | None = None
 
     def column(self, name: str) -> Any:
         return self.extras.get(name)
@@ -190,17 +193,36 @@ class Browser:
         groups = await self._groups_of(ids, list(starts), list(stops))
         found = []
         for row in rows:
-            at, segment = row["span"] - 1, self._vault.segment(row)
+            at = row["span"] - 1
             low, high = max(starts[at], row["base_offset"]), min(stops[at], row["end_offset"])
-            for offset in range(high - 1, low - 1, -1):
-                index = offset - row["base_offset"]
-                one = _browsed(known[row["partition_id"]], row, segment, index)
+            for one in self._messages(known[row["partition_id"]], row, low, high, with_payloads):
                 if not one.column(DELETED):
-                    one.groups = groups.states(one.partition.id, offset, one.column(ONLY_GROUP))
-                    one.payload = segment.payloads(index, index + 1)[0] if with_payloads else b""
+                    only = one.column(ONLY_GROUP)
+                    one.groups = groups.states(one.partition.id, one.offset, only)
                     found.append(one)
             # A large segment takes its time; others have their turn before the next one.
             await asyncio.sleep(0)
+        return found
+
+    def _messages(
+        self, partition: Partition, row: Record, low: int, high: int, with_payloads: bool
+    ) -> list[Browsed]:
+        """Return messages of one segment, newest first. One that does not open hides no other."""
+        offsets = range(high - 1, low - 1, -1)
+        try:
+            segment = self._vault.segment(row)
+        except Unreadable as error:
+            if with_payloads:
+                raise
+            at, why = row["created_at"], error.message
+            return [Browsed(partition, one, at, "", b"", {}, [], why) for one in offsets]
+        found = []
+        for offset in offsets:
+            index = offset - row["base_offset"]
+            one = _browsed(partition, row, segment, index)
+            if with_payloads:
+                one.payload = segment.payloads(index, index + 1)[0]
+            found.append(one)
         return found
 
     async def _groups_of(self, ids: list[int], starts: list[int], stops: list[int]) -> _Standing:

@@ -329,12 +329,10 @@ class Claims:
     def _deliver(self, one: Claimed) -> None:
         attempt = one.attempt
         pop = attempt.pop
-        if not one.grants and one.error is None:
+        if not one.grants:
+            # There may be others that can be given.
+            pop.error = one.error or pop.error
             self._dispatcher.unserved(pop)
-        elif not one.grants:
-            pop.busy = False
-            assert one.error is not None
-            pop.fail(one.error)
         elif pop.done.done():
             pop.busy = False
             self.hooks.unwanted(one.grants)

@@ -188,8 +188,10 @@ class Dispatcher:
     ) -> None:
         """Look at a partition again when a lease on it has ended, ours or (None) another's."""
         at = time.monotonic() + ms / 1000 + _CLOCK_MARGIN_S
-        # One that is not ours, or no longer: somebody else's.
-        ours = lease_id if feed.leased.get(partition.id) == lease_id else None
+        # A partition that is held back may be so by a lease of ours, which then ends with it; a
+        # lease that is no longer ours is somebody else's.
+        current = feed.leased.get(partition.id)
+        ours = current if lease_id in (None, current) else None
         self.timers.arm(feed, partition, ours, at)
 
     def ring(self) -> None:

@@ -89,6 +89,7 @@ class Pop:
         "batch",
         "busy",
         "done",
+        "error",
         "feeds",
         "group",
         "named",
@@ -126,12 +127,17 @@ class Pop:
         self.over = False
         # A claim for this pop is on its way.
         self.busy = False
+        # What went wrong with a partition; told when nothing else can be given.
+        self.error: QueenError | None = None
         # Whoever looks for candidates wants to know when there is none left to try.
         self.turn: asyncio.Future[None] | None = None
         self.done: asyncio.Future[list[Grant]] = asyncio.get_running_loop().create_future()
 
     def finish(self, grants: list[Grant]) -> None:
         """Answer the pop, once. It leaves its feeds first: nothing may be claimed for it now."""
+        if not grants and self.error is not None:
+            self.fail(self.error)
+            return
         for feed in self.feeds:
             feed.unpark(self)
         if not self.done.done():

@@ -144,7 +144,7 @@ class Fetcher:
         return b"".join(frames)
 
     def _frame(self, partition: Partition, row: Record) -> bytes:
-        codec, body = self._vault.plain(partition.id, row["codec"], row["body"])
+        codec, body = self._vault.opened(row)
         return pack_frame(
             Frame(
                 partition.queue.name,

@@ -12,7 +12,7 @@ together with the work it guards.
 A round is bounded in messages and in bytes, and nothing that is wrong with one message holds up
 the others. A row that cannot be a message, because somebody wrote it past `queen.push` or it is
 damaged, is set aside with its reason. One that needs an encryption key that this server does not
-have is put back for a minute; another server may have it. So is a partition in which something
+have is put back for some seconds; another server may have it. So is a partition in which something
 cannot be compared. When a round fails and nobody knows of what, the next ones take one message
 at a time, until the one that fails alone is put back too.
 

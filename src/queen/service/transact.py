@@ -10,12 +10,15 @@ receipts, and its pushes are duplicates or, where nobody could tell, are left ou
 
 from __future__ import annotations
 
+import asyncio
+import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import NamedTuple
 
 from queen.core.cursor import Verdict
-from queen.errors import LeaseLost, Unavailable
+from queen.errors import Contended, LeaseLost, Unavailable
 from queen.service.ack import Acker, Settlement
 from queen.service.activity import Activity
 from queen.service.append import Append
@@ -26,6 +29,12 @@ from queen.service.repeats import Repeats, is_repeat
 from queen.service.staging import Scheduled, stage_columns
 from queen.storage.database import Abandoned, Database, Transaction
 
+# How long a transaction waits for a lock while it has a connection, and for how long it is tried
+# again, a few of those that wait at a time.
+_LOCK_WAIT_MS = "100"
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.05
+_RETRIES_AT_ONCE = 2
 # What is wrong with a message that refuses its transaction.
 _REASONS = {
     Verdict.LOST: "is not, or no longer, leased to the caller",
@@ -76,6 +85,7 @@ class Transactor:
         self._acker = acker
         self._repeats = repeats
         self._activity = activity
+        self._retries = asyncio.Semaphore(_RETRIES_AT_ONCE)
 
     async def run(
         self,
@@ -118,7 +128,30 @@ class Transactor:
         guards: list[Guard],
         decide: Decision | None,
     ) -> list[Outcome]:
+        """Commit all of it. What somebody has locked is tried again: waiting in the database would
+        keep connections from everybody else."""
+        deadline = time.monotonic() + _PATIENCE_S
+        turn: AbstractAsyncContextManager[None] = nullcontext()
+        while True:
+            try:
+                async with turn:
+                    return await self._try(lanes, scheduled, settlements, guards, decide)
+            except Contended:
+                if time.monotonic() > deadline:
+                    raise
+            turn = self._retries
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _try(
+        self,
+        lanes: list[Lane],
+        scheduled: list[Scheduled],
+        settlements: list[Settlement],
+        guards: list[Guard],
+        decide: Decision | None,
+    ) -> list[Outcome]:
         async with self._database.transaction() as transaction:
+            await transaction.execute("limit_lock_wait", _LOCK_WAIT_MS)
             rows = await self._append(transaction, lanes)
             if scheduled:
                 await transaction.execute("stage", *stage_columns(scheduled))

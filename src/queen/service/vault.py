@@ -34,6 +34,13 @@ class Vault:
             return self.keys.open(_place(_SEGMENT, partition_id), body)
         return codec, body
 
+    def opened(self, row: Record) -> tuple[int, bytes]:
+        """Return codec and bytes of a row without its encryption; raises `Unreadable`."""
+        try:
+            return self.plain(row["partition_id"], row["codec"], row["body"])
+        except Exception as error:
+            raise _unreadable(row, error) from error
+
     def segment(self, row: Record) -> Segment:
         """Return the columns of a row that holds a segment; raises `Unreadable`."""
         segment = self.segment_within(row, _NO_LIMIT)
@@ -42,16 +49,12 @@ class Vault:
 
     def segment_within(self, row: Record, max_bytes: int) -> Segment | None:
         """The same, but None, and nothing inflated, when it would be larger than so much."""
-        partition_id = row["partition_id"]
+        codec, body = self.opened(row)
         try:
-            codec, body = self.plain(partition_id, row["codec"], row["body"])
             fits = max_bytes == _NO_LIMIT or raw_size(codec, body) <= max_bytes
             return stored_segment(codec, body) if fits else None
         except Exception as error:
-            # Of zstd, struct, array, the cipher: none of them says which segment it was.
-            reason = error.message if isinstance(error, QueenError) else "its body is damaged"
-            where = partition_uuid(partition_id), row.get("base_offset", 0)
-            raise Unreadable(*where, reason) from error
+            raise _unreadable(row, error) from error
 
     def close_letter(self, partition_id: int, payload: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of a dead letter of an encrypted queue."""
@@ -80,6 +83,12 @@ class Vault:
         if codec == CODEC_SEALED:
             return self.keys.open(_staged_place(queue, partition), payload)[1]
         return payload
+
+
+def _unreadable(row: Record, error: Exception) -> Unreadable:
+    """Say which segment it was; zstd, struct, array and the cipher do not."""
+    reason = error.message if isinstance(error, QueenError) else "its body is damaged"
+    return Unreadable(partition_uuid(row["partition_id"]), row.get("base_offset", 0), reason)
 
 
 def _staged_place(queue: str, partition: str) -> bytes:

@@ -17,6 +17,7 @@ import asyncpg
 _LATELY_S = 30.0
 _DISK_FULL = "53100"
 _READ_ONLY = "25006"
+_APPEND = "append"
 # Not enough resources, and errors of the system below PostgreSQL.
 _CLASSES = ("53", "58")
 _WORDS = {
@@ -46,8 +47,10 @@ class Refusals:
             self._refused[name] = _Refusal(state, time.monotonic())
 
     def forget(self, name: str) -> None:
-        """Note that a statement succeeded."""
-        if self._refused:
+        """Note that a statement succeeded. One that wrote messages shows that there is room."""
+        if name == _APPEND:
+            self._refused.clear()
+        elif self._refused:
             self._refused.pop(name, None)
 
     def latest(self) -> str | None:

@@ -39,6 +39,8 @@ class ListedMessage(msgspec.Struct, rename="camel"):
     queue_priority: int
     created_at: str
     lease_expires_at: str | None
+    # Why nothing but place and time is told, when this server cannot read it.
+    unreadable: str | None
 
 
 class MessagePage(msgspec.Struct):

@@ -286,7 +286,8 @@ class ConfigureAnswer(Struct):
         bool,
         Meta(
             description="False while the index of a queue that has turned to `forever` is built; "
-            "until then ids are compared with the window."
+            "until then ids are compared with the window. What was stored while dedup was `off` "
+            "is never compared."
         ),
     ]
 

@@ -57,10 +57,10 @@ _ONE = Doc(
     "messages",
     "Acknowledge a message",
     """\
-Says what became of one message of a lease. An ack may be repeated: its answer is then the
-same. 409 means that it was not taken: the lease is no longer held and the message comes again,
-or it is a failure of a message that is completed already. Without `leaseId` it is an ack of the
-lease that holds the partition for the group at that moment, if there is one.""",
+Says what became of one message of a lease. An ack that names its lease may be repeated: its
+answer is then the same. 409 means that it was not taken: the lease is no longer held and the
+message comes again, or it is a failure of a message that is completed already. Without `leaseId`
+it is an ack of the lease that holds the partition for the group at that moment, if any does.""",
     body=AckRequest,
     answers={200: AckAnswer},
     example=_EXAMPLE,
@@ -150,6 +150,9 @@ async def prepare(
             settlement, wish = await _settlement(broker, prepared, one, maybe, default_group)
         except QueenError as error:
             prepared.refused[index] = error
+            continue
+        if settlement.wishes.get(one.transactionId, wish) is not wish:
+            prepared.refused[index] = BadRequest("the request says something else of it, too")
             continue
         prepared.places[index] = settlement
         settlement.wishes[one.transactionId] = wish

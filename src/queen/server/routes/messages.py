@@ -280,6 +280,7 @@ def _fields(one: Browsed) -> dict[str, object]:
         "queue_priority": queue.options.priority,
         "created_at": iso(one.created_at),
         "lease_expires_at": iso(one.lease_until) if one.lease_until else None,
+        "unreadable": one.unreadable,
     }
 
 

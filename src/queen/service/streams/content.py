@@ -90,7 +90,7 @@ class Content:
         rows = await self._database.fetch("window_segments", *_columns(spans), max_bytes)
         if rows and rows[0]["all_bytes"] > max_bytes:
             return None
-        opened = [self._vault.plain(row["partition_id"], row["codec"], row["body"]) for row in rows]
+        opened = [self._vault.opened(row) for row in rows]
         if sum(raw_size(codec, body) for codec, body in opened) > max_bytes:
             return None
         bounds = {span.partition_id: span for span in spans}

@@ -27,11 +27,12 @@ select * from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[
                      $7::bytea[], $8::smallint[], $9::text[])
 
 -- name: postpone_staged :exec once
--- Put back what was taken out of staging and cannot be appended before something changes.
+-- Put back what was taken out of staging and cannot be appended before something changes. Not
+-- for long: another server may have what this one lacks.
 insert into queen.staged
     (queue, partition, transaction_id, trace_id, producer_sub, payload, codec, deliver_at)
 select w.queue, w.partition, w.transaction_id, w.trace_id, w.producer_sub, w.payload, w.codec,
-       clock_timestamp() + interval '1 minute'
+       clock_timestamp() + (1 + random()) * interval '2 seconds'
 from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[],
             $7::smallint[])
      with ordinality w (queue, partition, transaction_id, trace_id, producer_sub, payload, codec,
