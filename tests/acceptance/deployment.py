@@ -103,6 +103,14 @@ class Deployment:
             _kill(child)
         return True
 
+    def hold_wal_writer(self) -> None:
+        """Let nothing reach the disk that no commit takes there, until all of it is killed."""
+        pid = self._postgres.postmaster_pid()
+        for child in _children(pid) if pid is not None else []:
+            with suppress(psutil.NoSuchProcess):
+                if "walwriter" in " ".join(psutil.Process(child).cmdline()):
+                    os.kill(child, signal.SIGSTOP)
+
     async def kill_backend(self) -> bool:
         """Kill the youngest child, a connection under load. PostgreSQL recovers by itself."""
         pid = self._postgres.postmaster_pid()

@@ -48,11 +48,17 @@ async def test_a_lease_that_a_crash_took_back_is_refused(
     async with Client(history, ports[0]) as first, Client(history, ports[1]) as second:
         await first.configure(QUEUE, leaseTime=60)
         for number in range(ROUNDS):
-            await first.push(QUEUE, "p", [Item(f"{number}", PARTITION)])
-            # What the push still writes, a notification, would take the grant to the disk.
+            await first.push(QUEUE, "p", [Item(f"{number}", PARTITION), Item(f"w{number}", "warm")])
+            # The first grant of a connection does reach the disk.
+            await ack_until_answered(first, await first.pop(QUEUE, GROUP, partition="warm"))
+            # What the push still writes, a notification, would take the grant to the disk, and
+            # so would whatever the other server does.
             await spend_async(0.1)
+            deployment.pause_server(ports[1])
+            deployment.hold_wal_writer()
             lost = await first.pop(QUEUE, GROUP, partition=PARTITION)
             assert await deployment.kill_postgres()
+            deployment.resume_server(ports[1])
             history.crash()
             await until(second.is_healthy, HEAL_S)
             other = await second.pop(QUEUE, GROUP, partition=PARTITION)
