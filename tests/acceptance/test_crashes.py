@@ -34,6 +34,8 @@ QUEUE, GROUPS = "orders", ("billing", "shipping")
 # What some consumers push in the transaction that acks.
 OUTPUT = "invoices"
 PARTITIONS, PRODUCERS, CONSUMERS = 20, 6, 3
+# A run with fewer messages proves nothing.
+PUSHES = 300
 LEASE_S = 2
 HEAL_S = DRAIN_S = 60.0
 
@@ -80,6 +82,15 @@ class Load:
     def resume(self) -> None:
         self._may_push.set()
         self._may_pop.set()
+
+    async def reach(self, messages: int) -> None:
+        """Let producers go on until so many messages are confirmed, however slow they are."""
+
+        async def are_confirmed() -> bool:
+            pushes = [one for one in self.history.pushes if one.outcome is Outcome.OK]
+            return sum(len(push.items) for push in pushes) >= messages
+
+        await until(are_confirmed, HEAL_S)
 
     async def finish(self) -> None:
         """Let producers come to an end and consumers read everything; no faults from here."""
@@ -296,8 +307,11 @@ async def test_each_confirmed_message_is_finished_once_by_each_group(
         await load.start()
         await nemesis.run()
         await nemesis.healed()
+        await load.reach(PUSHES)
         await load.finish()
-    needs = Needs(pushes=100, redeliveries=1, refusals=1, unknown_pushes=1, faults=KILLS[servers])
+    needs = Needs(
+        pushes=PUSHES, redeliveries=1, refusals=1, unknown_pushes=1, faults=KILLS[servers]
+    )
     print(summary(load.history))
     verdict = check(load.history, GROUPS, needs, lease_s=LEASE_S)
     assert verdict.status is Status.VALID, str(verdict)
