@@ -31,7 +31,7 @@ def hurried() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hurried")
-def test_threads_share_connections_and_none_has_anothers(server: ServerProcess) -> None:
+def test_threads_share_connections_and_none_has_anothers(server: ServerProcess, queue: str) -> None:
     place = Place((server.url,))
     start = threading.Barrier(THREADS)
 
@@ -40,7 +40,7 @@ def test_threads_share_connections_and_none_has_anothers(server: ServerProcess) 
         # Each answer names what was asked: an answer of another's request would show.
         asked = [f"q-{number}-{call}" for call in range(CALLS)]
         body = [
-            {"items": [{"queue": name, "payload": name, "transactionId": name}]} for name in asked
+            {"items": [{"queue": queue, "payload": name, "transactionId": name}]} for name in asked
         ]
         told = [Broker(place).ask("POST", "/api/v1/push", one) for one in body]
         return [one["transaction_id"] for (one,) in told]
