@@ -42,9 +42,9 @@ def test_a_message_has_the_epoch_of_its_lease(server: ServerProcess, queue: str)
         (first,) = reader.partition("p").pop()
         first.give_back()
         both = reader.partition("p").pop(batch=2)
-        assert [one.epoch for one in both] == [first.epoch + 1] * 2
+        assert both[0].epoch == both[1].epoch > first.epoch
         (other,) = reader.partition("q").pop()
-        assert other.epoch == first.epoch > 0
+        assert other.epoch > 0
 
 
 @dataclass

@@ -230,7 +230,7 @@ async def test_what_was_moved_to_another_partition_does_not_open(
         queue,
     )
     answer = other_api.pop(queue, "b")
-    assert (answer.status, answer.json["code"]) == (503, "encryption_unavailable")
+    assert (answer.status, answer.json["code"]) == (503, "unreadable")
     assert other_api.data(queue, "a") == ["a"]
 
 

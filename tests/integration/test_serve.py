@@ -130,11 +130,14 @@ def start_without_database(url: str, log: Path, *more: str) -> subprocess.Popen[
 def test_a_server_waits_for_its_database(tmp_path: Path, workers: str) -> None:
     later = EmbeddedPostgres(tmp_path / "later", settings_for(1024**3, 2))
     log = tmp_path / "log"
-    with start_without_database(later.dsn, log, "--workers", workers) as waiting:
+    # The database of that name is made a moment after PostgreSQL answers.
+    dsn = later.dsn.replace("/queen?", "/postgres?")
+    with start_without_database(dsn, log, "--workers", workers) as waiting:
         try:
             later.start()
             assert waiting.stdout is not None
-            assert any(line.startswith("queen ready on") for line in waiting.stdout)
+            is_ready = any(line.startswith("queen ready on") for line in waiting.stdout)
+            assert is_ready, log.read_text()
         finally:
             waiting.send_signal(signal.SIGTERM)
             code = waiting.wait(timeout=60)

@@ -149,7 +149,7 @@ async def test_rows_that_are_no_messages_are_set_aside_and_block_nobody(
         (queue, "p", "t", None, b'"\\u0000"', 0, "NUL"),
         (queue, "p", "t", None, b"[" * 129 + b"]" * 129, 0, "deeper than"),
         (queue, "p", "t", None, b"1", 77, "codec 77"),
-        (queue, "p", "t", None, b"1", 2, "cut off"),
+        (queue, "p", "t", None, b"1", 2, "does not open"),
     ]
     first = await producer.fetchval("select coalesce(max(id), 0) from queen.staged_refused")
     async with producer.transaction():

@@ -85,7 +85,7 @@ async def test_what_an_older_server_cannot_do_any_more_may_be_tried_elsewhere(
     older = start_server("--database-url", own_dsn)
     api = older.api()
     assert api.push({"queue": "q", "payload": 1}).status == 201
-    change(newer, "append", "p_queues integer[],\n", "p_more integer,\n    p_queues integer[],\n")
+    change(newer, "append", "function queen.append(", "function queen.append_more(")
     await upgrade(own_dsn, newer)
     refused = api.push({"queue": "q", "payload": 2})
     assert refused.status == 503

@@ -95,6 +95,8 @@ async def test_what_is_there_already_draws_no_number(
     for _ in range(REPEATS):
         await repeated(broker, queue)
     assert await drawn(connection) == before
+    # It says nothing that a list of them could show.
+    await connection.execute("delete from queen.pipelines where name = $1", name)
 
 
 async def test_a_report_for_a_group_of_consumers_is_refused_and_draws_no_number(

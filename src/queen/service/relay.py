@@ -35,7 +35,7 @@ import zstandard
 from queen.core.frame import CODEC_RAW, CODEC_SEALED
 from queen.core.names import is_uuid, reason_against_name, reason_against_transaction_id
 from queen.core.payload import as_line, reason_against_payload
-from queen.errors import BadRequest, EncryptionUnavailable, QueenError, Unavailable
+from queen.errors import BadRequest, EncryptionUnavailable, QueenError, Unavailable, Unreadable
 from queen.service.append import Append
 from queen.service.catalog import Catalog
 from queen.service.lane import Lane
@@ -60,6 +60,7 @@ _json = msgspec.json.Decoder(msgspec.Raw)
 # What is stored does not open, or is no segment.
 _UNREADABLE = (
     EncryptionUnavailable,
+    Unreadable,
     BadRequest,
     struct.error,
     ValueError,

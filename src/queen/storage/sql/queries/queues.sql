@@ -6,8 +6,10 @@ select queen.configure_queue($1, $2, $3, $4)
 -- Create the queues that a push names and nobody has configured. Here as everywhere else, those
 -- that exist are left out first: a conflicting insert would draw a number in vain, each time.
 insert into queen.queues (name, namespace, task)
-select w.* from unnest($1::text[], $2::text[], $3::text[]) w (name, namespace, task)
+select w.name, w.namespace, w.task
+from unnest($1::text[], $2::text[], $3::text[]) with ordinality w (name, namespace, task, number)
 where not exists (select 1 from queen.queues q where q.name = w.name)
+order by w.number
 on conflict (name) do nothing
 
 -- name: queues_by_name :many
