@@ -89,6 +89,7 @@ class ServerProcess:
             if line.startswith(_READY):
                 return
             self.said.append(line)
+        self.process.stdout.close()
         raise AssertionError(f"the server ended with {self.process.wait()} before it was ready")
 
     @property

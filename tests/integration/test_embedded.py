@@ -415,6 +415,16 @@ async def test_a_start_waits_for_the_backends_of_a_killed_server(
     await asyncio.gather(busy, return_exceptions=True)
 
 
+async def test_a_start_waits_for_a_server_that_recovers(
+    postgres: EmbeddedPostgres, make: Make
+) -> None:
+    connection = await asyncpg.connect(postgres.dsn)
+    os.kill(connection.get_server_pid(), signal.SIGKILL)
+    await asyncio.to_thread(make().start)
+    assert await fetchval(postgres, "select 1") == 1
+    connection.terminate()
+
+
 @pytest.mark.parametrize("pid", [os.getpid(), 2**22 - 1], ids=["another process", "no process"])
 async def test_a_stale_process_id_is_no_obstacle(postgres: EmbeddedPostgres, pid: int) -> None:
     cluster = postgres.log_path.parent

@@ -69,6 +69,9 @@ _SERVER_TIMEOUT_S = 600
 # Long enough for the last checkpoint of a large cache.
 _FAST_STOP_S = 60
 _ORPHANS_TIMEOUT_S = 20.0
+# A backend that was killed takes the others with it, and the server recovers for a while.
+_CONNECTING_S = 60.0
+_PSQL_NO_CONNECTION = 2
 _POLL_S = 0.05
 _SUPERVISE_S = 0.2
 _REVIVE_AGAIN_S = 2.0
@@ -80,6 +83,10 @@ _LOG_TAIL_LINES = 15
 _SYSTEM_USER = "queen-pg"
 _USERADD_TIMEOUT_S = 3.0
 _WORKING_FOLDER = "/proc/self/cwd"
+
+
+class _NotConnected(EmbeddedFailed):
+    """No connection was had, or it was lost."""
 
 
 class EmbeddedPostgres:
@@ -280,6 +287,18 @@ class EmbeddedPostgres:
                 self._socket_dir().rmdir()
 
     def _ensure_database(self) -> None:
+        """Make the database; wait for a server that was ready and has begun to recover since."""
+        deadline = time.monotonic() + _CONNECTING_S
+        while True:
+            try:
+                return self._make_database()
+            except _NotConnected:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_POLL_S)
+            self._ensure_running()
+
+    def _make_database(self) -> None:
         # At each start, not only at the first: dropping the database is how one empties it.
         if _DATABASE not in self._sql("select datname from pg_database").splitlines():
             self._sql(f"create database {_DATABASE}")
@@ -292,7 +311,8 @@ class EmbeddedPostgres:
             *("--dbname", "postgres", "--command", statement),
         )
         if done.returncode != 0:
-            raise self._failure(f"PostgreSQL refuses a connection: {done.stdout.strip()}")
+            kind = _NotConnected if done.returncode == _PSQL_NO_CONNECTION else EmbeddedFailed
+            raise self._failure(f"PostgreSQL refuses: {done.stdout.strip()}", kind)
         return done.stdout.strip()
 
     def _require_tools(self) -> _Tools:
@@ -383,11 +403,11 @@ class EmbeddedPostgres:
             if self.log_path.stat().st_size > _LOG_MAX_BYTES:
                 self.log_path.rename(self.log_path.with_suffix(".log.1"))
 
-    def _failure(self, what: str) -> EmbeddedFailed:
+    def _failure(self, what: str, kind: type[EmbeddedFailed] = EmbeddedFailed) -> EmbeddedFailed:
         tail = _tail(self.log_path)
         if not tail:
-            return EmbeddedFailed(f"{what}; its log {self.log_path} is empty")
-        return EmbeddedFailed(f"{what}; the end of its log {self.log_path}:\n{tail}")
+            return kind(f"{what}; its log {self.log_path} is empty")
+        return kind(f"{what}; the end of its log {self.log_path}:\n{tail}")
 
 
 # -- programs and accounts -----------------------------------------------------------------
