@@ -146,7 +146,7 @@ async def stored(connection: asyncpg.Connection, queue: str) -> int:
 
 
 def refresh(api: Api) -> None:
-    """Count now. Another server may be at it; its numbers are as new."""
+    """Count now, or let another server that begins just now."""
 
     def is_counted() -> bool:
         answer = api.call("POST", "/api/v1/stats/refresh")

@@ -50,4 +50,4 @@ async def test_a_lease_that_ended_before_it_was_known_does_not_block_its_partiti
     (lost,) = await broker.popper.pop([queue], Pop("g", 1), 0)
     (again,) = await broker.popper.pop([queue], Pop("g", 1), 0)
     assert (lost.start, again.start) == (0, 0)
-    assert again.epoch == lost.epoch + 2
+    assert again.epoch > lost.epoch

@@ -60,6 +60,17 @@ async def test_a_count_that_another_began_later_does() -> None:
     assert rounds.counted_here == 0 and stamp.at is not None and stamp.at > _START
 
 
+@pytest.mark.parametrize(("began_ms_ago", "is_new"), [(50, False), (0, True)])
+async def test_a_refresh_is_not_what_another_began_before_it(
+    began_ms_ago: int, is_new: bool
+) -> None:
+    rounds = _Rounds(timedelta(milliseconds=began_ms_ago))
+    statistics = _statistics(rounds)
+    assert await statistics.refresh() is is_new
+    assert await statistics.refresh() is True
+    assert rounds.counted_here == 1
+
+
 @pytest.mark.parametrize("asked", [1, 5])
 async def test_nothing_done_is_counted_once(asked: int) -> None:
     rounds = _Rounds()

@@ -123,20 +123,24 @@ class Statistics:
         return _stamp(await self._round())
 
     async def refresh(self) -> bool:
-        """Count everything now, whatever it costs; false when another server is at it."""
-        before = (await self._round())["computed_at"]
-        await self._run(_ALL)
-        return bool((await self._round())["computed_at"] != before)
+        """Count everything now, whatever it costs; false when another server was at it already."""
+        asked = (await self._round())["now"]
+        if await self._run(_ALL):
+            return True
+        # What another server began before it was asked here may lack what the caller has done.
+        return bool((await self._round())["computed_at"] >= asked)
 
     async def _round(self) -> Record:
         (row,) = await self._database.fetch("stats_round")
         return row
 
-    async def _run(self, wanted: int) -> None:
+    async def _run(self, wanted: int) -> bool:
         # What this server does from here on the count may not see.
         version = self._version()
-        if await self._jobs.run_once(JOB, partial(self._work, wanted)):
+        has_run = await self._jobs.run_once(JOB, partial(self._work, wanted))
+        if has_run:
             self._counted_version = version
+        return has_run
 
     def _is_stale(self, row: Record) -> bool:
         if row["took_ms"] >= _CHEAP_MS and row["rows_counted"] > _CHEAP_ROWS:
