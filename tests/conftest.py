@@ -32,6 +32,12 @@ _MEMORY_BYTES = 2 * 1024**3
 # Of the servers of the tests, and of nobody else.
 ENCRYPTION_KEY = "0123456789abcdef" * 4
 
+# A shell that starts its jobs in the background lets them ignore Ctrl-C, and whatever they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests are over before the second compiler of a JVM has paid for itself.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # No test is about how long an example takes on a machine that others use too.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")

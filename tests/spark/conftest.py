@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +12,6 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 import queen.spark
 from tests.conftest import ServerProcess
-
-# Tests are over before the second compiler of a JVM has paid for itself; drivers in processes
-# of their own get this too.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

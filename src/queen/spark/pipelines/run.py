@@ -276,8 +276,9 @@ class Running:
         threading.Thread(target=self._end, args=(said,), name=name, daemon=True).start()
 
     def _last_batch(self) -> int | None:
-        last = self.query.lastProgress
-        return None if last is None else int(last["batchId"])
+        # Not `query.lastProgress`, which asks for all that there is in hundreds of calls.
+        last: Any = self.query._jsq.lastProgress()
+        return None if last is None else int(last.batchId())
 
     def _is_busy(self) -> bool:
         return self.query.isActive and bool(self.query.status["isTriggerActive"])
