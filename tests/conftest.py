@@ -23,7 +23,7 @@ from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import migrate
 from queen.storage.tuning import settings_for
 from tests.api import Api
-from tests.distribution import Distribution
+from tests.distribution import Distribution, turn
 from tests.forking import Forked, nursery
 from tests.ports import free_port
 
@@ -52,7 +52,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let the workers begin with what takes long, so that none is left with it at the end."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+        items.sort(key=lambda item: turn(item.nodeid, item.get_closest_marker("slow") is not None))
 
 
 class ServerProcess:

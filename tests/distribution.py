@@ -16,10 +16,18 @@ _APART = (
     "tests/spark/test_wheel_java.py",
 )
 # All tests of Spark on one worker would last longer than everything else.
-_ANOTHER_JVM = (
-    "tests/spark/test_examples.py",
-    "tests/spark/test_nexmark.py",
-    "tests/spark/test_pages.py",
+_JVMS = (
+    (
+        "tests/spark/test_examples.py",
+        "tests/spark/test_nexmark.py",
+        "tests/spark/test_pages.py",
+    ),
+    (
+        "tests/spark/test_exact_windows.py",
+        "tests/spark/test_outer_joins.py",
+        "tests/spark/test_pipeline_commands.py",
+        "tests/spark/test_pipelines.py",
+    ),
 )
 _TOGETHER = (
     "tests/acceptance/test_scale.py",
@@ -36,11 +44,19 @@ _TOGETHER = (
 )
 
 
+def turn(nodeid: str, is_slow: bool) -> int:
+    """When a test is begun, the lowest first: what takes long must not be left for the end."""
+    if nodeid.startswith("tests/spark/"):
+        return 0
+    return 1 if is_slow else 2
+
+
 class Distribution(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         """Return the name of what is given to one worker as a whole."""
         if nodeid.startswith(_APART):
             return nodeid
-        if nodeid.startswith(_ANOTHER_JVM):
-            return "another JVM"
+        for number, theirs in enumerate(_JVMS):
+            if nodeid.startswith(theirs):
+                return f"JVM {number}"
         return next((each for each in _TOGETHER if nodeid.startswith(each)), nodeid)

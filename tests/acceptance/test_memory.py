@@ -24,9 +24,9 @@ from tests.waiting import spend
 FULL = os.environ.get("QUEEN_TEST_MEMORY") == "full"
 MB = 1024 * 1024
 LIMIT_BYTES = 400 * MB
-BODIES = 10 if FULL else 4
+BODIES = 10 if FULL else 3
 CONNECTIONS = 5
-FETCH_BYTES = 1024 * MB if FULL else 320 * MB
+FETCH_BYTES = 1024 * MB if FULL else 240 * MB
 POPS = 20 if FULL else 8
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from tests.api import Answer, Api
 from tests.conftest import ServerProcess
@@ -96,6 +97,7 @@ def test_a_full_disk_is_told_until_a_push_succeeds(own_database: str, start_serv
     assert running.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_database_that_is_read_only_is_told(own_database: str, start_server: Start) -> None:
     running = start_server("--database-url", own_database)
     api = running.api()

@@ -85,7 +85,7 @@ _USERADD_TIMEOUT_S = 3.0
 _WORKING_FOLDER = "/proc/self/cwd"
 
 
-class _NotConnected(EmbeddedFailed):
+class _NotConnected(Exception):
     """No connection was had, or it was lost."""
 
 
@@ -292,9 +292,9 @@ class EmbeddedPostgres:
         while True:
             try:
                 return self._make_database()
-            except _NotConnected:
+            except _NotConnected as error:
                 if time.monotonic() > deadline:
-                    raise
+                    raise self._failure(f"PostgreSQL refuses connections: {error}") from error
             time.sleep(_POLL_S)
             self._ensure_running()
 
@@ -310,10 +310,12 @@ class EmbeddedPostgres:
             *("--host", str(self._socket_dir()), "--port", str(_PORT), "--username", _USER),
             *("--dbname", "postgres", "--command", statement),
         )
+        said = done.stdout.strip()
+        if done.returncode == _PSQL_NO_CONNECTION:
+            raise _NotConnected(said)
         if done.returncode != 0:
-            kind = _NotConnected if done.returncode == _PSQL_NO_CONNECTION else EmbeddedFailed
-            raise self._failure(f"PostgreSQL refuses: {done.stdout.strip()}", kind)
-        return done.stdout.strip()
+            raise self._failure(f"PostgreSQL refuses a statement: {said}")
+        return said
 
     def _require_tools(self) -> _Tools:
         if self._tools is None:
@@ -403,11 +405,11 @@ class EmbeddedPostgres:
             if self.log_path.stat().st_size > _LOG_MAX_BYTES:
                 self.log_path.rename(self.log_path.with_suffix(".log.1"))
 
-    def _failure(self, what: str, kind: type[EmbeddedFailed] = EmbeddedFailed) -> EmbeddedFailed:
+    def _failure(self, what: str) -> EmbeddedFailed:
         tail = _tail(self.log_path)
         if not tail:
-            return kind(f"{what}; its log {self.log_path} is empty")
-        return kind(f"{what}; the end of its log {self.log_path}:\n{tail}")
+            return EmbeddedFailed(f"{what}; its log {self.log_path} is empty")
+        return EmbeddedFailed(f"{what}; the end of its log {self.log_path}:\n{tail}")
 
 
 # -- programs and accounts -----------------------------------------------------------------
