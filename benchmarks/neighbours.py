@@ -5,7 +5,9 @@ the same server:
 
     locked      a partition of another queue is locked, and clients push to it
     forever     another queue, of two million messages, turns to `dedup: forever`
-    unreadable  clients repeat an id whose stored message cannot be read
+    unreadable  a client repeats an id whose stored message cannot be read
+    readable    a client repeats an id whose stored message can be read: what it costs that there
+                is such a client at all, on a machine that it shares with the server
 
 Each row is the median of the disturbed turns against that of the undisturbed ones around them.
 """
@@ -29,7 +31,7 @@ from benchmarks.report import machine
 from benchmarks.roles import Push, PushFrames
 
 _FOLDER = Path(__file__).resolve().parent.parent / ".bench"
-_NEAR, _FAR, _BIG, _BAD = "near", "far", "big", "bad"
+_NEAR, _FAR, _BIG, _BAD, _GOOD = "near", "far", "big", "bad", "good"
 _FRAME_MESSAGES = 1000
 _WARMUP_S = 0.5
 _DISTURBERS = 4
@@ -114,6 +116,12 @@ class Trouble:
         turning.join()
 
     @contextmanager
+    def readable(self) -> Iterator[None]:
+        port = self._broker.port
+        with _beside(lambda _: _push(port, _GOOD, "same"), 1):
+            yield
+
+    @contextmanager
     def unreadable(self) -> Iterator[None]:
         _push(self._broker.port, _BAD, "same")
         self._run(
@@ -123,7 +131,7 @@ class Trouble:
             )
         )
         port = self._broker.port
-        with _beside(lambda _: _push(port, _BAD, "same"), _DISTURBERS):
+        with _beside(lambda _: _push(port, _BAD, "same"), 1):
             yield
 
 
@@ -149,7 +157,7 @@ def main() -> None:
         broker.configure(_NEAR, "window")
         _fill(broker, arguments.messages)
         trouble = Trouble(broker, runner)
-        for seed, name in enumerate(("locked", "forever", "unreadable")):
+        for seed, name in enumerate(("locked", "forever", "unreadable", "readable")):
             free, beside = [], []
             for number in range(arguments.rounds):
                 free.append(_rate(broker, arguments.seconds, 100 * seed + 2 * number))

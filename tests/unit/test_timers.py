@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from queen.service.catalog import Partition, Queue
 from queen.service.dispatch import Dispatcher
 from queen.service.feeds import Feed
 from queen.service.leases import LeaseBook
+from tests.waiting import PATIENCE_S
 
 PARTITIONS = 50
 HOUR_MS = 3_600_000
@@ -133,3 +135,30 @@ def test_a_group_that_is_gone_leaves_no_timers(group: Group) -> None:
     for _ in range(FEW):
         group.dispatcher.set_timer(other, group.partitions[0], None, HOUR_MS)
     assert len(group.dispatcher.timers) <= FEW
+
+
+async def test_nobody_wakes_before_a_timer_is_due(group: Group) -> None:
+    timers = group.dispatcher.timers
+    waiting = asyncio.create_task(timers.until_due())
+    late, early = group.partitions[:2]
+    await turns_of_the_loop()
+    assert not waiting.done()
+
+    group.grant(late)
+    # The first of all: it is known from here on when to wake.
+    await asyncio.wait_for(waiting, PATIENCE_S)
+    waiting = asyncio.create_task(timers.until_due())
+    group.grant(early, 2 * HOUR_MS)
+    await turns_of_the_loop()
+    assert not waiting.done()
+
+    group.grant(early, 1)
+    await asyncio.wait_for(waiting, PATIENCE_S)
+    await asyncio.wait_for(timers.until_due(), PATIENCE_S)
+    group.dispatcher.ring()
+    assert group.ready() == [early.name]
+
+
+async def turns_of_the_loop() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)

@@ -151,7 +151,9 @@ class Lookout:
     async def run_timers(self) -> None:
         """Wake what lapsed leases held back."""
         while True:
+            await self._dispatcher.timers.until_due()
             self._dispatcher.ring()
+            # Leases end one by one, and many are acked before: not each is worth a look.
             await asyncio.sleep(_TIMER_INTERVAL_S)
 
     async def run_net(self) -> None:

@@ -10,9 +10,12 @@ anew or taken away stays in it, until such entries outnumber the others: then it
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from queen.service.catalog import Partition
@@ -38,6 +41,8 @@ class Timers:
         self._count = 0
         self._number = 0
         self._heap: list[Timer] = []
+        # Set when a timer is earlier than all the others.
+        self._is_earlier = asyncio.Event()
 
     def __len__(self) -> int:
         """How much is kept, timers and what is left of old ones."""
@@ -50,6 +55,8 @@ class Timers:
         of_feed = self._timers.setdefault(feed, {})
         self._count += partition.id not in of_feed
         of_feed[partition.id] = timer
+        if not self._heap or at < self._heap[0].at:
+            self._is_earlier.set()
         heapq.heappush(self._heap, timer)
         if len(self._heap) > 2 * self._count + _FEW:
             self._heap = [timer for some in self._timers.values() for timer in some.values()]
@@ -65,6 +72,14 @@ class Timers:
     def forget(self, feed: Feed) -> None:
         """Take away all timers of a feed."""
         self._count -= len(self._timers.pop(feed, ()))
+
+    async def until_due(self) -> None:
+        """Return when a timer may be due."""
+        self._is_earlier.clear()
+        left_s = self._heap[0].at - time.monotonic() if self._heap else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._is_earlier.wait()
 
     def due(self, now: float) -> Iterator[Timer]:
         """Take those whose time has come, the earliest first."""
