@@ -47,7 +47,7 @@ test: lint contracts ## All checks and all tests
 	@$(MAKE) --no-print-directory -j 2 types tests
 
 tests: $(STAMP)
-	$(BIN)/pytest -n 4
+	$(BIN)/pytest -n 3
 
 demo: $(STAMP) ## Serve, push, consume, cut into windows, compute on Spark, and compare the counts
 	$(BIN)/queen demo

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import select
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ class Answer:
         return self.json["messages"] if self.status == 200 else []
 
 
+# Half of the patience of a server.
+_IDLE_S = 60.0
+
+
 class Api:
     """One keep-alive connection to a server."""
 
@@ -42,6 +47,7 @@ class Api:
         assert parts.hostname
         self.url = url
         self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+        self._used_at = time.monotonic()
 
     def close(self) -> None:
         self._connection.close()
@@ -70,11 +76,15 @@ class Api:
         """Send a request without waiting for its answer."""
         data = json.dumps(body).encode() if isinstance(body, dict) else body
         self._sent = (method, path)
+        if time.monotonic() - self._used_at > _IDLE_S:
+            # A server hangs up on those who are silent; it is opened again.
+            self._connection.close()
         self._connection.request(method, path, data, headers or {})
 
     def receive(self) -> Answer:
         response = self._connection.getresponse()
         raw = response.read()
+        self._used_at = time.monotonic()
         answer = Answer(response.status, raw, {k.lower(): v for k, v in response.getheaders()})
         if Api.observer is not None:
             Api.observer(*self._sent, answer)

@@ -16,18 +16,22 @@ import json
 import logging
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import IO
 
 import typer
 from typer.testing import CliRunner
 
 from queen.cli.main import app
+from tests.clusters import copy_from
 
 _MOST_BYTES = 1 << 20
 
@@ -168,10 +172,13 @@ def main() -> None:
     # Whatever else is imported late is imported by a command that ends at once.
     CliRunner().invoke(app, ["serve", "--show-settings"])
     logging.getLogger().handlers.clear()
+    folder = Path(tempfile.mkdtemp())
+    copy_from(folder)
     with socket.socket(fileno=int(sys.argv[1])) as asking:
         is_child = _serve(asking)
     if is_child:
         sys.exit(command())
+    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
