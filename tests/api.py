@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
 import select
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
