@@ -42,6 +42,7 @@ language plpgsql
 set search_path = queen, pg_temp
 as $$
 declare
+    v_tid tid[];
     v_queue integer[];
     v_revision integer[];
     v_head bigint[];
@@ -62,11 +63,11 @@ begin
     -- `revision` as whoever held it left them.
     perform pg_advisory_xact_lock_shared(7001, q) from unnest(p_queues) q;
 
-    select array_agg(l.queue_id), array_agg(l.revision), array_agg(l.head), array_agg(l.head_at),
-           array_agg(l.floor)
-      into v_queue, v_revision, v_head, v_head_at, v_at
+    select array_agg(l.tid), array_agg(l.queue_id), array_agg(l.revision), array_agg(l.head),
+           array_agg(l.head_at), array_agg(l.floor)
+      into v_tid, v_queue, v_revision, v_head, v_head_at, v_at
       from (
-        select p.queue_id, q.revision, p.head, p.head_at, greatest(p.head_at, q.sealed_until) as floor
+        select p.ctid as tid, p.queue_id, q.revision, p.head, p.head_at, greatest(p.head_at, q.sealed_until) as floor
           from partitions p join queues q on q.id = p.queue_id
          where p.id = any (p_ids)
          order by p.id
@@ -125,10 +126,18 @@ begin
            as s (part, before, n, codec, hashes, body)
      where not v_refused or v_outcome[s.part] = 0;
 
-    update partitions p
-       set head = w.head + w.n, head_at = w.at
-      from unnest(p_ids, v_head, p_totals, v_at, v_outcome) as w (id, head, n, at, outcome)
-     where p.id = w.id and w.outcome = 0;
+    -- By their places, which the lock holds. To look for them once more would mean to walk over
+    -- all their versions, and there are thousands while somebody keeps a transaction open.
+    for i in 1 .. cardinality(p_ids) loop
+        if v_outcome[i] = 0 then
+            update partitions p
+               set head = v_head[i] + p_totals[i], head_at = v_at[i]
+             where p.ctid = v_tid[i];
+            if not found then
+                raise exception 'partition % is not where it was locked', p_ids[i];
+            end if;
+        end if;
+    end loop;
 
     p_indexed := coalesce(p_indexed, p_forever);
     if true = any (p_indexed) then
