@@ -25,9 +25,9 @@ from benchmarks.jobs import BenchError, HttpJob, run_job
 from benchmarks.report import machine
 from benchmarks.roles import Push
 from benchmarks.volume import MESSAGES_EACH, PARTITIONS, QUEUE, fill
-from queen.service.retention import Retention
-from queen.service.statistics import JOB as STATISTICS
-from queen.service.traces import JOB as TRACES
+from queen.service.admin.traces import JOB as TRACES
+from queen.service.stats.statistics import JOB as STATISTICS
+from queen.service.upkeep.retention import Retention
 from queen.storage.database import Database, Transaction
 
 _FOLDER = Path(__file__).resolve().parent.parent / ".bench"

@@ -13,11 +13,12 @@ from typing import Any
 
 import queen.errors
 from queen.client.admin import Admin
-from queen.client.consumer import Consumer
-from queen.client.deadletters import DeadLetter, DeadLetterPage, DeadLetterQuery
-from queen.client.messages import Message, Pushed, Received
 from queen.client.queen import Queen
-from queen.client.queue import Queue
+from queen.client.queues.consumer import Consumer
+from queen.client.queues.dead_letters import DeadLetter, DeadLetterPage, DeadLetterQuery
+from queen.client.queues.messages import Message, Pushed, Received
+from queen.client.queues.queue import Queue
+from queen.client.queues.transaction import Transaction, TransactionQueue
 from queen.client.streams.builder import Stream
 from queen.client.streams.consumer import StreamConsumer
 from queen.client.streams.grouping import Joined
@@ -33,7 +34,6 @@ from queen.client.sync import (
     SyncReceived,
     SyncTransaction,
 )
-from queen.client.transaction import Transaction, TransactionQueue
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "client.md"
 

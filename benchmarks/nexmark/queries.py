@@ -22,7 +22,7 @@ from benchmarks.nexmark.filling import Queues
 from queen.spark import pipeline, timed
 from queen.spark.pipelines.functions import Function
 from queen.spark.pipelines.run import Options, Running, started, store
-from queen.spark.windowed import event_time
+from queen.spark.windows.event_time import event_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from queen import SyncQueen
-from queen.cli.streams import _cut
+from queen.cli.commands.streams import _cut
 from tests.cli.conftest import Run
 from tests.conftest import ServerProcess
 

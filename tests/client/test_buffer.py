@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from queen import Message, Queen
-from queen.client import buffers
+from queen.client.queues import buffers
 from queen.errors import BadRequest, PayloadTooLarge, Unauthenticated
 from tests.api import Api
 from tests.client.fake import Fake, answer

@@ -11,7 +11,7 @@ import pytest
 
 from queen import Queen, Received, SyncQueen
 from queen.client.payloads import encoded
-from queen.client.texts import instant
+from queen.client.transport.wire_format import instant
 from tests.conftest import ServerProcess
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from queen import Message, Queen, Received
-from queen.client import buffers
+from queen.client.queues import buffers
 from queen.core.frame import unpack_frames
 from queen.errors import BadRequest, InvalidFrame, InvalidItem, QueueFull
 from tests.api import Api

@@ -18,10 +18,10 @@ from queen import (
     SyncWindow,
     Window,
 )
-from queen.client.consumer import Consumer
-from queen.client.deadletters import DeadLetter, DeadLetterPage
-from queen.client.queue import Queue
-from queen.client.replay import Stored
+from queen.client.queues.consumer import Consumer
+from queen.client.queues.dead_letters import DeadLetter, DeadLetterPage
+from queen.client.queues.queue import Queue
+from queen.client.queues.replay import Stored
 from queen.client.streams.builder import Stream
 from queen.client.streams.consumer import StreamConsumer
 from queen.client.streams.grouping import Joined

@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from queen.service.lag import Lag
+from queen.service.stats.lag import Lag
 from queen.storage.database import Database
 from tests.api import Api
 from tests.conftest import ServerProcess

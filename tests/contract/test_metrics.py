@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from queen.server.prometheus import OTHER, _Labelled
-from queen.service.activity import Counters
+from queen.server.api.prometheus import OTHER, _Labelled
+from queen.service.stats.activity import Counters
 from queen.storage.embedded import EmbeddedPostgres
 from tests.api import Answer, Api
 from tests.conftest import ServerProcess

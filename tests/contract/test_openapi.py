@@ -14,10 +14,10 @@ import jsonschema_rs
 import pytest
 
 from queen.core.frame import CONTENT_TYPE
-from queen.server.access import Role
-from queen.server.app import routes
-from queen.server.openapi import document
-from queen.server.routing import Route
+from queen.server.api.app import routes
+from queen.server.api.openapi import document
+from queen.server.api.routing import Route
+from queen.server.auth.access import Role
 from queen.service.broker import Broker
 from tests.api import Answer, Api
 from tests.contract.rawhttp import RawConnection

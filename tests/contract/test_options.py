@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from queen.core.cipher import KeyRing, key_name
-from queen.service.reseal import Resealer
-from queen.service.vault import Vault
+from queen.service.log.segment_encryption import Vault
+from queen.service.upkeep.reencrypt import Resealer
 from queen.storage.database import Database
 from tests.api import Api
 from tests.conftest import ENCRYPTION_KEY, ServerProcess

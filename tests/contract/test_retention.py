@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from queen.service.jobs import Jobs
-from queen.service.retention import Retention
+from queen.service.upkeep.jobs import Jobs
+from queen.service.upkeep.retention import Retention
 from queen.storage.database import Database, Transaction
 from tests.api import Api
 from tests.conftest import ServerProcess

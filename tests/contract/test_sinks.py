@@ -14,7 +14,7 @@ import pytest
 
 from queen.core.frame import CODEC_RAW, CODEC_SEALED, Frame, encode_body, pack_frame, segment_of
 from queen.service.broker import Broker
-from queen.service.sinks import JOB
+from queen.service.sinks.sinks import JOB
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.contract.conftest import Park, stored

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import asyncpg
 import pytest
 
+from queen.service.admin.traces import JOB
 from queen.service.broker import Broker, Limits
-from queen.service.traces import JOB
 from tests.api import Answer, Api
 
 PATH = "/api/v1/traces"

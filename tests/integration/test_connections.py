@@ -13,14 +13,14 @@ import pytest
 
 from queen.core.frame import segment_of
 from queen.core.options import QueueOptions
-from queen.server import connection, room
-from queen.server.connection import ConnectionLimits, Hub
-from queen.server.http import Request, Response
-from queen.server.parts import PART_BYTES, answer_in_parts
-from queen.server.routes.pop import pop_bits
+from queen.server.protocol import connection, held_bytes
+from queen.server.protocol.answer_parts import PART_BYTES, answer_in_parts
+from queen.server.protocol.connection import ConnectionLimits, Hub
+from queen.server.protocol.http import Request, Response
+from queen.server.routes.messages.pop import pop_bits
 from queen.service.catalog import Partition, Queue
-from queen.service.feeds import Grant
-from queen.service.segments import Stored
+from queen.service.consume.feeds import Grant
+from queen.service.log.segment_cache import Stored
 from tests.waiting import spend_async, until_met
 
 Handle = Callable[[Request], Awaitable[Response | None]]
@@ -249,7 +249,7 @@ async def test_bodies_that_are_complete_count_until_they_are_answered() -> None:
 async def test_half_bodies_do_not_wait_for_each_other_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "MAX_HELD_BYTES", MB)
+    monkeypatch.setattr(held_bytes, "MAX_HELD_BYTES", MB)
     peak = 0
 
     async def handle(request: Request) -> Response | None:
@@ -266,12 +266,12 @@ async def test_half_bodies_do_not_wait_for_each_other_for_ever(
     async with serving(handle) as (hub, port):
         await asyncio.gather(*(send(port) for _ in range(8)))
         await until_met(lambda: hub.room.held_bytes == 0)
-    # The room, one whole body, and a little of each.
+    # The held_bytes, one whole body, and a little of each.
     assert peak < 8 * MB
 
 
 async def test_who_finds_no_room_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MAX_HELD_BYTES", MB)
+    monkeypatch.setattr(held_bytes, "MAX_HELD_BYTES", MB)
     monkeypatch.setattr(connection, "PATIENCE_S", 1.0)
 
     async def handle(_request: Request) -> Response | None:
@@ -296,7 +296,7 @@ async def test_who_finds_no_room_is_told_to_come_again(monkeypatch: pytest.Monke
 async def test_only_a_few_large_bodies_are_handled_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "MAX_HANDLED_BYTES", 2 * MB)
+    monkeypatch.setattr(held_bytes, "MAX_HANDLED_BYTES", 2 * MB)
     busy = most = 0
 
     async def handle(request: Request) -> Response | None:

@@ -18,9 +18,9 @@ import psutil  # type: ignore[import-untyped,unused-ignore]
 import pytest
 from rich.console import Console
 
-from queen.cli.database import url_from_environment
 from queen.cli.demo.shop import show_shop
-from queen.cli.start import refusal
+from queen.cli.serve.database import url_from_environment
+from queen.cli.serve.start import refusal
 from queen.errors import QueenError, StartupError, Unavailable
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.tuning import settings_for

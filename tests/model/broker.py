@@ -16,8 +16,8 @@ from urllib.parse import quote, urlencode
 
 import psycopg
 
-from queen.service.jobs import Jobs
-from queen.service.retention import Retention
+from queen.service.upkeep.jobs import Jobs
+from queen.service.upkeep.retention import Retention
 from queen.storage.database import Database, Transaction
 from tests.api import Answer, Api
 

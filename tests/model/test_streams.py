@@ -37,9 +37,9 @@ from hypothesis.stateful import (
 
 from queen.core.streams import StreamDefinition
 from queen.errors import LeaseLost
-from queen.service.append import Append
 from queen.service.broker import Broker, Limits
-from queen.service.groups import BEGINNING
+from queen.service.consume.groups import BEGINNING
+from queen.service.log.append import Append
 from queen.service.streams.work import Granted
 
 RUNS = int(os.environ.get("QUEEN_TEST_MODEL_RUNS", "0"))

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from queen.server.logs import OneLine
+from queen.server.api.logs import OneLine
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.contract.rawhttp import RawConnection, request
@@ -296,7 +296,7 @@ async def test_s48_nothing_leaves_the_trail(guarded: Guarded, admin: Client, cha
 
 async def test_the_use_of_a_token_is_noted(guarded: Guarded) -> None:
     """To within a minute: the note is written by a server that is about to look anyway."""
-    from queen.service.tokens import Tokens
+    from queen.service.admin.tokens import Tokens
     from queen.storage.database import Database
 
     database = await Database.connect(guarded.dsn, size=1)

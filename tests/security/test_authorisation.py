@@ -10,11 +10,11 @@ import pytest
 
 from queen.core.cipher import parse_keys
 from queen.core.frame import encode_frame
-from queen.server.access import Role
-from queen.server.app import App
-from queen.server.routing import Route
-from queen.service.activity import ServerName
+from queen.server.api.app import App
+from queen.server.api.routing import Route
+from queen.server.auth.access import Role
 from queen.service.broker import Broker, Limits
+from queen.service.stats.activity import ServerName
 from queen.storage.database import Database
 from tests.api import Answer, ack_of, push_of
 from tests.contract.rawhttp import RawConnection, request

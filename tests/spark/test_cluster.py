@@ -24,7 +24,7 @@ import pyspark
 import pytest
 
 from queen import SyncQueen
-from queen.spark.java import find_java
+from queen.spark.launch.java import find_java
 from tests import waiting
 from tests.api import Api
 from tests.cli.conftest import QUEEN, environment

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from queen.spark.documents import parsed
+from queen.spark.arrow.documents import parsed
 
 LONG = pa.struct([("a", pa.int64())])
 

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 )
 
 from queen.core.framecheck import check_payloads, checked_ids
-from queen.spark.jsontext import json_texts
-from queen.spark.lanes import Framed, Layout, frames_of, layout_of, reason_with_row
+from queen.spark.sink.json_text import json_texts
+from queen.spark.sink.row_frames import Framed, Layout, frames_of, layout_of, reason_with_row
 
 
 def texts(values: list[Any], kind: DataType, arrow: pa.DataType) -> list[str]:

@@ -17,8 +17,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import VariantType
 
 from queen import Queen, SyncQueen
-from queen.spark.leased import schema_of
-from queen.spark.typed import type_of
+from queen.spark.arrow.typed import type_of
+from queen.spark.windows.leased_windows import schema_of
 from tests.conftest import ServerProcess
 
 _SCHEMA = "user string, amount bigint"

@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from queen import SyncQueen
+from queen.cli.commands.pipelines import _ROCKSDB
 from queen.cli.main import app
-from queen.cli.pipelines import _ROCKSDB
 from tests.api import Api
 from tests.cli.conftest import QUEEN, environment
 from tests.conftest import ServerProcess
@@ -184,7 +184,8 @@ def test_the_package_holds_what_executors_import(command: Command, tmp_path: Pat
     assert told["holds"] == ["queen", "msgspec", "zstandard"]
     with tarfile.open(archive) as opened:
         names = opened.getnames()
-    assert {"queen/spark/datasource.py", "queen/core/frame.py", "msgspec/__init__.py"} <= set(names)
+    assert "queen/spark/source/datasource.py" in names
+    assert {"queen/core/frame.py", "msgspec/__init__.py"} <= set(names)
     assert not [one for one in names if "__pycache__" in one]
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from queen import SyncQueen
 from queen.errors import BadRequest, Conflict
 from queen.spark import pipeline, windowed
-from queen.spark.pipelines import hold
+from queen.spark.pipelines import checkpoint_lock
 from queen.spark.pipelines.run import Options, started, store
 from tests.api import Api
 from tests.conftest import ServerProcess
@@ -332,7 +332,7 @@ def test_a_checkpoint_has_one_run_at_a_time(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hold, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(checkpoint_lock, "_PATIENCE_S", 0.3)
     stream = _per_minute(queen, orders, out).aggregate(n="count(*)")
     first = stream.run(spark, checkpoint=str(tmp_path), starting="earliest")
     with pytest.raises(Conflict, match="another run works in the checkpoint"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from queen.spark.broker import Place
-from queen.spark.planning import Planner, Selection
-from queen.spark.slices import SliceTask
+from queen.spark.source.planning import Planner, Selection
+from queen.spark.source.slices import SliceTask
 from queen.wire.cuts import Plan, Point, Range, Slice
 
 

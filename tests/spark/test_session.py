@@ -13,8 +13,8 @@ from pyspark.sql.functions import udf
 
 import queen.spark
 from queen.errors import NoJava
-from queen.spark import java
-from queen.spark.environment import cores_of
+from queen.spark.launch import java
+from queen.spark.launch.environment import cores_of
 
 
 def fake_java(folder: Path, says: str) -> Path:
@@ -43,7 +43,7 @@ def test_a_setting_that_ends_in_the_name_of_a_variable_keeps_it(spark: SparkSess
 
 def test_processes_of_spark_have_queen_from_the_start(spark: SparkSession) -> None:
     # A function of no module, so that the process imports nothing to have it.
-    imported = eval("lambda _: 'queen.spark.sink' in __import__('sys').modules", {})  # noqa: S307
+    imported = eval("lambda _: 'queen.spark.sink.sink' in __import__('sys').modules", {})  # noqa: S307
     row = spark.range(1).select(udf(imported, "boolean", useArrow=False)("id")).first()
     assert row is not None and row[0]
 

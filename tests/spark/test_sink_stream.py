@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from queen.service.broker import Broker
-from queen.service.sinks import JOB
+from queen.service.sinks.sinks import JOB
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.contract.sinkcalls import Sink

@@ -18,10 +18,10 @@ from pyspark.sql.types import StructType
 import queen.spark
 from queen.core.frame import compress, encode_body, segment_of
 from queen.errors import HistoryGone, NotFound
-from queen.spark import slices
 from queen.spark.broker import Broker, place_of
-from queen.spark.planning import EARLIEST, Planner, selection_of
-from queen.spark.slices import SliceTask, WindowOf, read_slice
+from queen.spark.source import slices
+from queen.spark.source.planning import EARLIEST, Planner, selection_of
+from queen.spark.source.slices import SliceTask, WindowOf, read_slice
 from queen.wire.cuts import Range
 from tests.api import Api
 from tests.conftest import ServerProcess
@@ -153,7 +153,7 @@ def test_a_window_is_read_by_its_offsets(api: Api, read: Read, queue: str) -> No
 
 
 def test_a_large_window_is_cut_into_tasks(queue: str) -> None:
-    from queen.spark.planning import ranges_of
+    from queen.spark.source.planning import ranges_of
 
     text = json.dumps([{"queue": queue, "partitionId": "x", "from": 10, "to": 30_010}])
     planner = Planner(selection_of({"queue": queue, "tasks": "4"}, must_be_whole=True))

@@ -10,8 +10,8 @@ import pytest
 
 from queen.core.options import QueueOptions
 from queen.errors import Unavailable
-from queen.service.activity import FIELDS, Activity, ServerName
 from queen.service.catalog import Queue
+from queen.service.stats.activity import FIELDS, Activity, ServerName
 from queen.storage.database import Database, session_settings
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import migrate

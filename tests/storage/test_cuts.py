@@ -9,9 +9,9 @@ import asyncpg
 import pytest
 
 from queen.core.options import QueueOptions
-from queen.service import cuts
 from queen.service.catalog import Partition, Queue
-from queen.service.cuts import Cuts, Plan, TimeRange
+from queen.service.read import sealed_reads
+from queen.service.read.sealed_reads import Cuts, Plan, TimeRange
 from queen.storage.database import Database
 from queen.storage.statements import statements
 
@@ -163,11 +163,13 @@ async def test_a_plan_is_the_same_however_it_was_walked(
     database: Database, written: tuple[Queue, Partition], page_rows: int
 ) -> None:
     queue, partition = written
-    until = cuts.instant_at(2**51)
+    until = sealed_reads.instant_at(2**51)
 
     async def plans(service: Cuts) -> list[Plan]:
-        whole = await service.plan({queue: cuts.instant_at(0)}, until, 5)
-        part = await service.plan_partitions({partition: cuts.instant_at(0)}, until, (3, 17), 3)
+        whole = await service.plan({queue: sealed_reads.instant_at(0)}, until, 5)
+        part = await service.plan_partitions(
+            {partition: sealed_reads.instant_at(0)}, until, (3, 17), 3
+        )
         return [whole, part]
 
     whole, part = await plans(Cuts(database, page_rows=page_rows))
@@ -180,18 +182,18 @@ async def test_a_long_plan_keeps_few_marks_and_counts_everything(
     database: Database, written: tuple[Queue, Partition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, _ = written
-    monkeypatch.setattr(cuts, "_PAGE_MARKS", 2)
-    monkeypatch.setattr(cuts, "_MAX_MARKS", 8)
-    added = cuts.Walk.add
+    monkeypatch.setattr(sealed_reads, "_PAGE_MARKS", 2)
+    monkeypatch.setattr(sealed_reads, "_MAX_MARKS", 8)
+    added = sealed_reads.Walk.add
     kept: list[int] = []
 
-    def add(walk: cuts.Walk, *arguments: Any) -> None:
+    def add(walk: sealed_reads.Walk, *arguments: Any) -> None:
         added(walk, *arguments)
         kept.append(len(walk.marks))
 
-    monkeypatch.setattr(cuts.Walk, "add", add)
+    monkeypatch.setattr(sealed_reads.Walk, "add", add)
     plan = await Cuts(database, page_rows=4).plan(
-        {queue: cuts.instant_at(0)}, cuts.instant_at(2**51), 3
+        {queue: sealed_reads.instant_at(0)}, sealed_reads.instant_at(2**51), 3
     )
     assert len(kept) == 10 and max(kept) <= 8
     assert sum(part.messages for part in plan.slices) == plan.messages == 80

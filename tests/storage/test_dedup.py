@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from queen.core.options import QueueOptions
-from queen.service import append
-from queen.service.append import Append
 from queen.service.broker import Broker, Limits
+from queen.service.log import append
+from queen.service.log.append import Append
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from queen.core.options import QueueOptions
-from queen.service import dedup as dedup_module
-from queen.service import indexing
-from queen.service.append import Append
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import Partition
+from queen.service.log import dedup as dedup_module
+from queen.service.log import dedup_index
+from queen.service.log.append import Append
 from tests.waiting import until_async
 
 _TAIL = 1 << 14
@@ -172,7 +172,7 @@ async def _are(things: list[str], count: int) -> bool:
 async def test_a_switch_to_forever_beside_traffic_forgets_no_id(
     brokers: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexing, "_PAGE_MESSAGES", 50)
+    monkeypatch.setattr(dedup_index, "_PAGE_MESSAGES", 50)
     queue = await _queue(brokers[0])
     pushed: list[str] = []
     stop = asyncio.Event()

@@ -8,9 +8,9 @@ import asyncpg
 import pytest
 
 from queen.core.options import QueueOptions
-from queen.service.append import Append
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import FROM_BEGINNING
+from queen.service.log.append import Append
 from queen.storage.database import session_settings
 from queen.storage.statements import statements
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from queen.service.jobs import Jobs
+from queen.service.upkeep.jobs import Jobs
 from queen.storage.database import Database, Transaction
 
 

@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from queen.core.options import QueueOptions
-from queen.service import lookout
-from queen.service.append import Append
 from queen.service.broker import Broker, Limits
-from queen.service.feeds import Grant, Pop
+from queen.service.consume import sweeper
+from queen.service.consume.feeds import Grant, Pop
+from queen.service.log.append import Append
 from queen.service.signals import Signals
 from queen.storage.database import session_settings
 
@@ -23,7 +23,7 @@ from queen.storage.database import session_settings
 async def brokers(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Broker]]:
     """Two servers that tell each other nothing."""
     monkeypatch.setattr(Signals, "written", lambda *_: None)
-    monkeypatch.setattr(lookout, "_NET_INTERVAL_S", 3600)
+    monkeypatch.setattr(sweeper, "_NET_INTERVAL_S", 3600)
     limits = Limits(dedup_hashes=100_000, connections=4)
     started = [await Broker.start(dsn, limits) for _ in range(2)]
     yield started
@@ -69,7 +69,7 @@ async def test_a_commit_that_takes_long_is_seen_when_it_is_done(
     brokers: list[Broker], dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its messages carry the time of their writing, and looks went by meanwhile."""
-    monkeypatch.setattr(lookout, "_MARGIN", timedelta())
+    monkeypatch.setattr(sweeper, "_MARGIN", timedelta())
     one, other = brokers
     name = await _queue(one)
     await one.pusher.push([Append(name, "p", [b"0"], [b"1"], 100)])
@@ -93,8 +93,8 @@ async def test_a_commit_that_takes_long_is_seen_when_it_is_done(
 
 def test_a_clock_that_was_set_back_hides_nothing() -> None:
     before = datetime(2030, 1, 1, 12, tzinfo=UTC)
-    last = lookout.Horizon(before, before, 100.0)
+    last = sweeper.Horizon(before, before, 100.0)
     set_back = before - timedelta(hours=1)
     # Three seconds later, and two of them were written by the new clock.
-    since = lookout.Horizon(set_back, set_back, 103.0).reaching_back_to(last)
+    since = sweeper.Horizon(set_back, set_back, 103.0).reaching_back_to(last)
     assert since <= set_back - timedelta(seconds=3)

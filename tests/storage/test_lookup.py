@@ -10,10 +10,11 @@ import asyncpg
 import pytest
 
 from queen.core.options import QueueOptions
-from queen.service import append, lookup
-from queen.service.append import Append
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import Partition
+from queen.service.log import append
+from queen.service.log.append import Append
+from queen.service.read import message_finder
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ async def _push(broker: Broker, partition: Partition, *ids: str, traces: bool = 
 async def test_a_message_is_found_by_its_id(
     broker: Broker, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup, "_PAGE", 12)
+    monkeypatch.setattr(message_finder, "_PAGE", 12)
     partition = await _partition(broker, policy)
     for n in range(30):
         await _push(broker, partition, f"a{n}", f"b{n}", f"ü{n}", traces=n == 7)
@@ -71,7 +72,7 @@ async def test_of_equal_ids_the_newest_is_found(broker: Broker) -> None:
 async def test_a_collision_finds_the_right_message(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (append, lookup):
+    for module in (append, message_finder):
         monkeypatch.setattr(module, "hash_ids", lambda ids: array("Q", [42 for _ in ids]))
     partition = await _partition(broker, "window")
     for n in range(20):
@@ -103,8 +104,8 @@ async def test_an_offset_that_was_never_written_is_not_found(broker: Broker, off
 async def test_the_search_without_hashes_ends_at_its_bound(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup, "_PAGE", 2)
-    monkeypatch.setattr(lookup, "_MAX_BODIES", 4)
+    monkeypatch.setattr(message_finder, "_PAGE", 2)
+    monkeypatch.setattr(message_finder, "_MAX_BODIES", 4)
     partition = await _partition(broker, "off")
     for n in range(6):
         await _push(broker, partition, f"{n}")

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from queen.core.options import QueueOptions
-from queen.service import lookout
-from queen.service.append import Append
 from queen.service.broker import Broker, Limits
-from queen.service.feeds import Feed, Grant, Pop
+from queen.service.consume import sweeper
+from queen.service.consume.feeds import Feed, Grant, Pop
+from queen.service.log.append import Append
 from queen.service.signals import Signals
 from tests.waiting import until_met
 
@@ -23,7 +23,7 @@ PATIENCE_S = 20.0
 async def brokers(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Broker]]:
     """Two servers, neither of which hears the other, and which never look at all partitions."""
     monkeypatch.setattr(Signals, "_heard", lambda *_: None)
-    monkeypatch.setattr(lookout, "_SWEEP_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(sweeper, "_SWEEP_INTERVAL_S", 3600.0)
     started = [await Broker.start(dsn, Limits(dedup_hashes=1000, connections=3)) for _ in range(2)]
     yield started
     for broker in started:

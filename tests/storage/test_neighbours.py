@@ -14,15 +14,15 @@ from queen.core.cipher import KeyRing, parse_keys
 from queen.core.cursor import Verdict, Wish
 from queen.core.options import QueueOptions
 from queen.errors import Contended, QueenError, Unreadable
-from queen.service import aside
-from queen.service.ack import Settlement
-from queen.service.append import Append
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import FROM_BEGINNING, Queue
-from queen.service.feeds import Grant, Pop
-from queen.service.groups import BEGINNING, Target
-from queen.service.lane import Lane
-from queen.service.vault import Vault
+from queen.service.consume.ack import Settlement
+from queen.service.consume.feeds import Grant, Pop
+from queen.service.consume.groups import BEGINNING, Target
+from queen.service.log import aside
+from queen.service.log.append import Append
+from queen.service.log.flush_share import Lane
+from queen.service.log.segment_encryption import Vault
 from queen.storage.database import session_settings
 from tests.waiting import spend_async, until_async
 

@@ -13,11 +13,11 @@ import pytest
 
 from queen.core.frame import stored_frames
 from queen.service import catalog
-from queen.service.append import Append
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import Partition, Queue
-from queen.service.cuts import OffsetRange
-from queen.service.feeds import Grant, Pop
+from queen.service.consume.feeds import Grant, Pop
+from queen.service.log.append import Append
+from queen.service.read.sealed_reads import OffsetRange
 from queen.service.streams.content import Place, Span
 
 _SEGMENT_BYTES = 1024 * 1024

@@ -11,11 +11,11 @@ import pytest
 
 from queen.core.frame import compress, encode_body, segment_of
 from queen.core.options import QueueOptions
-from queen.service import publish as publish_module
-from queen.service.append import Append
 from queen.service.broker import Broker, Limits
-from queen.service.push import outcomes
-from queen.service.sinks import Batch, Named, Stage
+from queen.service.log.append import Append
+from queen.service.log.push import outcomes
+from queen.service.sinks import publish as publish_module
+from queen.service.sinks.sinks import Batch, Named, Stage
 
 # More than is compared under the lock of a partition.
 MESSAGES = 110_000

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from queen.core.options import QueueOptions
-from queen.service.append import Append
 from queen.service.broker import Broker, Limits
-from queen.service.feeds import Pop
-from queen.service.groups import BEGINNING, Target
+from queen.service.consume.feeds import Pop
+from queen.service.consume.groups import BEGINNING, Target
+from queen.service.log.append import Append
 
 
 @pytest.fixture

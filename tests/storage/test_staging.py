@@ -19,7 +19,7 @@ import pytest
 from queen.core.names import reason_against_name
 from queen.core.payload import MAX_DEPTH, MAX_PAYLOAD_BYTES
 from queen.service.broker import Broker, Limits
-from queen.service.lane import Lane
+from queen.service.log.flush_share import Lane
 from queen.storage.database import session_settings
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import migrate

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from queen.errors import Unavailable
-from queen.service.tokens import NewToken, Tokens
+from queen.service.admin.tokens import NewToken, Tokens
 from queen.storage.database import Database
 from tests.ports import free_port
 

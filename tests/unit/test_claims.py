@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from queen.errors import StartupError, Unauthenticated, Unavailable
-from queen.server.access import Role
 from queen.server.auth import keys as keys_module
+from queen.server.auth.access import Role
 from queen.server.auth.claims import Claims, Verified
 from queen.server.auth.keys import Keys, parse_set
 from queen.server.auth.options import JwtOptions, auth_options, jwt_options

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from queen import errors
 from queen.errors import QueenError
-from queen.server.failures import STATUS, failure
+from queen.server.api.failures import STATUS, failure
 
 
 def leaves(cls: type[QueenError] = QueenError) -> Iterator[type[QueenError]]:

@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 from queen.errors import Overloaded
-from queen.server.access import Caller, Role
-from queen.server.http import Line, Request
-from queen.server.rates import Rates
+from queen.server.auth.access import Caller, Role
+from queen.server.protocol.http import Line, Request
+from queen.server.protocol.rates import Rates
 
 
 def request_of(subject: str) -> Request:

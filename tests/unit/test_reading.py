@@ -10,9 +10,9 @@ import pytest
 
 from queen.core.frame import segment_of
 from queen.errors import Overloaded
-from queen.service.feeds import Grant
-from queen.service.reading import Budget, Claimed
-from queen.service.segments import Stored
+from queen.service.consume.feeds import Grant
+from queen.service.consume.granted_reads import Budget, Claimed
+from queen.service.log.segment_cache import Stored
 
 _KB, _MB = 1024, 1024 * 1024
 _AT = datetime(2030, 1, 1, tzinfo=UTC)

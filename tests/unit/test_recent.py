@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.service.recent import RecentKeys
+from queen.service.log.dedup_filter import RecentKeys
 
 
 class Clock:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from queen.core.frame import Segment, segment_of
-from queen.service.segments import SegmentCache
+from queen.service.log.segment_cache import SegmentCache
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queen.service.statistics import Statistics
+from queen.service.stats.statistics import Statistics
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _START = datetime(2030, 1, 1, tzinfo=UTC)

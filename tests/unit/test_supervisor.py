@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from queen.service.supervisor import FAILING_AFTER, Supervisor
+from queen.service.upkeep.supervisor import FAILING_AFTER, Supervisor
 from tests.waiting import PATIENCE_S, until_met
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from queen.core.options import QueueOptions
-from queen.service import timers as timers_module
 from queen.service.catalog import Partition, Queue
-from queen.service.dispatch import Dispatcher
-from queen.service.feeds import Feed
-from queen.service.leases import LeaseBook
+from queen.service.consume import timers as timers_module
+from queen.service.consume.dispatch import Dispatcher
+from queen.service.consume.feeds import Feed
+from queen.service.consume.leases import LeaseBook
 from tests.waiting import PATIENCE_S
 
 PARTITIONS = 50

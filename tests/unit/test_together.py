@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from queen.service.together import Rounds, Together
+from queen.service.singleflight import Rounds, Together
 
 
 class _Oracle:

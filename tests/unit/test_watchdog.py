@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from queen.service.watchdog import Watchdog
+from queen.service.upkeep.watchdog import Watchdog
 from tests.waiting import spend_async, until_met
 
 _GIVE_UP_S = 30.0
@@ -39,7 +39,7 @@ def hold_up_the_loop(told: Told, payload: str) -> None:
 async def test_a_stall_is_told_with_its_functions_and_its_end(
     caplog: pytest.LogCaptureFixture, told: Told
 ) -> None:
-    logging.getLogger("queen.service.watchdog").addHandler(told)
+    logging.getLogger("queen.service.upkeep.watchdog").addHandler(told)
     watchdog = Watchdog()
     watchdog.start()
     try:
@@ -47,7 +47,7 @@ async def test_a_stall_is_told_with_its_functions_and_its_end(
         await until_met(lambda: watchdog.stalls)
     finally:
         watchdog.stop()
-        logging.getLogger("queen.service.watchdog").removeHandler(told)
+        logging.getLogger("queen.service.upkeep.watchdog").removeHandler(told)
     (first, last) = (record.getMessage() for record in caplog.records)
     assert "hold_up_the_loop" in first and "a payload" not in first
     assert "it stood still for" in last

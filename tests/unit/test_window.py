@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queen import Queen, Window
+from queen.client.camel_case import snake
 from queen.client.durations import ms_of, seconds_of
-from queen.client.spelling import snake
 from queen.client.streams.fields import value_at
 from queen.client.streams.messages import Leased, Range, WindowMessage
 

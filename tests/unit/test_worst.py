@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queen.service.lag import MAX_LAGGING, Worst
+from queen.service.stats.lag import MAX_LAGGING, Worst
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _PAGES = 6

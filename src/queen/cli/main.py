@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import typer
 
-from queen.cli.bench import bench
+from queen.cli.commands.bench import bench
+from queen.cli.commands.dlq import dlq
+from queen.cli.commands.groups import group, seek
+from queen.cli.commands.pipelines import pipeline
+from queen.cli.commands.push import push
+from queen.cli.commands.queues import queue
+from queen.cli.commands.read import pop, tail
+from queen.cli.commands.replay import replay
+from queen.cli.commands.status import status
+from queen.cli.commands.streams import stream
+from queen.cli.commands.token import token
+from queen.cli.commands.trace import trace
+from queen.cli.commands.windows import window
 from queen.cli.demo import demo
-from queen.cli.dlq import dlq
 from queen.cli.exits import EPILOG
-from queen.cli.groups import group, seek
-from queen.cli.pipelines import pipeline
-from queen.cli.push import push
-from queen.cli.queues import queue
-from queen.cli.read import pop, tail
-from queen.cli.replay import replay
-from queen.cli.serve import serve
-from queen.cli.status import status
-from queen.cli.streams import stream
-from queen.cli.token import token
-from queen.cli.trace import trace
-from queen.cli.windows import window
+from queen.cli.serve.serve import serve
 
 app = typer.Typer(
     name="queen",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from queen.cli.output import Output
-from queen.client.messages import Delivered
 from queen.client.payloads import encoded
-from queen.client.replay import Stored
+from queen.client.queues.messages import Delivered
+from queen.client.queues.replay import Stored
 
 
 def row_of(message: Delivered, *, with_lease: bool = False) -> dict[str, Any]:

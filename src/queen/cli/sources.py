@@ -17,8 +17,8 @@ from typing import IO, Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from queen.cli.exits import USAGE, fail
-from queen.client.messages import Message
 from queen.client.payloads import encoded
+from queen.client.queues.messages import Message
 from queen.core.names import reason_against_name, reason_against_transaction_id
 
 _BLOCK_MESSAGES = 5000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from queen.client.messages import Message, Pushed, Received
 from queen.client.queen import Queen
+from queen.client.queues.messages import Message, Pushed, Received
 from queen.client.streams.window import Window
 
 if TYPE_CHECKING:

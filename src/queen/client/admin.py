@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from queen.client.texts import camel, instant
+from queen.client.transport.wire_format import camel, instant
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen

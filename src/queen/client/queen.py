@@ -23,10 +23,10 @@ from urllib.parse import quote
 import msgspec
 
 from queen.client.admin import Admin
-from queen.client.buffers import Buffers
-from queen.client.cluster import Cluster, Patience
-from queen.client.consumer import Consumer
-from queen.client.messages import (
+from queen.client.payloads import encoded
+from queen.client.queues.buffers import Buffers
+from queen.client.queues.consumer import Consumer
+from queen.client.queues.messages import (
     AckItem,
     Delivered,
     Message,
@@ -35,18 +35,24 @@ from queen.client.messages import (
     ack_of,
     by_server,
 )
-from queen.client.partial import ItemPush, Outcome, outcomes_of, refusal, stored_results
-from queen.client.payloads import encoded
-from queen.client.pushing import in_parts, is_plain, item_of
-from queen.client.queue import Queue
-from queen.client.refusals import is_worth_repeating, understood
-from queen.client.running import all_done
-from queen.client.signals import stopped_by_signals
+from queen.client.queues.partial_requests import (
+    ItemPush,
+    Outcome,
+    outcomes_of,
+    refusal,
+    stored_results,
+)
+from queen.client.queues.pushing import in_parts, is_plain, item_of
+from queen.client.queues.queue import Queue
+from queen.client.queues.running import all_done
+from queen.client.queues.transaction import Transaction
 from queen.client.streams.builder import Stream
 from queen.client.streams.consumer import StreamConsumer
 from queen.client.streams.processing import Processing
 from queen.client.streams.window import Window
-from queen.client.transaction import Transaction
+from queen.client.transport.cluster import Cluster, Patience
+from queen.client.transport.errors_from_answer import is_worth_repeating, understood
+from queen.client.transport.signals import stopped_by_signals
 from queen.errors import InvalidFrame, LeaseLost, NotFound, QueenError, UnsupportedMedia
 
 DEFAULT_URL = "http://localhost:6632"

@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
-from queen.client.consumer import Consumer, Handler
-from queen.client.deadletters import (
+from queen.client.queen import Queen
+from queen.client.queues.consumer import Consumer, Handler
+from queen.client.queues.dead_letters import (
     DeadLetter,
     DeadLetterFilter,
     DeadLetterPage,
     DeadLetterQuery,
 )
-from queen.client.messages import Delivered, Popped, Pushed
-from queen.client.queen import Queen
-from queen.client.queue import Queue, QueueBuilder
-from queen.client.replay import Stored, replayed
-from queen.client.running import Runner
-from queen.client.transaction import Transaction
+from queen.client.queues.messages import Delivered, Popped, Pushed
+from queen.client.queues.queue import Queue, QueueBuilder
+from queen.client.queues.replay import Stored, replayed
+from queen.client.queues.running import Runner
+from queen.client.queues.transaction import Transaction
 
 if TYPE_CHECKING:
     from queen.client.streams.sync import SyncStream, SyncStreamConsumer

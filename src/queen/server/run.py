@@ -13,12 +13,12 @@ import msgspec
 
 from queen.core.cipher import parse_keys
 from queen.errors import StartupError
-from queen.server.app import App
-from queen.server.auth.door import Door
-from queen.server.connection import Hub
-from queen.server.security import Security
-from queen.service.activity import ServerName
+from queen.server.api.app import App
+from queen.server.auth.authenticator import Door
+from queen.server.auth.security import Security
+from queen.server.protocol.connection import Hub
 from queen.service.broker import Broker, Limits
+from queen.service.stats.activity import ServerName
 
 _BACKLOG = 1024
 _GRACE_S = 25.0

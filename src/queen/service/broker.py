@@ -19,53 +19,53 @@ from queen.core.cipher import KeyRing
 from queen.core.names import DEFAULT_PARTITION
 from queen.core.options import QueueOptions
 from queen.errors import EncryptionUnavailable, QueenError, Unavailable
-from queen.service.ack import Acker
-from queen.service.activity import Activity, ServerName
-from queen.service.browse import Browser
+from queen.service.admin.clock import Clock
+from queen.service.admin.maintenance import Maintenance
+from queen.service.admin.pipelines import Pipelines
+from queen.service.admin.tokens import Tokens
+from queen.service.admin.traces import DEFAULT_DAYS, JOB, JOB_INTERVAL_S, Traces
 from queen.service.catalog import Catalog, Partition
-from queen.service.clock import Clock
-from queen.service.cuts import Cuts
-from queen.service.cycles import Cycles
-from queen.service.deadletters import DeadLetters
-from queen.service.dedup import Dedup
-from queen.service.erase import Eraser
-from queen.service.fetch import Fetcher
-from queen.service.groups import Groups
-from queen.service.indexing import Indexer
-from queen.service.jobs import Jobs
-from queen.service.lag import Lag
-from queen.service.leases import LeaseBook
-from queen.service.lookup import Lookup
-from queen.service.maintenance import Maintenance
-from queen.service.pipelines import Pipelines
-from queen.service.pop import Popper
-from queen.service.publish import Publisher
-from queen.service.push import Pusher
-from queen.service.queries import Queries
-from queen.service.relay import Relay
-from queen.service.repeats import Repeats
-from queen.service.reseal import INTERVAL_S as RESEAL_INTERVAL_S
-from queen.service.reseal import Resealer
-from queen.service.retention import CLEANUP_INTERVAL_S, Retention
-from queen.service.segments import SegmentCache
+from queen.service.consume.ack import Acker
+from queen.service.consume.dead_letters import DeadLetters
+from queen.service.consume.groups import Groups
+from queen.service.consume.leases import LeaseBook
+from queen.service.consume.pop import Popper
+from queen.service.consume.transact import Transactor
+from queen.service.log.dedup import Dedup
+from queen.service.log.dedup_index import Indexer
+from queen.service.log.push import Pusher
+from queen.service.log.repeats import Repeats
+from queen.service.log.segment_cache import SegmentCache
+from queen.service.log.segment_encryption import Vault
+from queen.service.outbox.relay import Relay
+from queen.service.outbox.scheduled import Staging
+from queen.service.read.browse import Browser
+from queen.service.read.fetch import Fetcher
+from queen.service.read.message_finder import Lookup
+from queen.service.read.sealed_reads import Cuts
+from queen.service.sdk.sdk_cycles import Cycles
+from queen.service.sdk.sdk_queries import Queries
 from queen.service.signals import Signals
-from queen.service.sinks import JOB as SINKS_JOB
-from queen.service.sinks import JOB_INTERVAL_S as SINKS_INTERVAL_S
-from queen.service.sinks import Sinks
-from queen.service.staging import Staging
-from queen.service.statistics import Statistics
+from queen.service.sinks.publish import Publisher
+from queen.service.sinks.sinks import JOB as SINKS_JOB
+from queen.service.sinks.sinks import JOB_INTERVAL_S as SINKS_INTERVAL_S
+from queen.service.sinks.sinks import Sinks
+from queen.service.stats.activity import Activity, ServerName
+from queen.service.stats.lag import Lag
+from queen.service.stats.statistics import Statistics
+from queen.service.stats.vitals import Vitals
 from queen.service.streams.content import Content
 from queen.service.streams.definitions import Definitions
 from queen.service.streams.overview import Overview
 from queen.service.streams.planner import FORGET_INTERVAL_S, Planner, forget_windows
 from queen.service.streams.work import Work
-from queen.service.supervisor import Supervisor
-from queen.service.tokens import Tokens
-from queen.service.traces import DEFAULT_DAYS, JOB, JOB_INTERVAL_S, Traces
-from queen.service.transact import Transactor
-from queen.service.vault import Vault
-from queen.service.vitals import Vitals
-from queen.service.watchdog import Watchdog
+from queen.service.upkeep.erase import Eraser
+from queen.service.upkeep.jobs import Jobs
+from queen.service.upkeep.reencrypt import INTERVAL_S as RESEAL_INTERVAL_S
+from queen.service.upkeep.reencrypt import Resealer
+from queen.service.upkeep.retention import CLEANUP_INTERVAL_S, Retention
+from queen.service.upkeep.supervisor import Supervisor
+from queen.service.upkeep.watchdog import Watchdog
 from queen.storage.database import Database, Transaction, session_settings
 
 _log = logging.getLogger(__name__)

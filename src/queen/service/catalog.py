@@ -22,7 +22,7 @@ from queen.core.ids import message_prefix, partition_uuid
 from queen.core.names import labels_of
 from queen.core.options import QueueOptions
 from queen.errors import Conflict, NotFound
-from queen.service.together import Together
+from queen.service.singleflight import Together
 from queen.storage.database import Database, Record
 
 _log = logging.getLogger(__name__)

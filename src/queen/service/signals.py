@@ -31,10 +31,10 @@ from collections.abc import Callable
 import asyncpg
 
 from queen.errors import QueenError
+from queen.service.admin.maintenance import Maintenance
 from queen.service.catalog import Catalog, Partition
-from queen.service.maintenance import Maintenance
-from queen.service.pop import Popper
-from queen.service.segments import SegmentCache
+from queen.service.consume.pop import Popper
+from queen.service.log.segment_cache import SegmentCache
 from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)

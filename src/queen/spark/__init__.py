@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from queen.spark.environment import session
+from queen.spark.launch.environment import session
 from queen.spark.pipelines.functions import pipeline
-from queen.spark.windowed import Windowed, timed, windowed
+from queen.spark.windows.event_time import Windowed, timed, windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from queen.spark.inference import Inferred
     from queen.spark.pipelines.run import Running
+    from queen.spark.source.inference import Inferred
 
 __all__ = [
     "Windowed",
@@ -36,7 +36,7 @@ __all__ = [
 
 def register(spark: SparkSession) -> None:
     """Make `format("queen")` known to a session. Once is enough; twice does no harm."""
-    from queen.spark.datasource import QueenDataSource
+    from queen.spark.source.datasource import QueenDataSource
 
     spark.dataSource.register(QueenDataSource)
 
@@ -49,7 +49,7 @@ def infer(
     The result has `schema`, `ddl` (the same as text), how many `messages` were looked at, and
     what was `left_out` because it is not always of one type.
     """
-    from queen.spark.inference import infer as look
+    from queen.spark.source.inference import infer as look
 
     return look(queue, url=url, token=token, messages=messages)
 

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from queen.client.http import Answer
 from queen.client.queen import DEFAULT_URL
-from queen.client.refusals import error_of, is_worth_repeating
+from queen.client.transport.errors_from_answer import error_of, is_worth_repeating
+from queen.client.transport.http import Answer
 from queen.errors import Forbidden, NotFound, QueenError, Unauthenticated, Unreachable
 
 JSON = "application/json"

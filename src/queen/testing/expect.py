@@ -17,8 +17,8 @@ from typing import Any, TypeVar, overload
 from urllib.parse import quote, urlencode
 
 from queen.client import Queen, SyncQueen
-from queen.client.deadletters import DeadLetter
-from queen.client.replay import Stored
+from queen.client.queues.dead_letters import DeadLetter
+from queen.client.queues.replay import Stored
 from queen.errors import NotFound
 
 T = TypeVar("T")

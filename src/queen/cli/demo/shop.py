@@ -50,7 +50,7 @@ def show_shop(port: int, console: Console) -> list[Count]:
         f"Now Spark: clicks of each page in windows of {_WINDOW_S} s of the visitors' own time,"
         " and purchases joined to their clicks."
     )
-    from queen.spark.java import find_java
+    from queen.spark.launch.java import find_java
 
     url = f"http://127.0.0.1:{port}"
     visits = Visits()
@@ -84,7 +84,7 @@ def _results(
 ) -> dict[str, list[Any]]:
     """Run both pipelines until everything that went in has come out."""
     from queen.client import SyncQueen
-    from queen.spark.environment import session
+    from queen.spark.launch.environment import session
 
     spark = session(
         "queen demo",

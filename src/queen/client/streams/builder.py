@@ -16,10 +16,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
+from queen.client.camel_case import EitherSpelling
 from queen.client.durations import Seconds, ms_of
-from queen.client.spelling import EitherSpelling
 from queen.client.streams.pipeline import PipelineVerbs
-from queen.client.texts import instant
+from queen.client.transport.wire_format import instant
 from queen.errors import NotFound
 
 if TYPE_CHECKING:

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import msgspec
 
-from queen.client.consumer import Handler
-from queen.client.consuming import Consuming
 from queen.client.durations import Seconds, seconds_of
-from queen.client.http import Poll
-from queen.client.refusals import understood
-from queen.client.running import Runner
+from queen.client.queues.consumer import Handler
+from queen.client.queues.consuming import Consuming
+from queen.client.queues.running import Runner
 from queen.client.streams.builder import Stream
 from queen.client.streams.iteration import Windows
 from queen.client.streams.messages import Leased
 from queen.client.streams.processing import Processing
 from queen.client.streams.taking import Taker
 from queen.client.streams.window import LeasedWindow, Window
+from queen.client.transport.errors_from_answer import understood
+from queen.client.transport.http import Poll
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
 
     from queen.client.queen import Queen
-    from queen.spark.leased import FrameHandler, FrameWindow
+    from queen.spark.windows.leased_windows import FrameHandler, FrameWindow
 
 Self = TypeVar("Self", bound="ConsumerBuilder[Any]")
 W = TypeVar("W", bound=LeasedWindow)
@@ -196,7 +196,7 @@ class StreamConsumer(ConsumerBuilder[Window]):
         ack. The jobs of a handler are cancelled when its lease is lost; an async handler runs
         them with `await window.run(frame.count)`.
         """
-        from queen.spark.leased import FrameWindow, frame_processing
+        from queen.spark.windows.leased_windows import FrameWindow, frame_processing
 
         return frame_processing(self, FrameWindow, handler, spark, schema, signals=signals)
 

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from queen.client.replay import frames
+from queen.client.queues.replay import frames
 from queen.client.streams.messages import WindowMessage
 from queen.errors import HistoryGone, Unreachable
 

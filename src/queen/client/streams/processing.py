@@ -13,7 +13,7 @@ import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from queen.client.consumer import Handler
+from queen.client.queues.consumer import Handler
 from queen.client.streams.taking import Taker
 from queen.client.streams.window import LeasedWindow
 

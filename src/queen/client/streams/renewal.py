@@ -1,10 +1,10 @@
-"""Renewal of windows: see `queen.client.renewal` for how a lease is kept."""
+"""Renewal of windows: see `queen.client.queues.renewal` for how a lease is kept."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from queen.client.renewal import keep
+from queen.client.queues.renewal import keep
 
 if TYPE_CHECKING:
     from queen.client.streams.window import LeasedWindow

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from queen.client.consumer import Handler
 from queen.client.durations import Seconds
-from queen.client.messages import Pushed
+from queen.client.queues.consumer import Handler
+from queen.client.queues.messages import Pushed
 from queen.client.streams.builder import Json, Stream, StreamBuilder
 from queen.client.streams.consumer import ConsumerBuilder
 from queen.client.streams.iteration import Windows
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from queen.client.sync import SyncQueen
-    from queen.spark.leased import FrameHandler, SyncFrameWindow
+    from queen.spark.windows.leased_windows import FrameHandler, SyncFrameWindow
 
 
 class SyncWindow(LeasedWindow):
@@ -153,7 +153,7 @@ class SyncStreamConsumer(ConsumerBuilder[SyncWindow]):
         total double"`), and so does `into`. `window.write(frame, queue)` writes rows with the
         ack. The jobs of a handler are cancelled when its lease is lost.
         """
-        from queen.spark.leased import SyncFrameWindow, frame_processing
+        from queen.spark.windows.leased_windows import SyncFrameWindow, frame_processing
 
         run = frame_processing(self, SyncFrameWindow, handler, spark, schema, signals=False)
         with self._owner.stopped_by_signals(run):

@@ -10,9 +10,9 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from queen.client.http import Poll
-from queen.client.running import Runner, unhurried
+from queen.client.queues.running import Runner, unhurried
 from queen.client.streams.window import LeasedWindow
+from queen.client.transport.http import Poll
 from queen.errors import LeaseLost, QueenError
 
 if TYPE_CHECKING:

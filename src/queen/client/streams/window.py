@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from queen.client.messages import Message, Pushed, error_text, messages_of
+from queen.client.camel_case import EitherSpelling
 from queen.client.payloads import encoded
-from queen.client.pushing import item_of
-from queen.client.spelling import EitherSpelling
+from queen.client.queues.messages import Message, Pushed, error_text, messages_of
+from queen.client.queues.pushing import item_of
 from queen.client.streams.aggregates import aggregated
 from queen.client.streams.fields import Field
 from queen.client.streams.grouping import NULL_KEY, How, Joined, grouped, joined

@@ -18,7 +18,7 @@ from jwt.utils import base64url_decode
 
 from queen.core.names import reason_against_name
 from queen.errors import Unauthenticated
-from queen.server.access import Caller, Role
+from queen.server.auth.access import Caller, Role
 from queen.server.auth.keys import Key, Keys
 from queen.server.auth.options import JwtOptions
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from queen.errors import StartupError
-from queen.server.access import ROLE_WORDS, Role
+from queen.server.auth.access import ROLE_WORDS, Role
 
 ALGORITHMS = ("HS256", "RS256", "EdDSA")
 MIN_SECRET_BYTES = 32

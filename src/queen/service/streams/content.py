@@ -17,9 +17,9 @@ from typing import NamedTuple
 from queen.core.frame import Segment, raw_size
 from queen.core.visibility import DELETED, ONLY_GROUP
 from queen.service.catalog import Catalog, Partition
-from queen.service.fetch import Fetcher
-from queen.service.segments import Stored
-from queen.service.vault import Vault
+from queen.service.log.segment_cache import Stored
+from queen.service.log.segment_encryption import Vault
+from queen.service.read.fetch import Fetcher
 from queen.storage.database import Database, Record
 
 _PAGE_ROWS = 64

@@ -16,7 +16,7 @@ import msgspec
 from queen.core.streams import StreamDefinition, differences
 from queen.errors import NotFound, StreamDiffers, Unavailable
 from queen.service.catalog import Catalog
-from queen.service.streams.recent import Recent
+from queen.service.streams.ttl_cache import Recent
 from queen.storage.database import Database, Record, Transaction
 
 _definition = msgspec.json.Decoder(StreamDefinition)

@@ -35,7 +35,7 @@ from queen.core.gathering import (
 )
 from queen.core.streams import GLOBAL_KEY, StreamDefinition
 from queen.errors import QueenError
-from queen.service.activity import Histogram
+from queen.service.stats.activity import Histogram
 from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)

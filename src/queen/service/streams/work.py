@@ -20,14 +20,14 @@ import msgspec
 
 from queen.core.streams import StreamDefinition
 from queen.errors import LeaseLost, NotFound
-from queen.service.append import Append
-from queen.service.publish import Publisher
-from queen.service.sinks import Batch
-from queen.service.staging import Scheduled
+from queen.service.consume.transact import Transactor
+from queen.service.log.append import Append
+from queen.service.outbox.scheduled import Scheduled
+from queen.service.sinks.publish import Publisher
+from queen.service.sinks.sinks import Batch
 from queen.service.streams.content import Span
 from queen.service.streams.definitions import Stream
-from queen.service.streams.recent import Recent
-from queen.service.transact import Transactor
+from queen.service.streams.ttl_cache import Recent
 from queen.storage.database import Abandoned, Database, Record, Transaction
 
 # A wake-up that was lost costs this much.

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as f
 
-from queen.spark.pipelines.places import partition_name
-from queen.spark.windowed import (
+from queen.spark.pipelines.partition_names import partition_name
+from queen.spark.windows.event_time import (
     SEALED,
     WINDOW,
     Windowed,

@@ -177,7 +177,7 @@ def _as_compiled(made: DataFrame) -> Compiled:
     from pyspark.sql import functions as f
 
     from queen.spark.pipelines.compiler import PARTITION, Compiled
-    from queen.spark.pipelines.places import partition_name
+    from queen.spark.pipelines.partition_names import partition_name
 
     columns = made.columns
     place = f.col("partition") if "partition" in columns and "data" in columns else f.lit(None)

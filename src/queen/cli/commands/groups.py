@@ -1,0 +1,162 @@
+"""`queen group` and `queen seek`: where consumer groups stand, and where they should."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from queen.cli import options as cli
+from queen.cli.commands.queues import ask
+from queen.cli.connection import with_queen
+from queen.cli.exits import NOT_FOUND, fail, say
+from queen.cli.output import Output, draw, table_of
+from queen.cli.times import parse_time
+from queen.client import Queen
+
+group = typer.Typer(help="List, show, pause, resume and delete groups.", no_args_is_help=True)
+
+_COLUMNS = (
+    ("group", "name"),
+    ("queue", "queueName"),
+    ("state", "state"),
+    ("paused", "paused"),
+    ("unread", "totalLag"),
+    ("oldest, s", "maxTimeLag"),
+    ("partitions behind", "partitionsWithLag"),
+    ("leases", "activeLeases"),
+    ("last used", "lastUsedAt"),
+)
+_PARTITIONS = (
+    ("queue", "queue"),
+    ("partition", "partition"),
+    ("position", "position"),
+    ("head", "head"),
+    ("unread", "offsetLag"),
+    ("oldest, s", "timeLagSeconds"),
+    ("leased until", "leaseExpiresAt"),
+    ("attempts", "attempts"),
+)
+
+To = Annotated[str, typer.Option(help="beginning, end, or a time: ISO-8601, or 15m, 2h, 7d ago.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, change nothing.")]
+
+
+@group.command("list")
+def list_groups(
+    limit: cli.Limit = 1000,
+    offset: cli.Skip = 0,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Show the groups, one row for each queue they read."""
+
+    async def work(queen: Queen) -> Any:
+        return await queen.admin.groups(limit=limit, offset=offset)
+
+    Output(as_json).rows(with_queen(url, token, work), _COLUMNS)
+
+
+@group.command()
+def show(
+    name: cli.GroupName,
+    queue: cli.OfQueue = None,
+    limit: cli.Limit = 1000,
+    offset: cli.Skip = 0,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Show where a group stands, partition by partition."""
+
+    async def work(queen: Queen) -> Any:
+        return await queen.admin.group(name, queue=queue, limit=limit, offset=offset)
+
+    found, output = with_queen(url, token, work), Output(as_json)
+    rows = [
+        {"queue": queue_name, **partition}
+        for queue_name, state in found.items()
+        for partition in state["partitions"]
+    ]
+    if output.is_table:
+        draw(table_of(rows, _PARTITIONS))
+    else:
+        output.lines({"queue": queue_name, **state} for queue_name, state in found.items())
+
+
+@group.command()
+def pause(
+    name: cli.GroupName,
+    queue: cli.OfQueue = None,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Give a group nothing until it is resumed."""
+    _switch("pause", name, queue, url, token, as_json)
+
+
+@group.command()
+def resume(
+    name: cli.GroupName,
+    queue: cli.OfQueue = None,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Serve a paused group again."""
+    _switch("resume", name, queue, url, token, as_json)
+
+
+def _switch(
+    verb: str, name: str, queue: str | None, url: str | None, token: str | None, as_json: bool
+) -> None:
+    async def work(queen: Queen) -> Any:
+        return await getattr(queen.admin, verb)(name, queue)
+
+    Output(as_json).record(with_queen(url, token, work))
+
+
+@group.command()
+def delete(
+    name: cli.GroupName,
+    queue: cli.OfQueue = None,
+    yes: cli.Yes = False,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Forget what a group has read; who comes by its name afterwards is a new group."""
+    ask(yes, f"Forget where the group {name} stands?")
+
+    async def work(queen: Queen) -> Any:
+        return await queen.admin.delete_group(name, queue)
+
+    answer = with_queen(url, token, work)
+    if not answer["existed"]:
+        fail(NOT_FOUND, f"there is no group {name}: `queen group list` shows what there is")
+    Output(as_json).record(answer)
+
+
+def seek(
+    queue: cli.QueueName,
+    group: cli.GroupName,
+    to: To,
+    partition: cli.OfPartition = None,
+    dry_run: DryRun = False,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Move a group in a queue; see with --dry-run first how many are read again."""
+    target = to if to in ("beginning", "end") else parse_time("--to", to)
+
+    async def work(queen: Queen) -> Any:
+        return await queen.admin.seek(group, queue, to=target, partition=partition, dry_run=dry_run)
+
+    answer = with_queen(url, token, work)
+    Output(as_json).record(answer)
+    again, skipped = answer["messagesAgain"], answer["messagesSkipped"]
+    would = "would be" if dry_run else "are"
+    say(f"{again:,} messages {would} read again, {skipped:,} {would} skipped")

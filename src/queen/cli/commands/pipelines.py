@@ -1,0 +1,461 @@
+"""`queen pipeline`: what Spark computes, and how that is going."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queen.cli import options as cli
+from queen.cli.commands.queues import ask
+from queen.cli.connection import urls_of, with_queen
+from queen.cli.exits import USAGE, explained, fail, say
+from queen.cli.output import Output, draw, record_table, table_of
+from queen.cli.times import parse_optional
+from queen.client import Queen
+from queen.client.streams.pipeline import PATH, pipeline_path
+from queen.errors import PipelineFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from queen.spark.pipelines.functions import Function
+    from queen.spark.pipelines.run import Options, Running
+    from queen.wire.pipelines import Definition, Progress
+
+pipeline = typer.Typer(
+    help="Run pipelines on Spark, and see how they are doing.", no_args_is_help=True
+)
+
+_COLUMNS = (
+    ("pipeline", "name"),
+    ("state", "state"),
+    ("reads", "reads"),
+    ("writes", "writes"),
+    ("read", "progress.inputRows"),
+    ("written", "progress.outputRows"),
+    ("late", "progress.lateRows"),
+    ("rows/s", "progress.processedRowsPerSecond"),
+    ("batch, ms", "progress.batchMs"),
+    ("watermark", "progress.watermark"),
+    ("last heard of", "reportedAt"),
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a pipeline.")]
+Runnable = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|FILE", help="A stored pipeline, or a file with a @pipeline: enrich.py[:name]."
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(envvar="SPARK_MASTER", help="Where Spark runs; local[*] unless given."),
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(help="The folder that remembers how far it is; below ~/.queen unless given."),
+]
+Every = Annotated[float, typer.Option(min=0.05, help="Seconds between two micro-batches.")]
+Once = Annotated[bool, typer.Option("--once", help="Take what is there now, and end.")]
+Start = Annotated[
+    str | None,
+    typer.Option("--from", help="Where a new checkpoint starts: earliest, latest or a time."),
+]
+TableUrl = Annotated[
+    str | None,
+    typer.Option(envvar="QUEEN_TABLE_URL", help="The database, when results go to a table."),
+]
+Accept = Annotated[
+    bool,
+    typer.Option("--accept-changes", help="Use a checkpoint of another definition all the same."),
+]
+Conf = Annotated[list[str], typer.Option(help="A setting of Spark, key=value; repeatable.")]
+LargeState = Annotated[
+    bool,
+    typer.Option("--large-state", help="Keep state on disk (RocksDB): for more than fits memory."),
+]
+Restarts = Annotated[
+    int,
+    typer.Option(min=0, help="How often in a row it is started again when it has failed."),
+]
+Archive = Annotated[
+    str | None, typer.Option("--package", help="The archive of `queen pipeline package`.")
+]
+
+
+@pipeline.command("list")
+def list_pipelines(
+    limit: cli.Limit = 1000,
+    offset: cli.Skip = 0,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Show the pipelines and how each is doing."""
+
+    async def work(queen: Queen) -> Any:
+        return await queen.request("GET", f"{PATH}?limit={limit}&offset={offset}")
+
+    Output(as_json).rows(with_queen(url, token, work)["pipelines"], _COLUMNS)
+
+
+@pipeline.command()
+def status(
+    name: Name, url: cli.Url = None, token: cli.Token = None, as_json: cli.Json = False
+) -> None:
+    """Show one pipeline: problems first, then its progress."""
+    shown, output = _shown(name, url, token), Output(as_json)
+    if not output.is_table:
+        output.lines([shown])
+        return
+    from rich.text import Text
+
+    problems = _problems(shown)
+    style = "bold red" if problems else "green"
+    draw(*(Text(one, style=style) for one in problems or ["no problems"]))
+    about = {key: shown[key] for key in ("name", "state", "reads", "writes", "version")}
+    draw(record_table({**about, "reportedAt": shown["reportedAt"], **(shown["progress"] or {})}))
+
+
+@pipeline.command()
+def explain(
+    name: Runnable,
+    plan: Annotated[bool, typer.Option("--plan", help="Show Spark's plan too.")] = False,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Say in sentences what a pipeline does, in the order in which it does it."""
+    from queen.spark.pipelines.explain import explained_definition
+
+    definition, function = _found(name, url, token)
+    lines, output = explained_definition(definition), Output(as_json)
+    if plan:
+        lines += _plan_of(definition, function, url, token)
+    if output.is_table:
+        for line in lines:
+            output.text(line)
+    else:
+        output.lines([{"name": definition.name, "does": lines}])
+
+
+@pipeline.command()
+def run(
+    name: Runnable,
+    master: Master = None,
+    checkpoint: Checkpoint = None,
+    every: Every = 1.0,
+    once: Once = False,
+    start: Start = None,
+    table_url: TableUrl = None,
+    accept_changes: Accept = False,
+    conf: Conf = [],  # noqa: B006 - Typer copies it
+    large_state: LargeState = False,
+    restarts: Restarts = 3,
+    package: Archive = None,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Run a pipeline until it is stopped: by Ctrl-C, SIGTERM or `queen pipeline stop`.
+
+    When it fails it is started again, and goes on from its checkpoint.
+    """
+    definition, function = _found(name, url, token)
+    options = _options(
+        url,
+        token,
+        checkpoint=checkpoint,
+        every=every,
+        available_now=once,
+        starting=start,
+        table_url=table_url,
+        accept_changes=accept_changes,
+    )
+    conf = [*(_ROCKSDB if large_state else ()), *conf]
+    with _spark(definition.name, master, conf, package) as spark, explained(urls_of(url)):
+        from queen.spark.pipelines.run import started, store
+
+        if function is not None:
+            store(definition, options, replace=True)
+        running = _kept_running(
+            lambda: started(definition, spark, options, function),
+            f"{definition.name} runs on {spark.sparkContext.master}",
+            restarts,
+        )
+    Output(as_json).record({"name": definition.name, **_plain(running.progress)})
+
+
+@pipeline.command()
+def stop(
+    name: Name, url: cli.Url = None, token: cli.Token = None, as_json: cli.Json = False
+) -> None:
+    """Ask the run of a pipeline, wherever it is, to end after its micro-batch."""
+
+    async def work(queen: Queen) -> Any:
+        return await queen.post(pipeline_path(name, "stop"), {})
+
+    answer = with_queen(url, token, work)
+    Output(as_json).record(answer)
+    if not answer["running"]:
+        say(f"nobody seems to run {name}: `queen pipeline status {name}` says when it was last")
+
+
+@pipeline.command()
+def delete(
+    name: Name,
+    yes: cli.Yes = False,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Forget a pipeline; its queues and its checkpoint stay. A run of it ends."""
+    ask(yes, f"Forget the pipeline {name}?")
+
+    async def work(queen: Queen) -> Any:
+        return await queen.request("DELETE", pipeline_path(name))
+
+    Output(as_json).record(with_queen(url, token, work))
+
+
+@pipeline.command()
+def backfill(
+    name: Name,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", help="Of what was written since; ISO-8601 or 2h, 7d ago."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--to", help="Before this time; up to now unless given.")
+    ] = None,
+    into: Annotated[str | None, typer.Option(help="Write results to this queue.")] = None,
+    files: Annotated[str | None, typer.Option(help="Write results to this new folder.")] = None,
+    master: Master = None,
+    conf: Conf = [],  # noqa: B006
+    package: Archive = None,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Compute what a pipeline gives for a stretch of history; print it unless told where to.
+
+    The rows are those that a live run that began at --from has given when time has reached --to.
+    """
+    begin, end = parse_optional("--from", since), parse_optional("--to", until)
+    if into is not None and files is not None:
+        raise typer.BadParameter("results go to a queue or to a folder, not both")
+    definition, _ = _found(name, url, token)
+    options = _options(url, token)
+    with _spark(f"{name} backfill", master, conf, package) as spark, explained(urls_of(url)):
+        from queen.spark.pipelines import run as runs
+        from queen.spark.pipelines.delivery import deliver_history, plain_rows
+
+        made = runs.backfill(definition, spark, options, begin, end)
+        if into is None and files is None:
+            Output(as_json=True).lines(plain_rows(made))
+            return
+        count = deliver_history(definition, made, options, into, files)
+    Output(as_json).record({"name": name, "rows": count, "to": into or files})
+
+
+@pipeline.command()
+def package(
+    to: Annotated[Path, typer.Option("--to", help="The archive to write.")] = Path(
+        "queen-spark.tar.gz"
+    ),
+    file: Annotated[list[Path], typer.Option(help="A file to put in; repeatable.")] = [],  # noqa: B006
+    as_json: cli.Json = False,
+) -> None:
+    """Put Queen and what it needs into an archive that Spark brings to every executor."""
+    from queen.spark.pipelines.package import write_package
+
+    with explained():
+        names = write_package(to, file)
+    Output(as_json).record({"archive": str(to), "holds": names, "bytes": to.stat().st_size})
+    say(f"run with: queen pipeline run NAME --master spark://HOST:7077 --package {to}")
+
+
+# ---- inside ----
+
+
+def _shown(name: str, url: str | None, token: str | None) -> Any:
+    async def work(queen: Queen) -> Any:
+        return await queen.request("GET", pipeline_path(name))
+
+    return with_queen(url, token, work)
+
+
+def _found(name: str, url: str | None, token: str | None) -> tuple[Definition, Function | None]:
+    """Return the pipeline that is meant: one in a file, or one in the broker."""
+    from queen.wire.pipelines import decoded_definition
+
+    if not name.partition(":")[0].endswith(".py"):
+        return decoded_definition(_shown(name, url, token)["definition"]), None
+    with _needs_spark(), explained():
+        from queen.spark.pipelines.functions import load
+
+        function = load(name)
+    return function.definition, function
+
+
+def _options(url: str | None, token: str | None, **more: Any) -> Options:
+    with _needs_spark():
+        from queen.spark.pipelines.run import Options
+
+    return Options(url=",".join(urls_of(url)), token=token, **more)
+
+
+@contextmanager
+def _needs_spark() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        if error.name is None or error.name.split(".")[0] not in ("pyspark", "pyarrow"):
+            raise
+        fail(USAGE, "this needs Spark: pip install 'queen[spark]'")
+
+
+@contextmanager
+def _spark(
+    name: str, master: str | None, conf: list[str], archive: str | None
+) -> Iterator[SparkSession]:
+    """A session for as long as a command runs; one that was there before stays."""
+    settings = {**_memory_for(master), **dict(_setting(one) for one in conf)}
+    with _needs_spark(), explained():
+        from pyspark import SparkContext
+
+        import queen.spark
+
+        is_new = SparkContext._active_spark_context is None
+        if archive is not None:
+            from queen.spark.pipelines.package import settings_for_archive
+
+            settings = {**settings_for_archive(archive), **settings}
+        spark = queen.spark.session(name, master, **settings)
+    try:
+        yield spark
+    finally:
+        if is_new:
+            spark.stop()
+
+
+def _memory_for(master: str | None) -> dict[str, str]:
+    """Return how much memory a JVM on this machine may use: a quarter of it, 1 to 8 GB."""
+    if not (master or "local").startswith("local"):
+        return {}
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"spark.driver.memory": f"{min(max(total // 4, _GIB), 8 * _GIB) // _MIB}m"}
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, found, value = text.partition("=")
+    if not found or not key:
+        raise typer.BadParameter(f"{text!r} is not key=value", param_hint="--conf")
+    return key, value
+
+
+@contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])
+
+
+def _kept_running(start: Callable[[], Running], greeting: str, restarts: int) -> Running:
+    """Run it to its end, and start it again when it fails; a run that got on has failed once."""
+    failures = 0
+    while True:
+        running = start()
+        say(f"{greeting}; it remembers how far it is in {running.checkpoint}")
+        try:
+            with _stopped_by_signals(running.ask_to_stop):
+                _watched(running)
+            return running
+        except PipelineFailed as error:
+            failures = 1 if running.progress.batches else failures + 1
+            if failures > restarts:
+                raise
+            pause_s = min(2**failures, _LONGEST_PAUSE_S)
+            say(f"{error.message}; it is started again in {pause_s} s")
+            time.sleep(pause_s)
+
+
+def _watched(running: Running) -> None:
+    """Wait for the end; on a terminal, show how it is going."""
+    if not sys.stderr.isatty():
+        running.wait()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
+        while not running.wait(1):
+            live.update(table_of([_plain(running.progress)], _LIVE), refresh=True)
+
+
+_LONGEST_PAUSE_S = 60
+_MIB, _GIB = 1024**2, 1024**3
+_ROCKSDB = (
+    "spark.sql.streaming.stateStore.providerClass="
+    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled=true",
+)
+_LIVE = (
+    ("state", "state"),
+    ("batches", "batches"),
+    ("read", "inputRows"),
+    ("written", "outputRows"),
+    ("late", "lateRows"),
+    ("rows/s", "processedRowsPerSecond"),
+    ("batch, ms", "batchMs"),
+    ("state rows", "stateRows"),
+    ("watermark", "watermark"),
+)
+
+
+def _plain(progress: Progress) -> dict[str, Any]:
+    from queen.wire.pipelines import plain
+
+    said: dict[str, Any] = plain(progress, whole=True)
+    return said
+
+
+def _problems(shown: dict[str, Any]) -> list[str]:
+    progress = shown["progress"] or {}
+    problems = []
+    if shown["state"] == "failed":
+        problems.append(f"the last run has failed: {progress.get('error')}")
+    if shown["state"] == "lost":
+        problems.append(f"nothing was heard of it since {shown['reportedAt']}: was it killed?")
+    if progress.get("lateRows") and shown["lateTo"] is None:
+        problems.append(f"{progress['lateRows']:,} late messages were left out: keep them: late_to")
+    if progress.get("droppedRows"):
+        problems.append(
+            f"Spark has dropped {progress['droppedRows']:,} rows: was the group moved back? "
+            "Start with a new --checkpoint"
+        )
+    if progress.get("fingerprint") not in (None, shown["fingerprint"]):
+        problems.append("the run does what an older definition says: start it again")
+    return problems
+
+
+def _plan_of(
+    definition: Definition, function: Function | None, url: str | None, token: str | None
+) -> list[str]:
+    options = _options(url, token)
+    with _spark("explain", None, [], None) as spark, explained(urls_of(url)):
+        from queen.spark.pipelines.run import plan_of
+
+        return plan_of(definition, spark, options, function).splitlines()

@@ -1,0 +1,133 @@
+"""`queen pop` and `queen tail`: messages as a consumer gets them."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import Annotated
+
+import typer
+
+from queen.cli import options as cli
+from queen.cli.connection import with_queen
+from queen.cli.exits import say, until_interrupted
+from queen.cli.output import Output
+from queen.cli.shown import row_of, show
+from queen.cli.times import parse_time
+from queen.client import Queen
+from queen.client.queues.queue import Queue
+from queen.errors import LeaseLost, QueenError
+
+_COLUMNS = (
+    ("partition", "partition"),
+    ("offset", "offset"),
+    ("transaction id", "transactionId"),
+    ("created", "createdAt"),
+    ("data", "data"),
+)
+# How much `tail` takes at once, and from how many partitions.
+_TAIL_BATCH = 100
+_TAIL_PARTITIONS = 10
+_TAIL_WAIT_S = 30.0
+
+Batch = Annotated[int, typer.Option("--batch", "-n", min=1, max=10_000, help="At most so many.")]
+Wait = Annotated[float, typer.Option(min=0, help="Wait so many seconds for the first one.")]
+Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Whether they are done once printed.")]
+From = Annotated[
+    str | None, typer.Option("--from", help="Where to start: beginning, now (default), or a time.")
+]
+TailLimit = Annotated[int | None, typer.Option(min=1, help="End after so many messages.")]
+
+
+def pop(
+    queue: cli.QueueName,
+    group: cli.OfGroup = None,
+    partition: cli.OfPartition = None,
+    batch: Batch = 1,
+    wait: Wait = 0,
+    ack: Ack = True,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Take the next messages. With --no-ack they come again when their lease ends."""
+    output = Output(as_json)
+
+    async def work(queen: Queen) -> None:
+        asked = _queue(queen, queue, group, partition)
+        messages = await asked.pop(wait_s=wait, batch=batch)
+        rows = [row_of(message, with_lease=not ack) for message in messages]
+        output.rows(rows, _COLUMNS)
+        # Acked only now: what could not be printed comes again.
+        if ack and messages:
+            await queen.ack(messages)
+
+    with_queen(url, token, work)
+
+
+def _queue(queen: Queen, name: str, group: str | None, partition: str | None) -> Queue:
+    queue = queen.queue(name)
+    queue = queue if group is None else queue.group(group)
+    return queue if partition is None else queue.partition(partition)
+
+
+def tail(
+    queue: cli.QueueName,
+    group: cli.OfGroup = None,
+    start: From = None,
+    limit: TailLimit = None,
+    partition: cli.OfPartition = None,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Follow a queue until Ctrl-C.
+
+    With --group the messages are that group's, and done once printed. Without, a group is made
+    for this and deleted at the end: nobody else misses anything.
+    """
+    if group is not None and start is not None:
+        raise typer.BadParameter("a group has its own place: see `queen seek`", param_hint="--from")
+    since = None if start in (None, "beginning", "now") else parse_time("--from", start or "")
+    output = Output(as_json)
+
+    async def work(queen: Queen) -> None:
+        name = group or f"tail-{uuid.uuid4().hex[:12]}"
+        asked = _queue(queen, queue, name, partition).partitions(_TAIL_PARTITIONS)
+        if since is not None:
+            asked = asked.subscription_from(since)
+        elif group is None:
+            asked = asked.subscription_mode("all" if start == "beginning" else "new")
+        try:
+            await _follow(queen, asked, limit, output)
+        finally:
+            if group is None:
+                await _forget(queen, queue, name)
+
+    with until_interrupted():
+        with_queen(url, token, work)
+
+
+async def _forget(queen: Queen, queue: str, group: str) -> None:
+    try:
+        await queen.admin.delete_group(group, queue)
+    except QueenError as error:
+        say(f"queen: the group {group} stays until the server forgets it: {error.message}")
+
+
+async def _follow(queen: Queen, queue: Queue, limit: int | None, output: Output) -> None:
+    """Print what comes, and ack it then: what could not be printed comes again."""
+    wait_s, left = 0.0, limit
+    while left != 0:
+        size = _TAIL_BATCH if left is None else min(left, _TAIL_BATCH)
+        messages = await queue.pop(wait_s=wait_s, batch=size)
+        if not wait_s:
+            # The group exists from here on: whatever is pushed now is seen.
+            say(f"following {queue.name}; Ctrl-C ends it")
+            wait_s = _TAIL_WAIT_S
+        for message in messages:
+            show(output, row_of(message))
+        # Somebody has read so slowly that the lease is over: they come again.
+        with contextlib.suppress(LeaseLost):
+            await queen.ack(messages)
+        left = None if left is None else left - len(messages)

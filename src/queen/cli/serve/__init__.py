@@ -1,0 +1,1 @@
+"""`queen serve`: from its options to running processes."""

@@ -1,0 +1,90 @@
+"""`queen serve`: PostgreSQL if none is given, the schema, and the server.
+
+What it needs is imported when it runs: the other commands need no server.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from queen.cli import options as cli
+from queen.cli.exits import CONFIG
+from queen.cli.serve.processes import run
+from queen.errors import QueenError, StartupError
+
+
+def serve(
+    host: cli.Host = "127.0.0.1",
+    port: cli.Port = 6632,
+    workers: cli.Workers = 1,
+    data_dir: cli.DataDir = None,
+    database_url: cli.DatabaseUrl = None,
+    dedup_hashes: cli.DedupHashes = 2_000_000,
+    trace_days: cli.TraceDays = 30,
+    encryption_key: cli.EncryptionKey = "",
+    metrics_retention_days: cli.MetricsDays = 90,
+    metrics_queues: cli.MetricsQueues = 100,
+    retention_interval: cli.RetentionInterval = 10_000,
+    abandoned_group_days: cli.AbandonedDays = 7,
+    partition_cleanup_days: cli.IdleDays = 30,
+    auth: cli.Auth = "none",
+    insecure: cli.Insecure = False,
+    open_metrics: cli.OpenMetrics = False,
+    tls_cert: cli.TlsCert = "",
+    tls_key: cli.TlsKey = "",
+    cors_origin: cli.CorsOrigin = [],  # noqa: B006 (typer reads it and nobody changes it)
+    rate_limit: cli.RateLimit = 0,
+    max_connections: cli.MaxConnections = 10_000,
+    max_connections_per_address: cli.MaxConnectionsPerAddress = 5_000,
+    write_timeout: cli.WriteTimeout = 60,
+    allow_weak_durability: cli.AllowWeak = False,
+    test_clock: cli.TestClock = False,
+    show_settings: cli.ShowSettings = False,
+) -> None:
+    """Start a broker. Without a database URL it brings its own PostgreSQL."""
+    from msgspec.structs import replace
+
+    from queen.cli.serve.start import Limits, Security, ServeOptions, auth_options, prepared
+
+    with _explained():
+        security = Security(
+            auth=auth_options(auth, os.environ, open_metrics=open_metrics),
+            insecure=insecure,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            origins=tuple(cors_origin),
+            rate_limit=rate_limit,
+            max_connections=max_connections,
+            max_connections_per_address=max_connections_per_address,
+            write_timeout_s=write_timeout,
+        )
+        limits = Limits(
+            dedup_hashes=dedup_hashes,
+            trace_days=trace_days,
+            metrics_retention_days=metrics_retention_days,
+            metrics_queues=metrics_queues,
+            retention_interval_s=retention_interval / 1000,
+            abandoned_group_days=abandoned_group_days,
+            idle_partition_days=partition_cleanup_days,
+        )
+        options = ServeOptions(host=host, port=port, security=security, limits=limits)
+        options = replace(options, encryption_keys=encryption_key, test_clock=test_clock)
+        with prepared(options, database_url, data_dir, allow_weak_durability) as ready:
+            run(ready, workers)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn our errors into a line on the terminal and an exit code."""
+    try:
+        yield
+    except StartupError as error:
+        typer.echo(f"queen: {error}", err=True)
+        raise typer.Exit(CONFIG) from None
+    except QueenError as error:
+        typer.echo(f"queen: {error}", err=True)
+        raise typer.Exit(1) from None

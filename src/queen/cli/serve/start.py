@@ -1,0 +1,130 @@
+"""Everything between the options of `queen serve` and a server that can run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from queen.cli.serve.database import DatabaseInUse, url_from_environment, warn_about_link
+from queen.cli.serve.processes import say
+from queen.core.cipher import parse_keys
+from queen.errors import QueenError, StartupError, Unavailable
+from queen.server.api.logs import configure_logs
+from queen.server.auth.keys import Keys
+from queen.server.auth.options import AuthOptions, auth_options
+from queen.server.auth.security import Security
+from queen.server.run import ServeOptions, listen
+from queen.service.admin.tokens import Tokens
+from queen.service.broker import Limits
+from queen.storage.database import Database, is_passing
+from queen.storage.migrate import migrate
+
+__all__ = ["Limits", "Security", "ServeOptions", "auth_options", "prepared"]
+
+_log = logging.getLogger(__name__)
+
+
+# How long to leave a database alone that does not answer.
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 15.0
+
+
+@contextmanager
+def prepared(
+    options: ServeOptions, url: str | None, data_dir: Path | None, allow_weak: bool
+) -> Iterator[ServeOptions | None]:
+    """Check what can be checked before anything is started, then have a database ready.
+
+    None when we were told to stop before there was one.
+    """
+    configure_logs()
+    options.security.check(options.host)
+    if options.test_clock:
+        _log.warning("the test clock is on: clients can make everything stored here older")
+    # A port that is taken is found out before anything else is done.
+    listen(msgspec.structs.replace(options, shared=False)).close()
+    has_key = bool(parse_keys(options.encryption_keys))
+    with DatabaseInUse(url or url_from_environment(), data_dir) as dsn:
+        warn_about_link(dsn)
+        preparing = _patiently(lambda: _prepare(dsn, allow_weak, has_key, options.security.auth))
+        is_ready = asyncio.run(_unless_stopped(preparing))
+        yield msgspec.structs.replace(options, dsn=dsn) if is_ready else None
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, None]) -> bool:
+    """Do something to its end; false when we are told to stop before that."""
+    task = asyncio.create_task(work)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return False
+    return True
+
+
+async def _patiently(prepare: Callable[[], Awaitable[None]]) -> None:
+    """Prepare as soon as there is a database that answers, and say for what we wait."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            return await prepare()
+        except Unavailable as error:
+            _log.warning("waiting for the database, trying again in %.0f s: %s", pause_s, error)
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+
+
+async def _prepare(dsn: str, allow_weak: bool, has_key: bool, auth: AuthOptions) -> None:
+    """Bring the schema up to date and look whether the promises of it can be kept."""
+    await _bring_up_to_date(dsn)
+    database = await Database.connect(dsn, size=1)
+    try:
+        if not allow_weak:
+            await database.check_durability()
+        if not has_key and await database.fetchval("any_encrypted"):
+            raise StartupError(
+                "a queue of this database is encrypted; start with QUEEN_ENCRYPTION_KEY"
+            )
+        if auth.jwt is not None:
+            await Keys(auth.jwt).start()
+        first = await Tokens(database).first() if auth.tokens else None
+        if first is not None:
+            say(f"The first admin token, shown only now: {first.text}")
+    finally:
+        await database.close()
+
+
+async def _bring_up_to_date(dsn: str) -> None:
+    try:
+        connection = await asyncpg.connect(dsn, timeout=10)
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as e:
+        raise refusal(e) from e
+    try:
+        if connection.get_server_version().major < 15:
+            raise StartupError("PostgreSQL 15 or newer is needed")
+        await migrate(connection)
+    except (OSError, asyncpg.InterfaceError) as error:
+        raise Unavailable(f"the connection to PostgreSQL broke: {error}") from error
+    finally:
+        connection.terminate()
+
+
+def refusal(error: Exception) -> QueenError:
+    """Return what a failed connection means: wait for the database, or correct something."""
+    text = f"cannot connect to PostgreSQL: {error}"
+    if isinstance(error, asyncpg.PostgresError):
+        return Unavailable(text) if is_passing(error) else StartupError(text)
+    # A URL that is not one, a certificate that is not theirs, a socket that is not ours.
+    wrong = (ValueError, asyncpg.InterfaceError, ssl.SSLError, PermissionError)
+    return StartupError(text) if isinstance(error, wrong) else Unavailable(text)

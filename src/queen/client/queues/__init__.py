@@ -1,0 +1,1 @@
+"""Queues: push, pop, consume, replay."""

@@ -1,0 +1,1 @@
+"""Requests and answers: connections, several servers as one, errors."""

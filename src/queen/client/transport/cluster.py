@@ -1,0 +1,261 @@
+"""One or several servers, seen as one.
+
+Requests about one thing (a queue, a partition, a group) go to the same server as long as it
+answers: it has the partition's dedup window and the group's ready partitions in memory. A
+server that does not answer is left alone for a while, and its requests go to the next one in
+an order that every client agrees on (highest random weight), so no client has to be told.
+
+What was leased is an exception: the server that granted a lease has it in memory, so acks and
+renewals name that server and it is asked first. The others serve them too, when it is away.
+
+A request that failed in a way that may pass is sent again, with the same ids, after a pause
+that grows and is never the same for two clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+import ssl
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from queen.client.queues.partial_requests import is_partly_done
+from queen.client.transport.errors_from_answer import error_of, is_worth_repeating
+from queen.client.transport.http import Answer, Connection, Poll, Server
+from queen.errors import QueenError, Unreachable
+
+_log = logging.getLogger("queen.client")
+
+JSON = b"application/json"
+_OK = range(200, 300)
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 5.0
+_LEFT_ALONE_S = 2.0
+
+
+class Patience(NamedTuple):
+    """How long a client waits, and how long it tries again."""
+
+    connect_s: float = 5.0
+    answer_s: float = 30.0
+    retry_s: float = 30.0
+
+
+class _Request(NamedTuple):
+    method: str
+    path: str
+    body: bytes
+    content_type: bytes
+    accept: bytes = b""
+
+    def text(self, server: Server, headers: bytes) -> bytes:
+        """Return the request as it is sent to a server."""
+        about = b"accept: %b\r\n" % self.accept if self.accept else b""
+        if self.body:
+            sizes = (self.content_type, len(self.body))
+            about += b"content-type: %b\r\ncontent-length: %d\r\n" % sizes
+        head = f"{self.method} {self.path} HTTP/1.1\r\nhost: ".encode()
+        return b"".join((head, server.host_header, b"\r\n", headers, about, b"\r\n", self.body))
+
+
+class Cluster:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        token: str | None,
+        patience: Patience,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        if not urls:
+            raise ValueError("at least one URL is needed")
+        self._servers = [Server(url, context) for url in urls]
+        self.token = token
+        self._down_until: dict[str, float] = {}
+        self._patience = patience
+        self._headers = b"user-agent: queen-python\r\n"
+        if token:
+            self._headers += b"authorization: Bearer " + token.encode() + b"\r\n"
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self._servers]
+
+    @property
+    def retry_s(self) -> float:
+        """How long a request that failed is sent again."""
+        return self._patience.retry_s
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+    # ---- asking ----
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        key: str = "",
+        first: str = "",
+        content_type: bytes = JSON,
+        wait_s: float = 0.0,
+        retry_s: float | None = None,
+        answer_s: float | None = None,
+        poll: Poll | None = None,
+    ) -> Answer:
+        """Return a successful answer, or raise the error that stayed.
+
+        `key` names what the request is about, `first` the server to ask first, `wait_s` how long
+        the server may take because it was asked to wait, `poll` lets its sender give it up. What
+        was done in part is not repeated: its sender knows what is left of it.
+        """
+        retry_s = self._patience.retry_s if retry_s is None else retry_s
+        deadline = time.monotonic() + retry_s
+        pause_s = _FIRST_PAUSE_S
+        request = _Request(method, path, body, content_type)
+        patience_s = self._patience.answer_s
+        timeout_s = wait_s + (patience_s if answer_s is None else min(patience_s, answer_s))
+        poll = poll or Poll()
+        while True:
+            for server in self._in_order(key, first):
+                try:
+                    return await self._ask(server, request, timeout_s, poll)
+                except QueenError as error:
+                    is_final = not is_worth_repeating(error) or is_partly_done(error)
+                    if poll.is_given_up or is_final:
+                        raise
+                    last = error
+            pause_s = _pause_after(last, pause_s)
+            if time.monotonic() + pause_s > deadline:
+                raise last
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    async def _ask(self, server: Server, request: _Request, timeout_s: float, poll: Poll) -> Answer:
+        text = request.text(server, self._headers)
+        try:
+            answer = await self._ask_reusing(server, text, timeout_s, poll)
+        except Unreachable as error:
+            if not poll.is_given_up:
+                if server.url not in self._down_until:
+                    _log.warning("%s", error)
+                self._leave_alone(server)
+            raise
+        self._down_until.pop(server.url, None)
+        if answer.status not in _OK:
+            raise error_of(answer)
+        return answer if len(self._servers) == 1 else answer._replace(server=server.url)
+
+    def _leave_alone(self, server: Server) -> None:
+        self._down_until[server.url] = time.monotonic() + _LEFT_ALONE_S
+
+    async def _ask_reusing(
+        self, server: Server, text: bytes, timeout_s: float, poll: Poll
+    ) -> Answer:
+        while (used := server.free_connection()) is not None:
+            try:
+                return await _asked(server, used, text, timeout_s, poll)
+            except Unreachable:
+                # It may have been closed while it was idle; that says nothing of the server.
+                if used.has_answered or not used.lost or poll.is_given_up:
+                    raise
+        opened = await server.connect(min(self._patience.connect_s, timeout_s))
+        return await _asked(server, opened, text, timeout_s, poll)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, key: str = "", first: str = "", accept: bytes = b""
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Ask for a body that is read as it arrives; a broken one raises `Unreachable`."""
+        request = _Request("GET", path, b"", JSON, accept)
+        connection, head, parts = await self._open_stream(request, key, first)
+        try:
+            if head.status not in _OK:
+                body = b"".join([part async for part in parts])
+                raise error_of(head._replace(body=body))
+            yield parts
+        finally:
+            connection.close()
+
+    async def _open_stream(
+        self, request: _Request, key: str, first: str
+    ) -> tuple[Connection, Answer, AsyncIterator[bytes]]:
+        """Ask the first server that answers."""
+        answer_s = self._patience.answer_s
+        for server in self._in_order(key, first):
+            try:
+                connection = await server.connect(self._patience.connect_s)
+                async with _limited(server, answer_s):
+                    head, parts = await connection.stream(request.text(server, self._headers))
+            except Unreachable as error:
+                self._leave_alone(server)
+                last = error
+            else:
+                return connection, head, _each_in_time(server, parts, answer_s)
+        raise last
+
+    # ---- choosing ----
+
+    def _in_order(self, key: str, first: str = "") -> list[Server]:
+        """Return the servers: the one that was named first, or else the best one for a key, and
+        those that are down last."""
+        if len(self._servers) == 1:
+            return self._servers
+        now = time.monotonic()
+        return sorted(
+            self._servers,
+            key=lambda server: (
+                self._down_until.get(server.url, 0.0) > now,
+                server.url != first,
+                _weight(server.url, key),
+            ),
+        )
+
+
+def _weight(url: str, key: str) -> bytes:
+    return hashlib.blake2b(f"{url} {key}".encode(), digest_size=8).digest()
+
+
+def _pause_after(error: QueenError, pause_s: float) -> float:
+    """Return how long to wait; a queue that is full is not empty a moment later."""
+    return max(pause_s, 0.25) if error.code in ("queue_full", "overloaded") else pause_s
+
+
+async def _asked(
+    server: Server, connection: Connection, text: bytes, timeout_s: float, poll: Poll
+) -> Answer:
+    poll.connection = connection
+    try:
+        async with _limited(server, timeout_s):
+            answer = await connection.ask(text)
+    finally:
+        poll.connection = None
+    server.give_back(connection)
+    return answer
+
+
+@asynccontextmanager
+async def _limited(server: Server, timeout_s: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        raise Unreachable(f"{server.url} did not answer in {timeout_s:.0f} s") from None
+
+
+async def _each_in_time(
+    server: Server, parts: AsyncIterator[bytes], timeout_s: float
+) -> AsyncIterator[bytes]:
+    while True:
+        async with _limited(server, timeout_s):
+            part = await anext(parts, None)
+        if part is None:
+            return
+        yield part

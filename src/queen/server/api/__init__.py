@@ -1,0 +1,1 @@
+"""The application: which routes there are, what callers may see, and how answers look."""

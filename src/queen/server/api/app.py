@@ -1,0 +1,129 @@
+"""The HTTP application: a look-up, a handler, an answer."""
+
+from __future__ import annotations
+
+from queen.errors import Forbidden, NotFound
+from queen.server.api.audit import audit_line
+from queen.server.api.routing import Route, Router
+from queen.server.auth.access import Role
+from queen.server.auth.authenticator import Door
+from queen.server.protocol.http import Request, Response
+from queen.server.protocol.origins import Origins
+from queen.server.protocol.rates import Rates
+from queen.server.routes.admin.about import AboutRoutes
+from queen.server.routes.admin.access import AccessRoutes
+from queen.server.routes.admin.clock import ClockRoutes
+from queen.server.routes.admin.health import HealthRoutes
+from queen.server.routes.admin.maintenance import MaintenanceRoutes
+from queen.server.routes.admin.queues import QueueRoutes
+from queen.server.routes.admin.traces import TraceRoutes
+from queen.server.routes.groups.groups import GroupRoutes
+from queen.server.routes.groups.seek import SeekRoutes
+from queen.server.routes.messages.ack import AckRoutes
+from queen.server.routes.messages.dead_letters import DeadLetterRoutes
+from queen.server.routes.messages.fetch import FetchRoutes
+from queen.server.routes.messages.messages import MessageRoutes
+from queen.server.routes.messages.pop import PopRoutes
+from queen.server.routes.messages.push import PushRoutes
+from queen.server.routes.messages.scheduled import ScheduledRoutes
+from queen.server.routes.messages.sealed_reads import CutRoutes
+from queen.server.routes.messages.transaction import TransactionRoutes
+from queen.server.routes.sdk.sdk_queries import QueryRoutes
+from queen.server.routes.spark.pipelines import PipelineRoutes
+from queen.server.routes.spark.sinks import SinkRoutes
+from queen.server.routes.stats.analytics import AnalyticsRoutes
+from queen.server.routes.stats.metrics import MetricsRoutes
+from queen.server.routes.stats.resources import ResourceRoutes
+from queen.server.routes.stats.status import StatusRoutes
+from queen.server.routes.streams.stream_lists import StreamListRoutes
+from queen.server.routes.streams.stream_ranges import StreamRangeRoutes
+from queen.server.routes.streams.streams import StreamRoutes
+from queen.service.broker import Broker
+
+# One class for each resource; each declares its routes beside their handlers.
+_RESOURCES = (
+    PushRoutes,
+    PopRoutes,
+    AckRoutes,
+    TransactionRoutes,
+    QueryRoutes,
+    ScheduledRoutes,
+    SinkRoutes,
+    QueueRoutes,
+    DeadLetterRoutes,
+    MessageRoutes,
+    FetchRoutes,
+    CutRoutes,
+    GroupRoutes,
+    SeekRoutes,
+    StreamRoutes,
+    StreamListRoutes,
+    StreamRangeRoutes,
+    TraceRoutes,
+    PipelineRoutes,
+    MaintenanceRoutes,
+    ResourceRoutes,
+    StatusRoutes,
+    AnalyticsRoutes,
+    MetricsRoutes,
+    HealthRoutes,
+    AccessRoutes,
+)
+
+
+def routes(broker: Broker, *, test_clock: bool = False) -> list[Route]:
+    found = [route for resource in _RESOURCES for route in resource(broker).routes()]
+    if test_clock:
+        found += ClockRoutes(broker).routes()
+    return [*found, *AboutRoutes(found).routes()]
+
+
+class App:
+    """From a request to its answer."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        door: Door | None = None,
+        origins: Origins | None = None,
+        rates: Rates | None = None,
+        *,
+        test_clock: bool = False,
+    ) -> None:
+        self._activity = broker.activity
+        self._router = Router(routes(broker, test_clock=test_clock))
+        # None: whoever reaches the server is trusted.
+        self._door = door
+        self._origins = origins or Origins()
+        self._rates = rates
+
+    @property
+    def routes(self) -> list[Route]:
+        return self._router.routes
+
+    async def handle(self, request: Request) -> Response | None:
+        self._activity.requests += 1
+        preflight = self._origins.admit(request)
+        if preflight is not None:
+            return preflight
+        route, params = self._router.find(request.method, request.path)
+        if self._door is not None:
+            caller = await self._door.caller(request, route.role)
+            request = request._replace(params=params, caller=caller)
+            _check_role(request, route)
+        elif params:
+            request = request._replace(params=params)
+        if self._rates is not None:
+            self._rates.admit(request)
+        return await route.handler(request)
+
+
+def _check_role(request: Request, route: Route) -> None:
+    """Raise unless the caller may use a route. What nobody has allowed is forbidden."""
+    caller = request.caller
+    if caller.role < route.role:
+        if route.role is Role.ADMIN:
+            audit_line(request, f"{route.method} {route.path}", request.path, "refused", {})
+        raise Forbidden("Insufficient permissions")
+    if caller.namespaces is not None and not route.scoped:
+        raise NotFound("no such route")

@@ -1,0 +1,1 @@
+"""HTTP/1.1: connections, their bounds, and the bytes on them."""

@@ -1,0 +1,122 @@
+"""Requests and answers, as thin as they can be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+from urllib.parse import unquote, unquote_plus
+
+from queen.core.names import reason_against_name
+from queen.errors import BadRequest
+from queen.server.auth.access import TRUSTED, Caller
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+_MAX_QUERY = 64
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,20}")
+
+Headers = tuple[tuple[str, str], ...]
+
+JSON_HEADERS: Headers = (("content-type", "application/json"),)
+
+
+class Line(Protocol):
+    """The connection a request came on, for handlers that wait or stream."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def is_gone(self) -> bool: ...
+    @property
+    def is_cut_off(self) -> bool: ...
+    async def gone(self) -> None: ...
+    def start_stream(self, request: Request, response: Response) -> None: ...
+    async def send(self, part: bytes) -> bool: ...
+    def end_stream(self) -> None: ...
+
+
+class Request(NamedTuple):
+    method: str
+    path: str
+    query: str
+    # Names in lower case.
+    headers: dict[bytes, bytes]
+    body: bytes
+    line: Line
+    keep_alive: bool = True
+    # Before HTTP/1.1 a streamed answer ends with the connection.
+    knows_chunks: bool = True
+    params: tuple[str, ...] = ()
+    caller: Caller = TRUSTED
+
+
+class Response(NamedTuple):
+    status: int
+    body: bytes = b""
+    headers: Headers = JSON_HEADERS
+
+
+# A handler that has answered for itself, by streaming, returns None.
+Handler = Callable[[Request], Awaitable[Response | None]]
+
+EMPTY = Response(204, headers=())
+
+
+class Query:
+    """Query parameters, decoded; a value that cannot be used is refused by its name."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, text: str) -> None:
+        self._values: dict[str, str] = {}
+        if not text:
+            return
+        parts = text.split("&")
+        if len(parts) > _MAX_QUERY:
+            raise BadRequest(f"more than {_MAX_QUERY} query parameters")
+        escaped = "%" in text or "+" in text
+        for part in parts:
+            name, _, value = part.partition("=")
+            if escaped:
+                name, value = _decoded(unquote_plus, name), _decoded(unquote_plus, value)
+                # No text that PostgreSQL keeps, or is asked for, can hold one.
+                if "\0" in value:
+                    raise BadRequest(f"query parameter {name!r} has a NUL character")
+            self._values[name] = value
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._values.get(name, default)
+
+    def flag(self, name: str) -> bool:
+        return self._values.get(name) in ("true", "1")
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        text = self._values.get(name)
+        if not text:
+            return default
+        if not _WHOLE_NUMBER.fullmatch(text):
+            raise BadRequest(f"query parameter {name!r} is not a whole number")
+        value = int(text)
+        if not low <= value <= high:
+            raise BadRequest(f"query parameter {name!r} must be between {low} and {high}")
+        return value
+
+
+def path_parts(path: str) -> list[str]:
+    """Return the decoded parts of a path; an encoded slash stays inside its part."""
+    parts = path.split("/")[1:]
+    return [_decoded(unquote, part) for part in parts] if "%" in path else parts
+
+
+def _decoded(decode: Callable[..., str], text: str) -> str:
+    try:
+        return decode(text, errors="strict")
+    except UnicodeDecodeError:
+        raise BadRequest("the URL is not valid UTF-8") from None
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise `BadRequest` when a name in a URL cannot name anything."""
+    reason = reason_against_name(kind, name)
+    if reason:
+        raise BadRequest(reason)

@@ -1,0 +1,1 @@
+"""Routes of operators: queues, tokens, maintenance, health."""

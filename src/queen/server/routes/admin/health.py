@@ -1,0 +1,80 @@
+"""Health: alive is not the same as ready.
+
+`/health/live` answers as long as the process does; a supervisor that restarts on it does
+not restart because of the database. `/health/ready` and `/health` ask the database.
+
+    healthy    200   serves
+    degraded   200   serves, but something beside the requests fails again and again
+    unhealthy  503   does not serve: the database does not answer, or it takes nothing
+
+That the database takes nothing (a full disk, a standby) shows in the statements that it has
+refused; half a minute after the last of them, or when one succeeds, it counts as mended.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from queen import __version__
+from queen.errors import QueenError
+from queen.server.api.routing import Doc, Route
+from queen.server.auth.access import Role
+from queen.server.protocol.http import Request, Response
+from queen.service.broker import Broker
+from queen.wire.results import LiveAnswer, ReadyAnswer
+
+_LIVE = Doc("health", "Is the process alive?", answers={200: LiveAnswer})
+_READY = Doc(
+    "health",
+    "Can it serve?",
+    "Asks the database. `healthy` and `degraded` are 200: requests are served, and `problems` says "
+    "what else fails. `unhealthy` is 503: the database does not answer, or it has refused to "
+    "write within the last half minute, because its disk is full or it is read-only.",
+    answers={200: ReadyAnswer, 503: ReadyAnswer},
+)
+_LIVE_BODY = msgspec.json.encode(LiveAnswer("healthy"))
+
+
+class HealthRoutes:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(method, path, Role.OPEN, handler, doc)
+            for method in ("GET", "HEAD")
+            for path, handler, doc in (
+                ("/health", self.ready, _READY),
+                ("/health/live", self.live, _LIVE),
+                ("/health/ready", self.ready, _READY),
+            )
+        ]
+
+    async def live(self, _request: Request) -> Response:
+        return Response(200, _LIVE_BODY)
+
+    async def ready(self, request: Request) -> Response:
+        answer = ReadyAnswer("healthy", "connected", "Queen")
+        try:
+            await self._broker.hot.fetchval("now")
+        except QueenError:
+            answer.status, answer.database = "unhealthy", "disconnected"
+            return self._told(request, 503, answer)
+        refusal = self._broker.hot.refusal()
+        if refusal is not None:
+            answer.status, answer.problems = "unhealthy", [refusal]
+            return self._told(request, 503, answer)
+        failing = self._broker.supervisor.failing()
+        if failing:
+            # Requests are served, and the other servers fail in the same way: whoever takes
+            # servers out that are not ready must not take out all of them for this.
+            answer.status = "degraded"
+            answer.problems = [f"the loop {name} fails again and again" for name in failing]
+        return self._told(request, 200, answer)
+
+    def _told(self, request: Request, status: int, answer: ReadyAnswer) -> Response:
+        if request.caller.role is not Role.OPEN:
+            # Which version it is helps a stranger more than anybody else.
+            answer.worker_id = self._broker.activity.name.worker
+            answer.version = __version__
+        return Response(status, msgspec.json.encode(answer))

@@ -1,0 +1,98 @@
+"""/api/v1/system/maintenance: hold pushes or pops back on all servers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from queen.errors import BadRequest
+from queen.server.api.audit import audit
+from queen.server.api.failures import UNDECODABLE
+from queen.server.api.routing import Doc, Route
+from queen.server.auth.access import Role
+from queen.server.protocol.http import Request, Response
+from queen.service.admin.maintenance import POP, PUSH
+from queen.service.broker import Broker
+from queen.wire.maintenance import (
+    BufferStats,
+    FailedFiles,
+    MaintenanceRequest,
+    MaintenanceState,
+    MaintenanceTurned,
+    PopMaintenance,
+)
+
+_decoder = msgspec.json.Decoder(MaintenanceRequest)
+
+_PATH = "/api/v1/system/maintenance"
+_POP_PATH = _PATH + "/pop"
+
+
+class MaintenanceRoutes:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        read = Doc("system", "Whether pushes or pops are held back",
+                   answers={200: MaintenanceState})  # fmt: skip
+        push = Doc("system", "Hold pushes back: they are refused with 503 and may be repeated",
+                   body=MaintenanceRequest, answers={200: MaintenanceTurned},
+                   example={"enabled": False})  # fmt: skip
+        read_pop = Doc("system", "Whether pops are held back", answers={200: PopMaintenance})
+        pop = Doc("system", "Hold pops back: every pop is empty at once",
+                  body=MaintenanceRequest, answers={200: PopMaintenance},
+                  example={"enabled": False})  # fmt: skip
+        return [
+            Route("GET", _PATH, Role.READ, self.read, read),
+            Route("POST", _PATH, Role.ADMIN, self.turn_push, push),
+            Route("GET", _POP_PATH, Role.READ, self.read_pop, read_pop),
+            Route("POST", _POP_PATH, Role.ADMIN, self.turn_pop, pop),
+        ]
+
+    async def read(self, _request: Request) -> Response:
+        maintenance = self._broker.maintenance
+        await maintenance.refresh()
+        # There is no buffer: nothing waits in it and nothing is wrong with it. Whoever reads
+        # this answer knows that the database has just answered too.
+        stats = BufferStats(0, 0, True, FailedFiles())
+        answer = MaintenanceState(
+            maintenance.pushes_are_held, maintenance.pops_are_held, 0, True, stats
+        )
+        return Response(200, msgspec.json.encode(answer))
+
+    async def turn_push(self, request: Request) -> Response:
+        enabled = _enabled(request.body)
+        await self._broker.turn_maintenance(PUSH, enabled)
+        await audit(self._broker, request, "maintenance.push", "all", enabled=enabled)
+        message = (
+            "Maintenance mode ENABLED. Pushes are refused until it is disabled."
+            if enabled
+            else "Maintenance mode DISABLED. Pushes are taken again."
+        )
+        answer = MaintenanceTurned(enabled, 0, True, message)
+        return Response(200, msgspec.json.encode(answer))
+
+    async def read_pop(self, _request: Request) -> Response:
+        await self._broker.maintenance.refresh()
+        return _pop_answer(self._broker.maintenance.pops_are_held)
+
+    async def turn_pop(self, request: Request) -> Response:
+        enabled = _enabled(request.body)
+        await self._broker.turn_maintenance(POP, enabled)
+        await audit(self._broker, request, "maintenance.pop", "all", enabled=enabled)
+        return _pop_answer(enabled)
+
+
+def _enabled(body: bytes) -> bool:
+    try:
+        return _decoder.decode(body).enabled
+    except UNDECODABLE:
+        raise BadRequest("enabled (boolean) is required") from None
+
+
+def _pop_answer(enabled: bool) -> Response:
+    message = (
+        "Pop maintenance mode ENABLED. Every pop is empty until it is disabled."
+        if enabled
+        else "Pop maintenance mode DISABLED. Pops are served."
+    )
+    return Response(200, msgspec.json.encode(PopMaintenance(enabled, message)))

@@ -1,0 +1,144 @@
+"""POST …/seek: move a group to a time, an offset, the beginning or the end."""
+
+from __future__ import annotations
+
+import msgspec
+
+from queen.errors import BadRequest, NotFound
+from queen.server.api.audit import audit
+from queen.server.api.failures import decoded
+from queen.server.api.routing import Doc, Route
+from queen.server.api.scope import existing_queue_for
+from queen.server.auth.access import Role
+from queen.server.protocol.http import Request, Response, check_name
+from queen.server.routes.messages.pop import parse_time
+from queen.service.broker import Broker
+from queen.service.catalog import Partition
+from queen.service.consume.groups import BEGINNING, END, Target
+from queen.storage.database import Record
+from queen.wire.answers import iso
+from queen.wire.groups import PartitionSeek, QueueSeek, SeekRequest
+
+_decoder = msgspec.json.Decoder(SeekRequest)
+
+_QUEUE_PATH = "/api/v1/consumer-groups/{group}/queues/{queue}/seek"
+_PARTITION_PATH = "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek"
+_ABOUT = (
+    "The first message written at or after the timestamp is the next one that is read. Leases "
+    "end and their acks are refused. A dry run says what would happen and changes nothing."
+)
+
+
+class SeekRoutes:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        whole = Doc(
+            "groups",
+            "Move a group in all partitions of a queue",
+            _ABOUT,
+            body=SeekRequest,
+            answers={200: QueueSeek},
+            example={"toEnd": True, "dryRun": True},
+        )
+        one = Doc(
+            "groups",
+            "Move a group in one partition; without a body to the end",
+            _ABOUT,
+            body=SeekRequest,
+            body_optional=True,
+            answers={200: PartitionSeek},
+            errors=(409,),
+            example={"offset": 0},
+        )
+        return [
+            Route("POST", _QUEUE_PATH, Role.WRITE, self.queue, whole, scoped=True),
+            Route("POST", _PARTITION_PATH, Role.WRITE, self.partition, one, scoped=True),
+        ]
+
+    async def queue(self, request: Request) -> Response:
+        wanted = decoded(_decoder, request.body)
+        target = _target(wanted)
+        if target is None or target.offset is not None:
+            raise BadRequest(
+                "Must specify either 'toEnd': true, 'toBeginning': true or 'timestamp'"
+            )
+        group, _ = await self._found(request)
+        moved = await self._broker.groups.seek(group, None, target, dry=bool(wanted.dryRun))
+        await self._note(request, wanted)
+        answer = QueueSeek(
+            success=True,
+            consumerGroup=request.params[0],
+            queueName=request.params[1],
+            seekToEnd=bool(wanted.toEnd),
+            targetTimestamp=iso(moved.at) if moved.at else None,
+            partitionsUpdated=moved.partitions,
+            messagesAgain=moved.again,
+            messagesSkipped=moved.skipped,
+            dryRun=bool(wanted.dryRun),
+        )
+        return Response(200, msgspec.json.encode(answer))
+
+    async def partition(self, request: Request) -> Response:
+        wanted = decoded(_decoder, request.body) if request.body else SeekRequest()
+        target = _target(wanted) or Target(END)
+        group, partition = await self._found(request)
+        assert partition is not None
+        groups, dry = self._broker.groups, bool(wanted.dryRun)
+        moved = await groups.seek(group, partition, target, dry=dry)
+        await self._note(request, wanted)
+        last = await groups.written_at(partition, moved.offset - 1)
+        answer = PartitionSeek(
+            success=True,
+            consumerGroup=request.params[0],
+            queueName=request.params[1],
+            partitionName=request.params[2],
+            updated=not dry,
+            cursorMovedTo=iso(last) if last else None,
+            offset=moved.offset,
+            seekToEnd=target.at == END,
+            targetTimestamp=iso(moved.at) if moved.at else None,
+            partitionsUpdated=moved.partitions,
+            messagesAgain=moved.again,
+            messagesSkipped=moved.skipped,
+            dryRun=dry,
+        )
+        return Response(200, msgspec.json.encode(answer))
+
+    async def _note(self, request: Request, wanted: SeekRequest) -> None:
+        if not wanted.dryRun:
+            to = {name: value for name, value in msgspec.to_builtins(wanted).items() if value}
+            target = "/".join(request.params)
+            await audit(self._broker, request, "group.seek", target, to=to)
+
+    async def _found(self, request: Request) -> tuple[Record, Partition | None]:
+        """Return group and partition of a request; all that it names must exist."""
+        kinds = ("consumer group", "queue", "partition")
+        for kind, name in zip(kinds, request.params, strict=False):
+            check_name(kind, name)
+        group, queue_name, *rest = request.params
+        queue = await existing_queue_for(self._broker, request.caller, queue_name)
+        (row,) = await self._broker.groups.find(group, queue_name)
+        if not rest:
+            return row, None
+        partition = await self._broker.catalog.partition(queue, rest[0])
+        if partition is None:
+            raise NotFound("Partition not found")
+        return row, partition
+
+
+def _target(wanted: SeekRequest) -> Target | None:
+    """Return where a request wants to go; None when it does not say."""
+    targets = []
+    if wanted.toEnd:
+        targets.append(Target(END))
+    if wanted.toBeginning:
+        targets.append(Target(BEGINNING))
+    if wanted.timestamp is not None:
+        targets.append(Target(parse_time("timestamp", wanted.timestamp)))
+    if wanted.offset is not None:
+        targets.append(Target(BEGINNING, wanted.offset))
+    if len(targets) > 1:
+        raise BadRequest("Only one of 'toEnd', 'toBeginning', 'timestamp' and 'offset' can be")
+    return targets[0] if targets else None

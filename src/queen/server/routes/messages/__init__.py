@@ -1,0 +1,1 @@
+"""Routes of messages: push, pop, ack, transactions, reading."""

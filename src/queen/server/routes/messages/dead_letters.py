@@ -1,0 +1,257 @@
+"""/api/v1/dlq: what groups have given up on, and its way back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from queen.core.ids import message_id, partition_uuid
+from queen.core.names import DEFAULT_PARTITION, QUEUE_MODE_GROUP
+from queen.errors import BadRequest, EncryptionUnavailable, NotFound
+from queen.server.api.audit import audit
+from queen.server.api.failures import decoded
+from queen.server.api.paging import limit_of, limit_param, page_of, page_params
+from queen.server.api.routing import Doc, Param, Route
+from queen.server.api.scope import listed, queue_for
+from queen.server.auth.access import Role
+from queen.server.protocol.http import Query, Request, Response, check_name
+from queen.server.routes.messages.pop import parse_time
+from queen.service.broker import Broker
+from queen.service.consume.dead_letters import Filter
+from queen.storage.database import Record
+from queen.wire import deadletters as wire
+from queen.wire.answers import iso
+from queen.wire.paging import Pagination
+
+_decoder = msgspec.json.Decoder(wire.RetryRequest)
+
+_ROOT = "/api/v1/dlq"
+# Letters that one request may deliver again or remove.
+_MAX_MOVED = 100_000
+_MAX_ID = 2**62
+
+_FILTER = (
+    Param("queue", str, "only this queue"),
+    Param("partition", str, "only this partition; needs a queue. Default stands for any"),
+    Param("consumerGroup", str, "only this group; __QUEUE_MODE__ for consumers without one"),
+    Param("error", str, "only those that died of exactly this"),
+    Param("from", str, "died at or after this ISO-8601 time"),
+    Param("to", str, "died before this ISO-8601 time"),
+)
+_ID = (Param("id", str, "The id of a dead letter.", example="40201"),)
+
+
+class DeadLetterRoutes:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._letters = broker.dead_letters
+
+    def routes(self) -> list[Route]:
+        listed = Doc(
+            "dead letters",
+            "Dead letters, the latest first",
+            query=(
+                *_FILTER,
+                *page_params(100),
+            ),
+            answers={200: wire.DeadLetterPage},
+        )
+        errors = Doc(
+            "dead letters",
+            "How many died of what, the most frequent first",
+            query=(*_FILTER, limit_param(100)),
+            answers={200: wire.DeadLetterErrors},
+        )
+        retry = Doc(
+            "dead letters",
+            "Deliver dead letters again",
+            "Each goes back to the end of its partition, for the group that gave it up. It is "
+            "removed here in the same transaction. Name ids or a queue.",
+            body=wire.RetryRequest,
+            answers={200: wire.Retried},
+            example={"queue": "orders", "limit": 100},
+        )
+        one = Doc(
+            "dead letters", "Deliver one dead letter again", answers={200: wire.Retried}, path=_ID
+        )
+        purge = Doc(
+            "dead letters",
+            "Remove the dead letters of a queue for good",
+            query=(_FILTER[0]._replace(example="orders", required=True), *_FILTER[1:]),
+            answers={200: wire.Purged},
+        )
+        drop = Doc(
+            "dead letters", "Remove one dead letter for good", answers={200: wire.Purged}, path=_ID
+        )
+        return [
+            Route("GET", _ROOT, Role.READ, self.page, listed, scoped=True),
+            Route("GET", _ROOT + "/errors", Role.READ, self.errors, errors, scoped=True),
+            Route("POST", _ROOT + "/retry", Role.WRITE, self.retry, retry, scoped=True),
+            Route("POST", _ROOT + "/{id}/retry", Role.WRITE, self.retry_one, one, scoped=True),
+            Route("DELETE", _ROOT, Role.ADMIN, self.purge, purge, scoped=True),
+            Route("DELETE", _ROOT + "/{id}", Role.ADMIN, self.drop, drop, scoped=True),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        query = Query(request.query)
+        limit, offset = page_of(query, 100)
+        wanted = await self._filter(request, _fields(query))
+        rows, total = [], 0
+        if wanted is not None:
+            rows = await self._letters.page(wanted, limit, offset)
+            total = await self._letters.count(wanted)
+        answer = wire.DeadLetterPage(
+            [self._letter(row) for row in rows],
+            total,
+            limit,
+            offset,
+            Pagination(limit, offset, total),
+        )
+        return Response(200, msgspec.json.encode(answer))
+
+    async def errors(self, request: Request) -> Response:
+        query = Query(request.query)
+        limit = limit_of(query, 100)
+        wanted = await self._filter(request, _fields(query))
+        rows = await self._letters.errors(wanted, limit) if wanted is not None else []
+        answer = wire.DeadLetterErrors([_error(row) for row in rows])
+        return Response(200, msgspec.json.encode(answer))
+
+    async def retry(self, request: Request) -> Response:
+        body = decoded(_decoder, request.body)
+        if not body.ids and not body.queue:
+            raise BadRequest("name the dead letters by ids or by queue")
+        limit = _MAX_MOVED if body.limit is None else body.limit
+        if not 1 <= limit <= _MAX_MOVED:
+            raise BadRequest(f"limit must be between 1 and {_MAX_MOVED}")
+        fields = msgspec.to_builtins(body)
+        wanted = await self._filter(request, {k: v for k, v in fields.items() if v})
+        if wanted is not None and body.ids:
+            wanted = wanted._replace(ids=[_parse_id(one) for one in body.ids])
+        retried = await self._letters.retry(wanted, limit) if wanted is not None else 0
+        target = body.queue or ",".join(body.ids or ())
+        await audit(self._broker, request, "deadletters.retry", target, retried=retried)
+        return Response(200, msgspec.json.encode(wire.Retried(True, retried)))
+
+    async def retry_one(self, request: Request) -> Response:
+        retried = await self._letters.retry(self._only(request), 1)
+        if not retried:
+            raise NotFound("Dead letter not found")
+        await audit(self._broker, request, "deadletters.retry", request.params[0], retried=1)
+        return Response(200, msgspec.json.encode(wire.Retried(True, retried)))
+
+    async def purge(self, request: Request) -> Response:
+        fields = _fields(Query(request.query))
+        if "queue" not in fields:
+            raise BadRequest("name the queue whose dead letters are to be removed")
+        wanted = await self._filter(request, fields)
+        purged = await self._letters.purge(wanted, _MAX_MOVED) if wanted is not None else 0
+        await audit(self._broker, request, "deadletters.purge", fields["queue"], purged=purged)
+        return Response(200, msgspec.json.encode(wire.Purged(True, purged)))
+
+    async def drop(self, request: Request) -> Response:
+        if not await self._letters.purge(self._only(request), 1):
+            raise NotFound("Dead letter not found")
+        await audit(self._broker, request, "deadletters.purge", request.params[0], purged=1)
+        return Response(200, msgspec.json.encode(wire.Purged(True, 1)))
+
+    def _only(self, request: Request) -> Filter:
+        allowed = listed(request.caller.namespaces)
+        return Filter(ids=[_parse_id(request.params[0])], namespaces=allowed)
+
+    async def _filter(self, request: Request, fields: Mapping[str, str]) -> Filter | None:
+        """Return what is asked for; None when it names something that does not exist."""
+        wanted = Filter(
+            group=fields.get("consumerGroup"),
+            error=fields.get("error"),
+            since=_time(fields, "from"),
+            until=_time(fields, "to"),
+            namespaces=listed(request.caller.namespaces),
+        )
+        if "queue" not in fields:
+            if "partition" in fields:
+                raise BadRequest("a partition is named without its queue")
+            return wanted
+        check_name("queue", fields["queue"])
+        queue = await queue_for(self._broker, request.caller, fields["queue"])
+        if queue is None:
+            return None
+        wanted = wanted._replace(queue_id=queue.id)
+        if "partition" in fields:
+            check_name("partition", fields["partition"])
+            partition = await self._broker.catalog.partition(queue, fields["partition"])
+            if partition is None:
+                return None
+            wanted = wanted._replace(partition_id=partition.id)
+        return wanted
+
+    def _letter(self, row: Record) -> wire.DeadLetter:
+        written, failed = iso(row["created_at"]), iso(row["failed_at"])
+        payload, unreadable = b"null", None
+        try:
+            payload = self._letters.payload_of(row)
+        except EncryptionUnavailable as error:
+            # One that does not open hides no other of its page.
+            unreadable = error.message
+        return wire.DeadLetter(
+            id=str(row["id"]),
+            messageId=message_id(row["partition_id"], row["message_offset"]),
+            partitionId=partition_uuid(row["partition_id"]),
+            transactionId=row["transaction_id"],
+            consumerGroup=_group(row["consumer_group"]),
+            errorMessage=row["error"],
+            retryCount=row["attempts"],
+            data=msgspec.Raw(payload),
+            unreadable=unreadable,
+            traceId=row["trace_id"],
+            producerSub=row["producer_sub"],
+            queue=row["queue"],
+            queueName=row["queue"],
+            namespace=row["namespace"],
+            task=row["task"],
+            partition=row["partition"],
+            partitionName=row["partition"],
+            offset=row["message_offset"],
+            createdAt=written,
+            messageCreatedAt=written,
+            originalCreatedAt=written,
+            failedAt=failed,
+            movedToDlqAt=failed,
+        )
+
+
+def _fields(query: Query) -> dict[str, str]:
+    fields = {param.name: text for param in _FILTER if (text := query.text(param.name))}
+    if fields.get("partition") == DEFAULT_PARTITION:
+        # The published client sends it when its user has named none.
+        del fields["partition"]
+    return fields
+
+
+def _time(fields: Mapping[str, str], name: str) -> datetime | None:
+    return parse_time(name, fields[name]) if name in fields else None
+
+
+def _parse_id(text: str) -> int:
+    # Counted first: Python refuses to read a number of thousands of digits.
+    short = len(text) <= len(str(_MAX_ID))
+    if not (short and text.isascii() and text.isdecimal() and int(text) < _MAX_ID):
+        raise NotFound("Dead letter not found")
+    return int(text)
+
+
+def _group(name: str) -> str | None:
+    return None if name == QUEUE_MODE_GROUP else name
+
+
+def _error(row: Record) -> wire.DeadLetterError:
+    return wire.DeadLetterError(
+        row["queue"],
+        _group(row["consumer_group"]),
+        row["error"],
+        row["letters"],
+        iso(row["first_at"]),
+        iso(row["last_at"]),
+    )

@@ -1,0 +1,324 @@
+"""/api/v1/messages: looking at single messages, and taking them out of the way.
+
+A message is named by its partition and its transaction id, or, in place of that, by its own
+id, which is found at once however long the partition is.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from queen.core.ids import message_id, parse_message, parse_partition
+from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
+from queen.errors import BadRequest, Conflict, NotFound
+from queen.server.api.audit import audit
+from queen.server.api.failures import decoded
+from queen.server.api.paging import page_of, page_params
+from queen.server.api.routing import Doc, Param, Route
+from queen.server.api.scope import existing_queue_for, partitions_for, queue_for
+from queen.server.api.time_range import RANGE_PARAMS, window_of
+from queen.server.auth.access import Role
+from queen.server.protocol.http import Query, Request, Response, check_name
+from queen.server.routes.admin.traces import MESSAGE_PATH
+from queen.server.routes.messages.ack import storable
+from queen.service.broker import Broker
+from queen.service.catalog import Partition, Queue
+from queen.service.consume.dead_letters import Filter
+from queen.service.log.message import Message
+from queen.service.read.browse import Browsed
+from queen.wire import messages as wire
+from queen.wire.answers import iso
+
+_move = msgspec.json.Decoder(wire.MoveRequest)
+
+_ROOT = "/api/v1/messages"
+_ONE = _ROOT + "/{partition}/{message}"
+_CLEAR = "/api/v1/queues/{queue}/clear"
+_MAX_OFFSET = 100_000
+# A list over several queues reads the newest of each.
+_MAX_QUEUES = 200
+# How many messages are looked through for those with a status.
+_MAX_LOOKED_AT = 10_000
+_STATUSES = ("pending", "processing", "completed", "dead_letter")
+
+
+class MessageRoutes:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        return [*self._reading(), *self._changing()]
+
+    def _reading(self) -> list[Route]:
+        listed = Doc(
+            "messages",
+            "Messages, newest first",
+            query=(
+                Param("queue", str, "only this queue"),
+                Param("partition", str, "only this partition; needs a queue"),
+                Param("ns", str, "only queues of this namespace"),
+                Param("task", str, "only queues of this task"),
+                Param("status", str, f"only those that are {', '.join(_STATUSES)}"),
+                *RANGE_PARAMS,
+                *page_params(200, furthest=_MAX_OFFSET),
+            ),
+            answers={200: wire.MessagePage},
+        )
+        one = Doc(
+            "messages",
+            "One message and what became of it",
+            answers={200: wire.MessageDetail},
+            path=MESSAGE_PATH,
+        )
+        return [
+            Route("GET", _ROOT, Role.READ, self.page, listed, scoped=True),
+            Route("GET", _ONE, Role.READ, self.one, one, scoped=True),
+        ]
+
+    def _changing(self) -> list[Route]:
+        deleted = Doc(
+            "messages",
+            "Delete one message",
+            "Its payload is gone at once and no group is shown it again.",
+            answers={200: wire.MessageDeleted},
+            path=MESSAGE_PATH,
+        )
+        retry = Doc(
+            "messages",
+            "Deliver a message again to the groups that have given it up",
+            answers={200: wire.MessageRetried},
+            errors=(409,),
+            path=MESSAGE_PATH,
+        )
+        move = Doc(
+            "messages",
+            "Set a message aside as a dead letter",
+            body=wire.MoveRequest,
+            body_optional=True,
+            answers={200: wire.MessageMoved},
+            errors=(409,),
+            path=MESSAGE_PATH,
+        )
+        clear = Doc(
+            "queues",
+            "Delete all messages of a queue, or of one partition",
+            query=(Param("partition", str, "only this partition"),),
+            answers={200: wire.QueueCleared},
+        )
+        return [
+            Route("DELETE", _ONE, Role.WRITE, self.delete, deleted, scoped=True),
+            Route("POST", _ONE + "/retry", Role.WRITE, self.retry, retry, scoped=True),
+            Route("POST", _ONE + "/dlq", Role.WRITE, self.move, move, scoped=True),
+            Route("DELETE", _CLEAR, Role.ADMIN, self.clear, clear, scoped=True),
+        ]
+
+    # ---- reading ----
+
+    async def page(self, request: Request) -> Response:
+        query = Query(request.query)
+        limit, offset = page_of(query, 200, furthest=_MAX_OFFSET)
+        status = query.text("status")
+        if status and status not in _STATUSES:
+            raise BadRequest(f"status {status!r} is not known: {', '.join(_STATUSES)}")
+        queues, partition = await self._queues(request, query)
+        window = window_of(query, await self._broker.now())
+        newest = partial(
+            self._broker.browser.newest,
+            partition=partition,
+            from_time=window.start,
+            to_time=window.end,
+        )
+        if len(queues) == 1 and not status:
+            found = shown = await newest(queues[0], limit=limit, offset=offset)
+        else:
+            # What does not have the status is skipped, so that many more are looked at.
+            wanted = _MAX_LOOKED_AT if status else offset + limit
+            found = [one for queue in queues for one in await newest(queue, limit=wanted)]
+            found = [one for one in found if status in ("", one.status)]
+            found.sort(key=lambda one: one.created_at, reverse=True)
+            shown = found[offset : offset + limit]
+        answer = wire.MessagePage([_listed(one) for one in shown], _mode(found))
+        return Response(200, msgspec.json.encode(answer))
+
+    async def _queues(self, request: Request, query: Query) -> tuple[list[Queue], Partition | None]:
+        """Return the queues that a list is about, and the partition if there is one."""
+        for kind, name in (("queue", "queue"), ("partition", "partition"), ("namespace", "ns")):
+            if query.text(name):
+                check_name(kind, query.text(name))
+        if not query.text("queue"):
+            if query.text("partition"):
+                raise BadRequest("a partition is named without its queue")
+            found = await self._broker.catalog.queues_by_label(query.text("ns"), query.text("task"))
+            seen = [one for one in found if request.caller.sees(one.namespace)]
+            return seen[:_MAX_QUEUES], None
+        queue = await queue_for(self._broker, request.caller, query.text("queue"))
+        if queue is None:
+            return [], None
+        if not query.text("partition"):
+            return [queue], None
+        partition = await self._broker.catalog.partition(queue, query.text("partition"))
+        return ([queue] if partition is not None else []), partition
+
+    async def one(self, request: Request) -> Response:
+        partition, message = await self._find(request)
+        found = await self._broker.browser.at(partition, message.offset)
+        if found is None:
+            raise NotFound("Message not found")
+        return Response(200, msgspec.json.encode(_detail(found)))
+
+    async def _find(self, request: Request) -> tuple[Partition, Message]:
+        """Return the message that a path names."""
+        place, name = request.params
+        partition_id = parse_partition(place)
+        partition = None
+        if partition_id is not None:
+            found = await partitions_for(self._broker, request.caller, [partition_id])
+            partition = found.get(partition_id)
+        if partition is None:
+            raise NotFound("Message not found")
+        lookup, parsed = self._broker.lookup, parse_message(name)
+        message = None
+        if parsed is not None and parsed[0] == partition_id:
+            message = await lookup.at(partition, parsed[1])
+        if message is None:
+            message = await lookup.by_transaction_id(partition, name)
+        if message is None:
+            raise NotFound("Message not found")
+        return partition, message
+
+    # ---- changing ----
+
+    async def delete(self, request: Request) -> Response:
+        partition, message = await self._find(request)
+        if not await self._broker.eraser.delete(partition, message.offset):
+            raise NotFound("Message not found")
+        await audit(self._broker, request, "message.delete", "/".join(request.params))
+        answer = wire.MessageDeleted(True, "Message deleted successfully", *request.params)
+        return Response(200, msgspec.json.encode(answer))
+
+    async def retry(self, request: Request) -> Response:
+        partition, message = await self._find(request)
+        rows = await self._broker.database.fetch("letters_of_message", partition.id, message.offset)
+        if not rows:
+            raise Conflict(
+                "no group has given the message up; to read it again, seek the group back"
+            )
+        wanted = Filter(ids=[row["id"] for row in rows])
+        retried = await self._broker.dead_letters.retry(wanted, len(rows))
+        await audit(self._broker, request, "message.retry", "/".join(request.params))
+        answer = wire.MessageRetried(True, retried, *request.params)
+        return Response(200, msgspec.json.encode(answer))
+
+    async def move(self, request: Request) -> Response:
+        body = decoded(_move, request.body or b"{}")
+        if body.consumer_group:
+            reason = reason_against_name("consumer group", body.consumer_group)
+            if reason:
+                raise BadRequest(reason)
+        partition, message = await self._find(request)
+        error = storable(body.error) if body.error else None
+        groups = await self._broker.dead_letters.move(
+            partition, message, body.consumer_group, error
+        )
+        if not groups:
+            raise Conflict("no group has the message still to do")
+        target = "/".join(request.params)
+        await audit(self._broker, request, "message.dlq", target, groups=groups)
+        answer = wire.MessageMoved(True, len(groups), groups, *request.params)
+        return Response(200, msgspec.json.encode(answer))
+
+    async def clear(self, request: Request) -> Response:
+        name = request.params[0]
+        check_name("queue", name)
+        queue = await existing_queue_for(self._broker, request.caller, name)
+        partition = None
+        partition_name = Query(request.query).text("partition")
+        if partition_name:
+            check_name("partition", partition_name)
+            partition = await self._broker.catalog.partition(queue, partition_name)
+            if partition is None:
+                raise NotFound("Partition not found")
+        removed = await self._broker.eraser.clear(queue, partition)
+        await audit(
+            self._broker, request, "queue.clear", name, partition=partition_name, removed=removed
+        )
+        answer = wire.QueueCleared(True, True, name, partition_name or None, removed)
+        return Response(200, msgspec.json.encode(answer))
+
+
+def _mode(found: list[Browsed]) -> wire.Mode:
+    names = {group.group for one in found for group in one.groups}
+    bus = len(names - {QUEUE_MODE_GROUP})
+    return wire.Mode(QUEUE_MODE_GROUP in names, bus, _mode_type(QUEUE_MODE_GROUP in names, bus))
+
+
+def _mode_type(queue_mode: bool, bus_groups: int) -> str:
+    if queue_mode:
+        return "hybrid" if bus_groups else "queue"
+    return "bus" if bus_groups else "none"
+
+
+def _fields(one: Browsed) -> dict[str, object]:
+    partition, queue = one.partition, one.partition.queue
+    return {
+        "id": message_id(partition.id, one.offset),
+        "transaction_id": one.transaction_id,
+        "partition_id": partition.uuid,
+        "queue_path": f"{queue.name}/{partition.name}",
+        "queue": queue.name,
+        "partition": partition.name,
+        "namespace": queue.namespace,
+        "task": queue.task,
+        "offset": one.offset,
+        "status": one.status,
+        "queue_status": one.queue_status,
+        "bus_status": wire.BusStatus(one.consumed_by, one.bus_groups),
+        "trace_id": one.column("traceId"),
+        "producer_sub": one.column("producerSub"),
+        "queue_priority": queue.options.priority,
+        "created_at": iso(one.created_at),
+        "lease_expires_at": iso(one.lease_until) if one.lease_until else None,
+        "unreadable": one.unreadable,
+    }
+
+
+def _listed(one: Browsed) -> wire.ListedMessage:
+    return wire.ListedMessage(**_fields(one))  # type: ignore[arg-type]
+
+
+def _detail(one: Browsed) -> wire.MessageDetail:
+    options = one.partition.queue.options
+    mode = _mode([one])
+    payload = msgspec.Raw(one.payload)
+    errors = [group.error for group in one.groups if group.error]
+    return wire.MessageDetail(
+        **_fields(one),  # type: ignore[arg-type]
+        mode=wire.DetailMode(
+            mode.has_queue_mode, mode.bus_groups_count, mode.type, one.consumed_by
+        ),
+        error_message=errors[0] if errors else None,
+        retry_count=one.retry_count,
+        queue_config=wire.MessageConfig(
+            options.lease_time,
+            options.retry_limit,
+            options.retry_delay,
+            options.ttl,
+            options.priority,
+        ),
+        is_encrypted=options.encryption_enabled,
+        consumer_groups=[
+            wire.GroupStanding(
+                group.group,
+                group.status,
+                group.status in ("completed", "dead_letter"),
+                iso(group.lease_until) if group.lease_until else None,
+                group.retry_count,
+                group.error,
+            )
+            for group in one.groups
+        ],
+        payload=payload,
+        data=payload,
+    )

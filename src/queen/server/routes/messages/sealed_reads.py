@@ -1,0 +1,244 @@
+"""POST /api/v1/fetch/…: whole queues read by sealed time, in slices, from many machines.
+
+cut       seal queues at one instant
+plan      cut what was written between two of them into slices
+slice     stream the segments of one slice
+progress  note how far a group has read
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from queen.core.frame import CONTENT_TYPE
+from queen.core.ids import parse_partition, partition_uuid
+from queen.errors import BadRequest, NotFound
+from queen.server.api.failures import decoded
+from queen.server.api.routing import Doc, Other, Route
+from queen.server.api.scope import existing_queue_for, partitions_for
+from queen.server.auth.access import Role
+from queen.server.protocol.http import Request, Response, check_name
+from queen.server.routes.messages.fetch import stream_frames
+from queen.service.broker import Broker
+from queen.service.catalog import Partition, Queue
+from queen.service.read import sealed_reads
+from queen.service.read.sealed_reads import OffsetRange, TimeRange, instant_at, microseconds
+from queen.storage.database import Record
+from queen.wire.cuts import (
+    Cut,
+    CutRequest,
+    GroupPlace,
+    Plan,
+    PlanRequest,
+    Point,
+    Progress,
+    ProgressRequest,
+    QueueCut,
+    QueuePlace,
+    Range,
+    Slice,
+    SliceRequest,
+)
+
+_cut = msgspec.json.Decoder(CutRequest)
+_plan = msgspec.json.Decoder(PlanRequest)
+_slice = msgspec.json.Decoder(SliceRequest)
+_progress = msgspec.json.Decoder(ProgressRequest)
+
+_ROOT = "/api/v1/fetch"
+_CUT = Doc(
+    "messages",
+    "Seal queues at one instant",
+    "Everything that was written to the queues before the instant can be read from now on, and"
+    " nothing will ever be written before it again. With `since`, an instant that was answered"
+    " before, nothing is sealed as long as nothing was written since: asking often is cheap.",
+    body=CutRequest,
+    answers={200: Cut},
+    example={"queues": ["orders"]},
+)
+_PLAN = Doc(
+    "messages",
+    "Cut what was written to queues into slices of about equal size",
+    "What was written from `since` on and before `until`, which must be sealed. With limits the"
+    " answer ends earlier, at the latest instant before which there is no more than they allow,"
+    " but not before the first message. Several machines may then read a slice each.",
+    body=PlanRequest,
+    answers={200: Plan},
+    example={"sources": [{"queue": "orders", "since": 0}], "until": 1700000000000000, "slices": 4},
+)
+_SLICE = Doc(
+    "messages",
+    "Read the stored segments of a slice",
+    "Streams frames, as the other routes of `fetch` do. Segments are whole: those of a range of"
+    " offsets may reach beyond it.",
+    body=SliceRequest,
+    answers={200: Other(CONTENT_TYPE, "Frames, one after the other; see `queen.core.frame`.")},
+    example={
+        "ranges": [
+            {
+                "queue": "orders",
+                "start": {"at": 0, "partitionId": partition_uuid(0), "offset": 0},
+                "end": {"at": 1700000000000000, "partitionId": partition_uuid(0), "offset": 0},
+            }
+        ]
+    },
+)
+_PROGRESS = Doc(
+    "groups",
+    "Note how far a group has read by time",
+    "The group has done everything of the queues before an instant. It is registered at first"
+    " contact, holds retention back like any other, and has a lag; it cannot be popped with. A"
+    " group that was moved since `moves` was answered stays where it was put.",
+    body=ProgressRequest,
+    answers={200: Progress},
+    example={"group": "report", "sources": [{"queue": "orders"}], "doneUntil": 0},
+    errors=(409,),
+)
+
+
+class CutRoutes:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", _ROOT + "/cut", Role.READ, self.cut, _CUT, scoped=True),
+            Route("POST", _ROOT + "/plan", Role.READ, self.plan, _PLAN, scoped=True),
+            Route("POST", _ROOT + "/slice", Role.READ, self.slice, _SLICE, scoped=True),
+            Route("POST", _ROOT + "/progress", Role.WRITE, self.progress, _PROGRESS, scoped=True),
+        ]
+
+    async def cut(self, request: Request) -> Response:
+        wanted = decoded(_cut, request.body)
+        if wanted.group is not None:
+            check_name("consumer group", wanted.group)
+        queues = await self._queues(request, wanted.queues)
+        since = None if wanted.since is None else instant_at(wanted.since)
+        at, known = await self._broker.cuts.cut(queues, since, wanted.group)
+        answer = Cut(microseconds(at), [_queue_cut(queue, known[queue.id]) for queue in queues])
+        return Response(200, msgspec.json.encode(answer))
+
+    async def plan(self, request: Request) -> Response:
+        wanted = decoded(_plan, request.body)
+        times = {source.queue: instant_at(source.since) for source in wanted.sources}
+        queues = await self._queues(request, list(times))
+        sources = {queue: times[queue.name] for queue in queues}
+        service = self._broker.cuts
+        until = await service.admit(
+            sources, instant_at(wanted.until), wanted.maxMessages, wanted.maxBytes
+        )
+        if wanted.partitions:
+            partitions = {
+                partition: sources[queue]
+                for queue in queues
+                for partition in await self._partitions(queue, wanted.partitions)
+            }
+            offsets = (wanted.fromOffset, wanted.toOffset)
+            planned = await service.plan_partitions(partitions, until, offsets, wanted.slices)
+        else:
+            planned = await service.plan(sources, until, wanted.slices)
+        lost = await service.lost(sources)
+        return Response(200, msgspec.json.encode(_plan_on_wire(planned, lost)))
+
+    async def slice(self, request: Request) -> None:
+        wanted = decoded(_slice, request.body)
+        ranges = [await self._range(request, one) for one in wanted.ranges]
+        await stream_frames(request, self._broker.fetcher.ranges(ranges))
+
+    async def progress(self, request: Request) -> Response:
+        wanted = decoded(_progress, request.body)
+        check_name("consumer group", wanted.group)
+        moves = {source.queue: source.moves for source in wanted.sources}
+        queues = await self._queues(request, list(moves))
+        done_until = instant_at(wanted.doneUntil) if wanted.doneUntil else None
+        places = await self._broker.cuts.progress(
+            wanted.group, {queue.id: moves[queue.name] for queue in queues}, done_until
+        )
+        self._broker.groups.version += 1
+        answer = Progress([QueuePlace(one.name, _place(places[one.id])) for one in queues])
+        return Response(200, msgspec.json.encode(answer))
+
+    # ---- names to things ----
+
+    async def _queues(self, request: Request, names: list[str]) -> list[Queue]:
+        found = []
+        for name in dict.fromkeys(names):
+            check_name("queue", name)
+            found.append(await existing_queue_for(self._broker, request.caller, name))
+        return found
+
+    async def _partitions(self, queue: Queue, names: list[str]) -> list[Partition]:
+        found = []
+        for name in dict.fromkeys(names):
+            check_name("partition", name)
+            partition = await self._broker.catalog.partition(queue, name)
+            if partition is not None:
+                found.append(partition)
+        return found
+
+    async def _range(self, request: Request, one: Range) -> TimeRange | OffsetRange:
+        check_name("queue", one.queue)
+        if one.partitionId is not None:
+            number = _partition_number(one.partitionId)
+            found = (await partitions_for(self._broker, request.caller, [number])).get(number)
+            if found is None or found.queue.name != one.queue:
+                raise NotFound(f"Partition {one.partitionId} not found")
+            return OffsetRange(found, one.fromOffset, one.toOffset)
+        if one.start is None or one.end is None:
+            raise BadRequest("a range has either `start` and `end`, or `partitionId`")
+        queue = await existing_queue_for(self._broker, request.caller, one.queue)
+        return TimeRange(queue, _point(one.start), _point(one.end))
+
+
+def _point(point: Point) -> sealed_reads.Point:
+    return sealed_reads.Point(
+        instant_at(point.at), _partition_number(point.partitionId), point.offset
+    )
+
+
+def _partition_number(text: str) -> int:
+    number = parse_partition(text)
+    # A UUID holds 60 bits of it.
+    if number is None:
+        raise BadRequest(f"partitionId: {text!r} is not the id of a partition")
+    return number
+
+
+def _queue_cut(queue: Queue, row: Record) -> QueueCut:
+    return QueueCut(
+        queue.name,
+        microseconds(row["earliest"]) if row["earliest"] else None,
+        microseconds(row["gone_until"]) if row["gone_until"] else None,
+        row["messages"],
+        row["bytes"],
+        _place(row) if row["reads_by_time"] else None,
+    )
+
+
+def _place(row: Record) -> GroupPlace:
+    done_until = microseconds(row["done_until"]) if row["done_until"] else None
+    return GroupPlace(done_until, row["moves"], row["paused"])
+
+
+def _plan_on_wire(plan: sealed_reads.Plan, lost: list[str]) -> Plan:
+    slices = [
+        Slice([_range_on_wire(one) for one in part.ranges], part.messages, part.bytes)
+        for part in plan.slices
+    ]
+    return Plan(lost, microseconds(plan.until), plan.messages, plan.bytes, slices)
+
+
+def _range_on_wire(one: TimeRange | OffsetRange) -> Range:
+    if isinstance(one, TimeRange):
+        return Range(one.queue.name, _point_on_wire(one.start), _point_on_wire(one.end))
+    partition = one.partition
+    return Range(
+        partition.queue.name,
+        partitionId=partition.uuid,
+        fromOffset=one.low,
+        toOffset=one.high,
+    )
+
+
+def _point_on_wire(point: sealed_reads.Point) -> Point:
+    return Point(microseconds(point.at), partition_uuid(point.partition_id), point.offset)

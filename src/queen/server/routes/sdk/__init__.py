@@ -1,0 +1,1 @@
+"""Routes of the published streaming SDK."""

@@ -1,0 +1,1 @@
+"""Routes that Spark uses: pipelines and sinks."""

@@ -1,0 +1,190 @@
+"""/api/v1/sink/:query: stage from many places, publish from one, once."""
+
+from __future__ import annotations
+
+import msgspec
+
+from queen.core.frame import CONTENT_TYPE
+from queen.errors import BadRequest, NotFound
+from queen.server.api.failures import decoded
+from queen.server.api.routing import Doc, Other, Param, Route
+from queen.server.api.scope import hidden_queues, listed
+from queen.server.auth.access import Caller, Role
+from queen.server.protocol.http import Query, Request, Response, check_name
+from queen.server.routes.messages.push import appends_of_frames
+from queen.service.broker import Broker
+from queen.service.sinks.sinks import Batch, Named, Stage
+from queen.wire.sinks import (
+    MAX_BATCH,
+    MAX_TASK,
+    AbortedSink,
+    Attempt,
+    BatchNumber,
+    CommitSink,
+    CommittedSink,
+    Epoch,
+    OpenedSink,
+    OpenSink,
+    Run,
+    StagedPart,
+    Task,
+)
+
+_open = msgspec.json.Decoder(OpenSink)
+_commit = msgspec.json.Decoder(CommitSink)
+
+_QUERY = (Param("query", str, "What tells one query from another over its restarts."),)
+_EXAMPLE_RUN = "5c9d1f7e-6a53-4c5e-9f0b-0f6f5b1c2d3e"
+_EXAMPLE = {
+    "run": _EXAMPLE_RUN,
+    "epoch": 1,
+    "batch": 0,
+    "stages": [],
+}
+_OPEN = Doc(
+    tag="sinks",
+    summary="Let a run of a query publish, and none that opened before it",
+    about="""\
+Opening again with the same run gives the same epoch. Once a later run has opened, the earlier
+one gets 409 for everything.""",
+    body=OpenSink,
+    answers={200: OpenedSink},
+    example={"run": _EXAMPLE_RUN},
+    errors=(404, 409),
+    path=_QUERY,
+)
+_STAGE = Doc(
+    tag="sinks",
+    summary="Stage messages of one attempt of a task",
+    about="""\
+Frames are checked as in a push, and kept where nobody sees them until the batch is committed. A
+task that has much stages it in several parts; a part that is sent twice counts once. Stages that
+nobody commits are removed after a day, or as soon as their batch is committed or a later run has
+opened.""",
+    query=(
+        Param("epoch", Epoch, "What opening gave.", example=1, required=True),
+        Param("run", Run, "The run that opened.", example=_EXAMPLE_RUN, required=True),
+        Param("batch", BatchNumber, "The batch that the messages belong to.", 0),
+        Param("task", Task, "Messages of a batch are in the order of tasks.", 0),
+        Param("attempt", Attempt, "What tells this attempt of the task from others.", 0),
+        Param("part", Task, "Messages of a task are in the order of parts.", 0),
+        Param(
+            "unique",
+            bool,
+            "All transaction ids are new: they need not be compared with what is stored.",
+            False,
+        ),
+    ),
+    other_body=Other(CONTENT_TYPE, "Frames, one after the other; see `queen.core.frame`."),
+    answers={200: StagedPart},
+    errors=(404, 409),
+    path=_QUERY,
+)
+_COMMIT = Doc(
+    tag="sinks",
+    summary="Publish a batch: all the named stages, once",
+    about="""\
+All messages of the named stages appear together, in one transaction that also records the batch.
+A batch that is published already, or that is older than one, is answered with `already`, and
+nothing is stored. Stages that are not named are dropped. Messages of one partition are in the
+order of task, part and place.""",
+    body=CommitSink,
+    answers={200: CommittedSink},
+    example=_EXAMPLE,
+    errors=(404, 409, 429),
+    path=_QUERY,
+)
+_ABORT = Doc(
+    tag="sinks",
+    summary="Drop stages of a batch",
+    about="What is published stays published.",
+    body=CommitSink,
+    answers={200: AbortedSink},
+    example=_EXAMPLE,
+    errors=(404, 409),
+    path=_QUERY,
+)
+
+
+class SinkRoutes:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        path = "/api/v1/sink/{query}/"
+        return [
+            Route("POST", path + "open", Role.WRITE, self.open, _OPEN, scoped=True),
+            Route("POST", path + "stage", Role.WRITE, self.stage, _STAGE, scoped=True),
+            Route("POST", path + "commit", Role.WRITE, self.commit, _COMMIT, scoped=True),
+            Route("POST", path + "abort", Role.WRITE, self.abort, _ABORT, scoped=True),
+        ]
+
+    async def open(self, request: Request) -> Response:
+        (query,) = request.params
+        check_name("query", query)
+        wanted = decoded(_open, request.body)
+        check_name("run", wanted.run)
+        opened = await self._broker.sinks.open(
+            query, wanted.run, listed(request.caller.namespaces), once=wanted.once
+        )
+        last = opened.last_batch if opened.last_batch >= 0 else None
+        return Response(200, msgspec.json.encode(OpenedSink(query, opened.epoch, last)))
+
+    async def stage(self, request: Request) -> Response:
+        (name,) = request.params
+        check_name("query", name)
+        query = Query(request.query)
+        stage = Stage(
+            name,
+            query.number("batch", 0, 0, MAX_BATCH),
+            query.text("run"),
+            query.number("task", 0, 0, MAX_TASK),
+            query.number("attempt", 0, 0, MAX_BATCH),
+        )
+        part = query.number("part", 0, 0, MAX_TASK)
+        epoch = query.number("epoch", 0, 0, MAX_BATCH)
+        if not epoch:
+            raise BadRequest("query parameter 'epoch' is missing")
+        check_name("run", stage.run)
+        sinks = self._broker.sinks
+        await sinks.check(name, epoch, listed(request.caller.namespaces))
+        appends = await appends_of_frames(self._broker, request.caller, request.body)
+        staged = await sinks.stage(stage, part, appends, unique=query.flag("unique"))
+        return Response(200, msgspec.json.encode(StagedPart(staged)))
+
+    async def commit(self, request: Request) -> Response:
+        batch = await self._batch(request)
+        done = await self._broker.publisher.publish(batch)
+        status = "committed" if done.is_new else "already"
+        answer = CommittedSink(status, batch.number, done.messages, done.duplicates)
+        return Response(200, msgspec.json.encode(answer))
+
+    async def abort(self, request: Request) -> Response:
+        parts = await self._broker.sinks.abort(await self._batch(request))
+        return Response(200, msgspec.json.encode(AbortedSink(parts)))
+
+    async def _batch(self, request: Request) -> Batch:
+        (query,) = request.params
+        return await batch_of(self._broker, request.caller, query, decoded(_commit, request.body))
+
+
+async def batch_of(broker: Broker, caller: Caller, query: str, sent: CommitSink) -> Batch:
+    """Return a batch that the caller may publish."""
+    check_name("query", query)
+    check_name("run", sent.run)
+    if len({one.task for one in sent.stages}) < len(sent.stages):
+        raise BadRequest("a task is named twice among the stages")
+    stages = [Named(one.task, one.attempt, one.messages) for one in sent.stages]
+    batch = Batch(query, sent.epoch, sent.run, sent.batch, stages)
+    await broker.sinks.check(query, sent.epoch, listed(caller.namespaces))
+    await _check_sight(broker, caller, batch)
+    return batch
+
+
+async def _check_sight(broker: Broker, caller: Caller, batch: Batch) -> None:
+    """Raise when a stage holds messages for queues that the caller may not see."""
+    if caller.namespaces is None:
+        return
+    queues = await broker.sinks.queues(batch)
+    for name in await hidden_queues(broker, caller, queues):
+        raise NotFound(f"Queue {name!r} not found")

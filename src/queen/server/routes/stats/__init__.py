@@ -1,0 +1,1 @@
+"""Routes of numbers: status, analytics, metrics, resources."""

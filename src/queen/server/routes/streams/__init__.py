@@ -1,0 +1,1 @@
+"""Routes of streams and their windows."""

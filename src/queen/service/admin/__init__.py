@@ -1,0 +1,1 @@
+"""What operators switch, hand out and look after."""

@@ -1,0 +1,1 @@
+"""Consuming: who gets which messages, until when, and what became of them."""

@@ -1,0 +1,505 @@
+"""Ack: what consumers have done with what they were leased.
+
+Acks of many connections share a transaction. The common one, a whole leased span done, is
+one statement. Anything else (a part of a span, failures) locks the cursor, applies the rules
+of `queen.core.cursor`, and writes it back.
+
+What is wrong with one settlement (a cursor that somebody holds, a dead message that cannot be
+read and so not be kept) is told to that one. It is left out, or set aside and tried alone, and
+the others of the flush go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from queen.core.cursor import (
+    Cursor,
+    Settled,
+    Verdict,
+    Wish,
+    acked_up_to,
+    set_aside,
+    settle,
+)
+from queen.errors import Contended, QueenError, Unavailable, Unreadable
+from queen.service.catalog import Partition
+from queen.service.consume.cursors import Key, lock, store
+from queen.service.consume.dead_letter_copies import Burial, Letter, Place
+from queen.service.consume.leases import LeaseBook, Span, SpanBuilder
+from queen.service.log.aside import Aside
+from queen.service.log.batcher import Batcher
+from queen.service.log.message import Message
+from queen.service.log.segment_cache import Stored
+from queen.service.log.segment_encryption import Vault
+from queen.service.stats.activity import Activity
+from queen.storage.database import Database, Record, Transaction
+
+_log = logging.getLogger(__name__)
+
+_MAX_FLUSH_ITEMS = 500
+_MAX_FLUSH_MESSAGES = 100_000
+# How long a flush waits for a cursor before it goes on without it.
+_LOCK_WAIT_MS = 100
+_PAGE_BYTES = 8 * 1024 * 1024
+# How far back an ended lease is looked through for the messages of a repeated ack.
+_LOOK_BACK = 10_000
+_SILENT = "No consumer ever came back with it"
+
+# Partition, group, lease, how far the group has got, and how long the rest must wait.
+LeaseEnded = Callable[[Partition, str, uuid.UUID | None, int, int], None]
+
+
+@dataclass(slots=True, eq=False)
+class Settlement:
+    """Acknowledgments of one lease in one partition, and the verdict on each."""
+
+    partition: Partition
+    group: str
+    group_id: int
+    lease_id: uuid.UUID | None
+    wishes: dict[str, Wish]
+    errors: dict[str, str] = field(default_factory=dict)
+    # Why a message died whose consumer gives no error.
+    reason: str = "Message processing failed"
+    span: Span | None = None
+    # This server granted the lease.
+    own: bool = True
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    committed: int = 0
+    ended: bool = False
+    # How long what failed has to wait before it is delivered again.
+    retry_ms: int = 0
+    all_done: bool = False
+    # Why nothing of it could be done.
+    error: QueenError | None = None
+    # Its verdicts are committed, or it has failed for good.
+    is_settled: bool = False
+    # Waits for something slow; whoever made it wait answers it.
+    is_aside: bool = False
+    done: asyncio.Future[None] | None = None
+
+    @property
+    def weight(self) -> int:
+        return len(self.wishes)
+
+    @property
+    def key(self) -> Key:
+        return self.partition.id, self.group_id
+
+    def covers_span(self) -> bool:
+        """Whether everything that was leased is done."""
+        span = self.span
+        return (
+            span is not None
+            and self.lease_id is not None
+            and not span.hidden
+            and set(self.wishes.values()) == {Wish.DONE}
+            and self.wishes.keys() == set(span.ids)
+        )
+
+    def give(self, verdict: Verdict) -> None:
+        self.verdicts = dict.fromkeys(self.wishes, verdict)
+        self.all_done = verdict is Verdict.DONE
+
+
+class Death(NamedTuple):
+    """A message that was given up, and how often it was tried."""
+
+    settlement: Settlement
+    offset: int
+    attempts: int
+
+    @property
+    def place(self) -> Place:
+        return self.settlement.partition.id, self.offset
+
+
+class Acker:
+    def __init__(
+        self,
+        database: Database,
+        vault: Vault,
+        leases: LeaseBook,
+        activity: Activity,
+        lease_ended: LeaseEnded,
+        tell_others: Callable[[Partition, int], None],
+    ) -> None:
+        self._database = database
+        self._vault = vault
+        self._burial = Burial(vault)
+        self._leases = leases
+        self._activity = activity
+        self._lease_ended = lease_ended
+        self._tell_others = tell_others
+        self._batcher: Batcher[Settlement] = Batcher(
+            self._flush,
+            max_items=_MAX_FLUSH_ITEMS,
+            max_weight=_MAX_FLUSH_MESSAGES,
+            max_waiting_weight=2_000_000,
+        )
+        self._aside: Aside[Settlement] = Aside(
+            self._flush_alone,
+            self._fail,
+            max_items=_MAX_FLUSH_ITEMS,
+            max_weight=_MAX_FLUSH_MESSAGES,
+        )
+
+    async def ack(self, settlements: list[Settlement]) -> None:
+        """Apply acknowledgments; each settlement then has its verdicts, or its error. Returns
+        after the commit; raises when nothing at all could be done."""
+        loop = asyncio.get_running_loop()
+        self._batcher.check_room(self._aside.weight + sum(one.weight for one in settlements))
+        for one in settlements:
+            one.done = loop.create_future()
+            self._batcher.submit(one)
+        for one in settlements:
+            assert one.done is not None
+            await one.done
+        errors = [one.error for one in settlements if one.error is not None]
+        if errors and len(errors) == len(settlements):
+            raise errors[0]
+
+    async def drained(self) -> None:
+        await self._batcher.drained()
+        await self._aside.drained()
+
+    # ---- one flush ----
+
+    async def _flush(self, settlements: list[Settlement]) -> None:
+        ready: list[Settlement] = []
+        for one in settlements:
+            if self._aside.holds(one.key):
+                self._set_aside([one])
+            else:
+                ready.append(one)
+        if ready:
+            await self._try(ready, alone=False)
+
+    def _set_aside(self, settlements: Iterable[Settlement]) -> None:
+        for one in settlements:
+            one.is_aside = True
+            self._aside.put(one.key, [one])
+
+    async def _flush_alone(self, settlements: list[Settlement]) -> None:
+        for one in settlements:
+            one.is_aside = False
+        await self._try(settlements, alone=True)
+
+    async def _try(self, settlements: list[Settlement], *, alone: bool) -> None:
+        try:
+            await self._settle(settlements)
+        except Exception as error:
+            if alone and isinstance(error, Contended):
+                raise
+            if alone or (isinstance(error, Unavailable) and not isinstance(error, Contended)):
+                self._fail(settlements, _told(error))
+            else:
+                # One of them is to blame; each finds out by itself.
+                self._set_aside(one for one in settlements if not (one.is_settled or one.is_aside))
+        for one in settlements:
+            if one.is_settled:
+                self.finish(one)
+
+    async def _settle(self, settlements: list[Settlement]) -> None:
+        # Tried again, one of them may be done already.
+        settlements = [one for one in settlements if not one.is_settled]
+        for one in settlements:
+            if one.lease_id is not None and one.span is None:
+                one.span = self._leases.span(one.lease_id, one.partition.id)
+                one.own = one.span is not None
+        rest = await self._ack_spans(settlements)
+        if rest:
+            await self._settle_closely(rest)
+
+    def _fail(self, settlements: list[Settlement], error: QueenError) -> None:
+        for one in settlements:
+            if not one.is_aside and not one.is_settled:
+                one.error, one.ended, one.is_settled = error, False, True
+                self.finish(one)
+
+    def finish(self, one: Settlement) -> None:
+        """Tell whoever waits for the partition, then whoever asked."""
+        if one.error is None:
+            self._activity.settled(one)
+        if one.ended:
+            if one.lease_id is not None:
+                self._leases.close(one.lease_id, one.partition.id)
+            self._lease_ended(one.partition, one.group, one.lease_id, one.committed, one.retry_ms)
+            if not one.own or one.partition.head > one.committed:
+                # Consumers that wait at other servers may have what is left.
+                self._tell_others(one.partition, one.group_id)
+        if one.done is not None and not one.done.done():
+            one.done.set_result(None)
+
+    async def _ack_spans(self, settlements: list[Settlement]) -> list[Settlement]:
+        """Commit whole spans in one statement; return what needs a closer look."""
+        keys: set[tuple[int, int]] = set()
+        whole: list[Settlement] = []
+        rest: list[Settlement] = []
+        for one in settlements:
+            # Two acks for one cursor are applied one after the other.
+            if one.key not in keys and one.covers_span():
+                whole.append(one)
+            else:
+                rest.append(one)
+            keys.add(one.key)
+        if not whole:
+            return rest
+        whole.sort(key=lambda one: one.key)
+        columns = (
+            [one.partition.id for one in whole],
+            [one.group_id for one in whole],
+            [one.lease_id for one in whole],
+            [one.span.stop if one.span else 0 for one in whole],
+            [False] * len(whole),
+        )
+        try:
+            rows = await self._database.fetch("ack_spans", *columns, _LOCK_WAIT_MS)
+        except Contended:
+            if len({one.key for one in settlements}) == 1:
+                raise
+            # Somebody holds a cursor for long: go on without it.
+            rows = await self._database.fetch("ack_spans", *columns, 0)
+        busy = {one.key for one, row in zip(whole, rows, strict=True) if row["done"] is None}
+        self._set_aside(one for one in settlements if one.key in busy)
+        rest = [one for one in rest if one.key not in busy]
+        for one, row in zip(whole, rows, strict=True):
+            if one.is_aside:
+                continue
+            if row["done"]:
+                one.committed = row["committed"]
+                one.give(Verdict.DONE)
+                one.ended = one.is_settled = True
+            else:
+                rest.append(one)
+        return rest
+
+    async def _settle_closely(self, settlements: list[Settlement]) -> None:
+        await self.find_spans(settlements)
+        async with self._database.transaction() as transaction:
+            await transaction.execute("limit_lock_wait", str(_LOCK_WAIT_MS))
+            await self.settle_in(transaction, settlements)
+        for one in settlements:
+            one.is_settled = True
+
+    async def find_spans(self, settlements: list[Settlement]) -> None:
+        """Read what leases cover that this server has not granted, or that are over."""
+        unknown = [one for one in settlements if one.span is None]
+        if not unknown:
+            return
+        rows = await self._database.fetch(
+            "cursor_spans", [one.partition.id for one in unknown], [one.group_id for one in unknown]
+        )
+        held = {(row["partition_id"], row["group_id"]): row for row in rows}
+        for one in unknown:
+            one.own = False
+            row = held.get(one.key)
+            limits = _limits(one, row) if row is not None else None
+            try:
+                one.span = await self._read_span(one, *limits) if limits is not None else None
+            except Unreadable as error:
+                one.error = error
+
+    async def with_receipt(
+        self, lease_id: uuid.UUID, settlements: list[Settlement]
+    ) -> list[Settlement]:
+        """Return those whose cursor remembers that a lease, now over, decided something."""
+        rows = await self._database.fetch(
+            "cursor_spans",
+            [one.partition.id for one in settlements],
+            [one.group_id for one in settlements],
+        )
+        known = {
+            (row["partition_id"], row["group_id"])
+            for row in rows
+            if acked_up_to(row["receipts"], lease_id) is not None
+        }
+        return [one for one in settlements if one.key in known]
+
+    async def _read_span(self, one: Settlement, start: int, stop: int) -> Span:
+        """Read which messages a lease covers, a page at a time: only their ids are kept."""
+        span = SpanBuilder(start, stop, one.group)
+        at = start
+        while at < stop:
+            rows = await self._database.fetch(
+                "read_some", [one.partition.id], [at], [stop], _PAGE_BYTES, _PAGE_BYTES
+            )
+            for row in rows:
+                segment = self._vault.segment(row)
+                span.add(Stored(row["base_offset"], row["created_at"], segment))
+            at = rows[-1]["end_offset"] if rows else stop
+        return span.span(one.partition, one.group_id)
+
+    async def settle_in(self, transaction: Transaction, settlements: list[Settlement]) -> None:
+        """Apply acknowledgments inside a transaction that may do more. One whose dead messages
+        cannot be kept is left out, and has its error."""
+        cursors = await lock(transaction, (one.key for one in settlements))
+        applied = _apply_all(settlements, cursors)
+        letters = await self._letters(transaction, applied.dead)
+        if any(one.error is not None for one in settlements):
+            applied = _apply_all(settlements, cursors)
+        sound = [letter for one, letter in letters if one.error is None]
+        await self._burial.bury(transaction, sound)
+        await self._tell_who_is_late(transaction, settlements)
+        await store(transaction, applied.cursors, applied.waits_ms)
+
+    async def _tell_who_is_late(
+        self, transaction: Transaction, settlements: list[Settlement]
+    ) -> None:
+        """Part the failures of messages that are done: repeated ones have left a dead letter; the
+        others change nothing, because somebody has completed the message meanwhile."""
+        late = [failure for one in settlements for failure in _failures_of_done(one)]
+        if not late:
+            return
+        rows = await transaction.fetch(
+            "letters_at",
+            [one.partition.id for one, _, _ in late],
+            [one.group_id for one, _, _ in late],
+            [offset for _, _, offset in late],
+        )
+        letters = {tuple(row) for row in rows}
+        for one, transaction_id, offset in late:
+            is_dead = (*one.key, offset) in letters
+            one.verdicts[transaction_id] = Verdict.ALREADY_DEAD if is_dead else Verdict.TOO_LATE
+
+    async def give_up(
+        self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
+    ) -> None:
+        """Set aside a message that no consumer ever came back from."""
+        one = Settlement(partition, group, group_id, None, {}, reason=_SILENT)
+        async with self._database.transaction() as transaction:
+            cursor = (await lock(transaction, [one.key])).get(one.key)
+            if cursor is None or cursor.live or cursor.committed != offset:
+                return
+            if cursor.attempts < attempts:
+                return
+            letters = await self._letters(transaction, [Death(one, offset, attempts)])
+            if one.error is not None:
+                raise one.error
+            await self._burial.bury(transaction, [letter for _, letter in letters])
+            after = set_aside(cursor, offset)
+            await store(transaction, {one.key: after}, {})
+        self._activity.gave_up(partition.queue)
+
+    async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
+        """End a lease of which the group is shown nothing."""
+        one = Settlement(span.partition, span.group, span.group_id, lease_id, {}, span=span)
+        async with self._database.transaction() as transaction:
+            await self.settle_in(transaction, [one])
+        if one.error is not None:
+            raise one.error
+        self.finish(one)
+
+    async def _letters(
+        self, transaction: Transaction, dead: list[Death]
+    ) -> list[tuple[Settlement, Letter]]:
+        """Return the copies of dead messages. A settlement with one that cannot be read gets
+        the error."""
+        if not dead:
+            return []
+        messages = await self._burial.messages(transaction, (death.place for death in dead))
+        letters: list[tuple[Settlement, Letter]] = []
+        for death in dead:
+            message, one = messages.get(death.place), death.settlement
+            if isinstance(message, QueenError):
+                one.error = message
+            elif message is not None and _is_kept(one, message):
+                error = one.errors.get(message.transaction_id) or one.reason
+                group = one.partition, one.group_id
+                letters.append((one, self._burial.letter(*group, message, error, death.attempts)))
+        return letters
+
+
+class Applied(NamedTuple):
+    """What settlements make of cursors."""
+
+    cursors: dict[Key, Cursor]
+    waits_ms: dict[Key, int]
+    dead: list[Death]
+
+
+def _apply_all(settlements: list[Settlement], cursors: dict[Key, Cursor]) -> Applied:
+    """Apply settlements one after the other, without those that have an error."""
+    applied = Applied({}, {}, [])
+    for one in settlements:
+        cursor = applied.cursors.get(one.key) or cursors.get(one.key)
+        if one.error is not None:
+            one.verdicts, one.ended = {}, False
+            continue
+        if cursor is None:
+            one.give(Verdict.LOST)
+            continue
+        after = _apply(one, cursor)
+        applied.dead.extend(Death(one, offset, tries) for offset, tries in after.dead.items())
+        if after.cursor is not cursor:
+            applied.cursors[one.key] = after.cursor
+            applied.waits_ms[one.key] = one.retry_ms
+    return applied
+
+
+def _told(error: Exception) -> QueenError:
+    if isinstance(error, QueenError):
+        return error
+    _log.error("an ack failed", exc_info=error)
+    return QueenError()
+
+
+def _is_kept(one: Settlement, message: Message) -> bool:
+    """Whether a dead message is kept: always when the consumer asked for it."""
+    wanted = one.wishes.get(message.transaction_id) is Wish.DEAD
+    return wanted or one.partition.queue.options.dead_letter_queue
+
+
+def _limits(one: Settlement, row: Record) -> tuple[int, int] | None:
+    """Return the offsets among which the messages of an acknowledgment can be."""
+    lease_id = one.lease_id
+    if row["lease_id"] is not None and (lease_id is None or row["lease_id"] == lease_id):
+        return row["batch_start"], row["batch_end"]
+    upto = acked_up_to(row["receipts"], lease_id) if lease_id is not None else None
+    return (max(upto - _LOOK_BACK, 0), upto) if upto is not None else None
+
+
+def _failures_of_done(one: Settlement) -> list[tuple[Settlement, str, int]]:
+    """Return the messages, and where they stand, that were failed although they are done."""
+    return [
+        (one, transaction_id, _offsets(one.span, transaction_id)[-1])
+        for transaction_id, verdict in one.verdicts.items()
+        if one.span is not None
+        and verdict is Verdict.ALREADY
+        and one.wishes[transaction_id] is not Wish.DONE
+    ]
+
+
+def _offsets(span: Span, transaction_id: str) -> list[int]:
+    """Return where an id stands. The last one answers for all: a message that was shown, if
+    there is one."""
+    offsets = span.offsets_of(transaction_id)
+    return sorted(offsets, key=span.hidden.__contains__, reverse=True)
+
+
+def _apply(one: Settlement, cursor: Cursor) -> Settled:
+    """Apply one settlement to a cursor and give it its verdicts."""
+    if one.span is None:
+        one.give(Verdict.LOST)
+        return Settled(cursor)
+    wishes: dict[int, Wish] = {}
+    ids: dict[int, str] = {}
+    for transaction_id, wish in one.wishes.items():
+        one.verdicts[transaction_id] = Verdict.LOST
+        for offset in _offsets(one.span, transaction_id):
+            wishes[offset] = wish
+            ids[offset] = transaction_id
+    options = one.partition.queue.options
+    after = settle(cursor, one.lease_id, wishes, options.retry_ceiling, one.span.hidden)
+    for offset, verdict in after.verdicts.items():
+        one.verdicts[ids[offset]] = verdict
+    one.retry_ms = options.retry_delay if after.must_wait else 0
+    one.committed = after.cursor.committed
+    one.ended = cursor.lease_id is not None and after.cursor.lease_id is None
+    return after

@@ -1,0 +1,410 @@
+"""The claim: one transaction for all pops that are waiting for one.
+
+Claim, read, hand over. Whatever is wrong with one partition (a message that cannot be read or
+set aside, a cursor that somebody holds) is told to the pop that wanted it, or passed over
+where the pop has others; pops that share the transaction go on.
+
+A pop with `autoAck` is leased like any other. What could be read is acked by the server before
+it is handed over, so nothing is done that nobody could be given.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Awaitable
+from typing import Any, NamedTuple, Protocol
+
+from queen.core.cursor import acked_up_to, bits_from_bytes
+from queen.core.ids import new_lease
+from queen.errors import Contended, OutcomeUnknown, QueenError, Unavailable
+from queen.service.catalog import Catalog, Partition
+from queen.service.consume.cursors import failures_of
+from queen.service.consume.dispatch import Attempt, Dispatcher
+from queen.service.consume.feeds import Feed, Grant
+from queen.service.consume.granted_reads import Claimed, Reader
+from queen.service.consume.leases import LeaseBook, Span, span_of
+from queen.service.log.batcher import Batcher
+from queen.service.log.segment_cache import SegmentCache
+from queen.storage.database import Database, Record
+
+_log = logging.getLogger(__name__)
+
+_GRANTED, _EMPTY, _HELD, _MISSING, _SPENT, _EXHAUSTED, _PAUSED, _BUSY = range(8)
+_KNOWS_HEAD = {_GRANTED, _EMPTY, _HELD, _EXHAUSTED}
+# How long all wait for one cursor; longer than another server is at work on it.
+_LOCK_WAIT_MS = 100
+# An ack by the server follows its claim at once. Should it die between them, the messages
+# are not to be held for as long as a consumer may hold them.
+_AUTO_LEASE_MS = 15_000
+# When a partition is tried again that could not be read, or of which a message could not be
+# set aside.
+_UNREADABLE_PAUSE_MS = 1_000
+
+
+class Entry(NamedTuple):
+    """One partition that one attempt wants to claim."""
+
+    partition: Partition
+    group_id: int
+    number: int
+    # Where this server believed it to end when it asked.
+    head: int
+
+
+class Hooks(Protocol):
+    """What a claim leaves to others."""
+
+    async def give_up(
+        self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
+    ) -> None:
+        """Set aside a message that no consumer ever came back from."""
+
+    def unwanted(self, grants: list[Grant], wait_ms: int = 0) -> None:
+        """Take grants for which nobody waits any more; their partitions wait before the next."""
+
+    async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
+        """End a lease of which the group is shown nothing."""
+
+    def missing(self, feed: Feed) -> None:
+        """Find out whether the group of a feed is gone."""
+
+
+class Claims:
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        cache: SegmentCache,
+        leases: LeaseBook,
+        reader: Reader,
+        dispatcher: Dispatcher,
+        hooks: Hooks,
+    ) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._cache = cache
+        self._leases = leases
+        self._dispatcher = dispatcher
+        self._reader = reader
+        self.hooks = hooks
+        self._batcher: Batcher[Attempt] = Batcher(
+            self._flush, max_items=512, max_weight=1000, max_waiting_weight=100_000
+        )
+        dispatcher.submit = self._batcher.submit
+
+    def drained(self) -> Awaitable[None]:
+        return self._batcher.drained()
+
+    async def _flush(self, attempts: list[Attempt]) -> None:
+        try:
+            claimed = await self._claim(attempts)
+        except Exception as error:
+            if len(attempts) > 1 and not isinstance(error, Unavailable):
+                # One of them is to blame; each finds out by itself.
+                for attempt in attempts:
+                    await self._flush([attempt])
+                return
+            self._fail(attempts, _told(error, "a claim failed"))
+            return
+        await self._hand_over_all(claimed)
+
+    def _fail(self, attempts: list[Attempt], error: QueenError) -> None:
+        for attempt in attempts:
+            for partition in attempt.partitions:
+                attempt.feed.claiming.discard(partition.id)
+                attempt.feed.offer_again(partition)
+            attempt.pop.busy = False
+            attempt.pop.fail(error)
+
+    # ---- claiming ----
+
+    async def _claim(self, attempts: list[Attempt]) -> list[Claimed]:
+        """Claim for all attempts; return what each was granted."""
+        lease_ids = [new_lease() for _ in attempts]
+        entries = sorted(
+            (
+                Entry(partition, attempt.feed.group_id, number, partition.head)
+                for number, attempt in enumerate(attempts)
+                for partition in attempt.partitions
+            ),
+            key=lambda entry: (entry.partition.id, entry.group_id),
+        )
+        rows = await self._claim_rows(attempts, entries, lease_ids)
+        claimed = [Claimed(attempt, self._reader.budget) for attempt in attempts]
+        for entry, row in zip(entries, rows, strict=True):
+            one, partition = claimed[entry.number], entry.partition
+            one.attempt.feed.claiming.discard(partition.id)
+            self._saw_head(entry, row)
+            if row["outcome"] == _GRANTED:
+                one.grants.append(self._grant(one.attempt, partition, lease_ids[entry.number], row))
+            else:
+                await self._not_granted(one, partition, row)
+        return claimed
+
+    def _saw_head(self, entry: Entry, row: Record) -> None:
+        if row["outcome"] not in _KNOWS_HEAD:
+            return
+        if row["erasures"] != entry.partition.erasures:
+            # A message was erased since: what is cached may still have it.
+            entry.partition.erasures = row["erasures"]
+            self._cache.forget(entry.partition.id)
+        # Believed when it asked, and still: another answer may have told already.
+        believed = min(entry.head, entry.partition.head)
+        if row["head"] < believed:
+            self._catalog.went_back(entry.partition, row["head"])
+        else:
+            entry.partition.saw_head(row["head"])
+
+    async def _claim_rows(
+        self, attempts: list[Attempt], entries: list[Entry], lease_ids: list[uuid.UUID]
+    ) -> list[Record]:
+        options = [attempt.feed.queue.options for attempt in attempts]
+        arguments: tuple[list[Any], ...] = (
+            [entry.partition.id for entry in entries],
+            [entry.group_id for entry in entries],
+            [entry.number + 1 for entry in entries],
+            lease_ids,
+            [_lease_ms(attempt) for attempt in attempts],
+            [attempt.pop.auto_ack for attempt in attempts],
+            [attempt.pop.batch for attempt in attempts],
+            [one.retry_ceiling for one in options],
+            [one.delayed_processing * 1000 for one in options],
+            [one.window_buffer * 1000 for one in options],
+            [one.expiry_seconds * 1000 for one in options],
+        )
+        try:
+            return await self._database.fetch("claim", *arguments, _LOCK_WAIT_MS)
+        except OutcomeUnknown:
+            # A lease is recognised by its id when it is claimed again.
+            return await self._database.fetch("claim", *arguments, _LOCK_WAIT_MS)
+        except Contended:
+            # Somebody holds a cursor for long: go on without it.
+            return await self._database.fetch("claim", *arguments, 0)
+
+    def _grant(
+        self, attempt: Attempt, partition: Partition, lease_id: uuid.UUID, row: Record
+    ) -> Grant:
+        feed = attempt.feed
+        grant = Grant(
+            partition,
+            feed.group,
+            lease_id,
+            row["committed"],
+            row["batch_end"],
+            row["epoch"],
+            row["attempt"],
+            row["seen"],
+            bits_from_bytes(row["acked"]),
+            failures_of(row["failures"]) if row["failures"] else {},
+            row["wait_ms"],
+        )
+        if attempt.generation != feed.generation:
+            # The group was moved meanwhile. Whether before or after this grant, the next claim
+            # finds out.
+            feed.offer_again(partition)
+        else:
+            feed.granted(partition, lease_id, grant.stop)
+            self._dispatcher.set_timer(feed, partition, lease_id, grant.lease_ms)
+        return grant
+
+    async def _not_granted(self, one: Claimed, partition: Partition, row: Record) -> None:
+        feed, outcome = one.attempt.feed, row["outcome"]
+        if outcome == _EMPTY:
+            feed.moved(partition, row["committed"])
+            # It may have been written while the claim was on its way.
+            feed.offer(partition)
+        elif outcome in (_HELD, _BUSY):
+            self._hold_back(feed, partition, row["wait_ms"])
+        elif outcome == _SPENT:
+            feed.offer_again(partition, first=True)
+        elif outcome == _MISSING:
+            feed.forget(partition.id)
+            self._catalog.forget_partition(partition.id)
+            self.hooks.missing(feed)
+        elif outcome == _EXHAUSTED:
+            await self._give_up(one, partition, row)
+        elif outcome == _PAUSED:
+            self._dispatcher.group_paused(feed)
+            feed.offer_again(partition, first=True)
+
+    def _hold_back(self, feed: Feed, partition: Partition, wait_ms: int) -> None:
+        feed.held[partition.id] = partition
+        self._dispatcher.set_timer(feed, partition, None, wait_ms)
+
+    async def _give_up(self, one: Claimed, partition: Partition, row: Record) -> None:
+        """Have a message set aside that nobody comes back from."""
+        feed = one.attempt.feed
+        # Whoever held it has lost it, even if this server's timer has not rung yet.
+        feed.leased.pop(partition.id, None)
+        try:
+            await self.hooks.give_up(
+                partition, feed.group, feed.group_id, row["committed"], row["attempt"]
+            )
+        except Exception as error:
+            one.error = _told(error, "a message could not be set aside")
+            self._hold_back(feed, partition, _UNREADABLE_PAUSE_MS)
+        else:
+            feed.offer_again(partition, first=True)
+
+    # ---- handing over ----
+
+    async def _hand_over_all(self, claimed: list[Claimed]) -> None:
+        """Read what was claimed, and hand over whatever is read, until all of it is."""
+        self._reader.read_cached(claimed)
+        waiting = claimed
+        while waiting:
+            ready = [one for one in waiting if not one.unread]
+            waiting = [one for one in waiting if one.unread]
+            await self._hand_over(ready)
+            if not waiting:
+                return
+            try:
+                await self._reader.read_some(waiting)
+            except Exception as error:
+                told = _told(error, "reading failed")
+                for one in waiting:
+                    self._withdraw(one, told)
+                return
+
+    def _withdraw(self, one: Claimed, error: QueenError) -> None:
+        """Give everything back, and tell why."""
+        pop = one.attempt.pop
+        pop.busy = False
+        self.hooks.unwanted(one.grants)
+        pop.fail(error)
+        self._dispatcher.pump(one.attempt.feed)
+
+    async def _hand_over(self, claimed: list[Claimed]) -> None:
+        leased = [one for one in claimed if not one.attempt.pop.auto_ack]
+        for one in leased:
+            await self._finish(one)
+        at_once = [one for one in claimed if one.attempt.pop.auto_ack]
+        if at_once:
+            await self._ack_at_once(at_once)
+            for one in at_once:
+                await self._finish(one)
+
+    async def _finish(self, one: Claimed) -> None:
+        """Answer one pop; what is wrong with one of its grants leaves the others as they are."""
+        shown: list[Grant] = []
+        for grant in one.grants:
+            try:
+                if await self._is_shown(one.attempt.feed, grant):
+                    shown.append(grant)
+            except Exception as error:
+                one.error = _told(error, "a grant could not be handed over")
+                self.hooks.unwanted([grant])
+        one.grants = shown
+        self._deliver(one)
+
+    async def _is_shown(self, feed: Feed, grant: Grant) -> bool:
+        """Remember which messages a lease covers; return whether there is one to show."""
+        if grant.start == grant.stop:
+            # What did not fit is there for the next pop.
+            self.hooks.unwanted([grant], _UNREADABLE_PAUSE_MS if grant.is_unreadable else 0)
+            return False
+        if grant.is_cut and grant.lease_id is not None:
+            await self._shorten(feed, grant)
+        span = span_of(
+            grant.partition, feed.group, feed.group_id, grant.start, grant.stop, grant.stored
+        )
+        for offset in span.hidden:
+            grant.skip |= 1 << (offset - grant.start)
+        if grant.lease_id is not None:
+            self._leases.add(grant.lease_id, span)
+            if not grant.shown:
+                await self.hooks.pass_over(span, grant.lease_id)
+        if not grant.shown:
+            self._reader.release([grant])
+        return bool(grant.shown)
+
+    async def _shorten(self, feed: Feed, grant: Grant) -> None:
+        """Lease no more than was read; the rest stays for the next pop."""
+        await self._database.fetch(
+            "shorten_lease", grant.partition.id, feed.group_id, grant.lease_id, grant.stop
+        )
+        feed.moved(grant.partition, grant.stop)
+
+    def _deliver(self, one: Claimed) -> None:
+        attempt = one.attempt
+        pop = attempt.pop
+        if not one.grants:
+            # There may be others that can be given.
+            pop.error = one.error or pop.error
+            self._dispatcher.unserved(pop)
+        elif pop.done.done():
+            pop.busy = False
+            self.hooks.unwanted(one.grants)
+        else:
+            pop.busy = False
+            pop.finish(one.grants)
+        self._dispatcher.pump(attempt.feed)
+
+    # ---- autoAck ----
+
+    async def _ack_at_once(self, claimed: list[Claimed]) -> None:
+        """Ack what was read for pops that want no lease. What could not be acked is not given."""
+        wanted = [
+            (one, grant)
+            for one in claimed
+            for grant in one.grants
+            # Nobody acks for a client that has gone, nor what nobody could read.
+            if not one.attempt.pop.done.done() and grant.stop > grant.start
+        ]
+        wanted.sort(key=lambda pair: (pair[1].partition.id, pair[0].attempt.feed.group_id))
+        try:
+            acked = await self._ack_spans(wanted, _LOCK_WAIT_MS)
+        except Exception as error:
+            _told(error, "an autoAck failed")
+            acked = [await self._ack_alone(*pair) for pair in wanted]
+        for (one, grant), is_acked in zip(wanted, acked, strict=True):
+            if is_acked:
+                feed = one.attempt.feed
+                feed.lease_ended(grant.partition, grant.lease_id, grant.stop)
+                grant.lease_id = None
+            else:
+                self.hooks.unwanted([grant])
+                one.grants.remove(grant)
+
+    async def _ack_alone(self, one: Claimed, grant: Grant) -> bool:
+        """Ack one grant, and find out whether an ack that got no answer was done."""
+        try:
+            if (await self._ack_spans([(one, grant)], None))[0]:
+                return True
+            key = [grant.partition.id], [one.attempt.feed.group_id]
+            rows = await self._database.fetch("cursor_spans", *key)
+            assert grant.lease_id is not None
+            return any(acked_up_to(row["receipts"], grant.lease_id) is not None for row in rows)
+        except Exception as error:
+            one.error = _told(error, "an autoAck failed")
+            return False
+
+    async def _ack_spans(
+        self, wanted: list[tuple[Claimed, Grant]], wait_ms: int | None
+    ) -> list[bool]:
+        if not wanted:
+            return []
+        rows = await self._database.fetch(
+            "ack_spans",
+            [grant.partition.id for _, grant in wanted],
+            [one.attempt.feed.group_id for one, _ in wanted],
+            [grant.lease_id for _, grant in wanted],
+            [grant.stop for _, grant in wanted],
+            [True] * len(wanted),
+            wait_ms,
+        )
+        return [row["done"] for row in rows]
+
+
+def _lease_ms(attempt: Attempt) -> int:
+    lease_ms = attempt.feed.queue.options.lease_time * 1000
+    return min(lease_ms, _AUTO_LEASE_MS) if attempt.pop.auto_ack else lease_ms
+
+
+def _told(error: Exception, what: str) -> QueenError:
+    """Return what a client is told of an error; ours need no other word."""
+    if isinstance(error, QueenError):
+        return error
+    _log.error(what, exc_info=error)
+    return QueenError()

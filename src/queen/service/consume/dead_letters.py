@@ -1,0 +1,209 @@
+"""Dead letters: messages a group has given up on, and their way back.
+
+A dead letter is tried again by appending it once more to its partition, in the transaction
+that removes the letter: it is in one place or the other, never in both and never in none.
+Only the group that gave it up is shown the copy; the others have had the message. One that cannot
+be opened stays where it is, and the others are tried again all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from queen.core.cursor import Cursor, is_done, set_aside
+from queen.core.names import QUEUE_MODE_GROUP
+from queen.core.visibility import ONLY_GROUP
+from queen.errors import EncryptionUnavailable, Unavailable
+from queen.service.catalog import FROM_BEGINNING, Catalog, Partition
+from queen.service.consume.cursors import Key, lock, store
+from queen.service.consume.dead_letter_copies import Burial, Letter
+from queen.service.log.append import Append
+from queen.service.log.flush_share import Lane
+from queen.service.log.message import Message
+from queen.service.log.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
+from queen.service.log.segment_encryption import Vault
+from queen.storage.database import Database, Record
+
+_log = logging.getLogger(__name__)
+
+# Letters that are tried again in one transaction.
+REDRIVE_BATCH = 250
+_BY_HAND = "Moved by hand"
+
+
+class Filter(NamedTuple):
+    """Which dead letters are meant; None matches all."""
+
+    queue_id: int | None = None
+    partition_id: int | None = None
+    group: str | None = None
+    error: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    namespaces: list[str] | None = None
+    ids: list[int] | None = None
+
+
+class _Taken(Exception):
+    """Somebody else has taken one of the letters; leaves the transaction."""
+
+
+class DeadLetters:
+    def __init__(self, database: Database, catalog: Catalog, vault: Vault, pusher: Pusher) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._vault = vault
+        self._pusher = pusher
+        self._burial = Burial(vault)
+
+    # ---- looking ----
+
+    async def page(self, wanted: Filter, limit: int, offset: int) -> list[Record]:
+        """Return dead letters, the latest first; `payload_of` has what is in them."""
+        return await self._database.fetch("dead_letters", *wanted, limit, offset)
+
+    def payload_of(self, row: Record) -> bytes:
+        return self._vault.open_letter(row["partition_id"], row["codec"], row["payload"])
+
+    async def count(self, wanted: Filter) -> int:
+        found: int = await self._database.fetchval("count_dead_letters", *wanted)
+        return found
+
+    async def errors(self, wanted: Filter, limit: int) -> list[Record]:
+        """Return how many died of what, the most frequent first."""
+        return await self._database.fetch("dead_letter_errors", *wanted, limit)
+
+    # ---- the way out ----
+
+    async def purge(self, wanted: Filter, limit: int) -> int:
+        """Remove letters for good, the oldest first; return how many."""
+        return len(await self._database.fetch("purge_dead_letters", *wanted, limit))
+
+    async def retry(self, wanted: Filter, limit: int) -> int:
+        """Deliver letters again to the groups that gave them up; return how many.
+
+        Raises when there are only such that cannot be opened.
+        """
+        retried = 0
+        locked: dict[int, EncryptionUnavailable] = {}
+        while retried < limit:
+            rows = await self.page(wanted, min(limit - retried, REDRIVE_BATCH), len(locked))
+            if not rows:
+                break
+            opened = await self._openable(rows, locked)
+            if opened:
+                retried += await self._redrive(opened)
+        if locked and not retried:
+            raise next(iter(locked.values()))
+        return retried
+
+    async def _openable(
+        self, rows: list[Record], locked: dict[int, EncryptionUnavailable]
+    ) -> list[Record]:
+        """Return letters that can be read and appended; note the others."""
+        partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
+        found: list[Record] = []
+        for row in rows:
+            try:
+                self._check_opens(row, partitions.get(row["partition_id"]))
+                found.append(row)
+            except EncryptionUnavailable as error:
+                locked[row["id"]] = error
+                place = row["queue"], row["partition"]
+                _log.warning("a dead letter of %r %r stays: %s", *place, error)
+        return found
+
+    def _check_opens(self, row: Record, partition: Partition | None) -> None:
+        self.payload_of(row)
+        is_encrypted = partition is not None and partition.queue.options.encryption_enabled
+        if is_encrypted and not self._vault.keys:
+            # It could not be stored again.
+            raise EncryptionUnavailable
+
+    async def _redrive(self, rows: list[Record]) -> int:
+        """Append letters again and remove them, in one transaction."""
+        ids = [row["id"] for row in rows]
+        lanes = await self._pusher.plan(await self._appends(rows))
+        for _ in range(MAX_ROUNDS):
+            lanes = self._pusher.build(lanes)
+            appended: list[Outcome] = []
+            try:
+                async with self._database.transaction() as transaction:
+                    columns = append_columns(lanes)
+                    appended = outcomes(await transaction.fetch("append", *columns))
+                    taken = await transaction.fetch("take_dead_letters", ids)
+                    if len(taken) < len(ids) or not all(row.is_appended for row in appended):
+                        raise _Taken
+            except _Taken:
+                if all(row.is_appended for row in appended):
+                    return 0
+                lanes = await self._again(lanes, appended)
+                continue
+            self._pusher.appended(lanes, appended)
+            return len(ids)
+        raise Unavailable("the queue is deleted and made again all the time")
+
+    async def _again(self, lanes: list[Lane], rows: list[Outcome]) -> list[Lane]:
+        await self._pusher.refused(lanes, rows)
+        return lanes
+
+    async def _appends(self, rows: list[Record]) -> list[Append]:
+        """Return an append for each partition, with its letters in their old order."""
+        partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
+        groups: dict[int, list[Record]] = defaultdict(list)
+        for row in sorted(rows, key=lambda row: (row["message_offset"], row["id"])):
+            groups[row["partition_id"]].append(row)
+        return [self._append(partitions[one], letters) for one, letters in groups.items()]
+
+    def _append(self, partition: Partition, letters: list[Record]) -> Append:
+        extras: dict[str, list[Any]] = {ONLY_GROUP: [row["consumer_group"] for row in letters]}
+        for name, column in (("traceId", "trace_id"), ("producerSub", "producer_sub")):
+            values = [row[column] for row in letters]
+            if any(values):
+                extras[name] = values
+        payloads = [self.payload_of(row) for row in letters]
+        append = Append(
+            partition.queue.name,
+            partition.name,
+            [row["transaction_id"].encode() for row in letters],
+            payloads,
+            sum(map(len, payloads)) + 64 * len(payloads),
+            extras,
+        )
+        append.is_again = True
+        return append
+
+    # ---- the way in ----
+
+    async def move(
+        self, partition: Partition, message: Message, group: str | None, error: str | None
+    ) -> list[str]:
+        """Set a message aside by hand, for one group or for all that have it still to do.
+
+        Returns the groups for which it was done.
+        """
+        groups = await self._database.fetch("groups_of_queue", partition.queue.id)
+        if not groups and group in (None, QUEUE_MODE_GROUP):
+            # Nobody has read it yet: those who will come without a group are spared it.
+            await self._catalog.group(partition.queue, QUEUE_MODE_GROUP, FROM_BEGINNING)
+            groups = await self._database.fetch("groups_of_queue", partition.queue.id)
+        wanted = {row["id"]: row["name"] for row in groups if group in (None, row["name"])}
+        if not wanted:
+            return []
+        keys = [(partition.id, one) for one in sorted(wanted)]
+        after: dict[Key, Cursor] = {}
+        letters: list[Letter] = []
+        async with self._database.transaction() as transaction:
+            await transaction.fetch("open_cursors", partition.id, sorted(wanted))
+            for key, cursor in (await lock(transaction, keys)).items():
+                if not is_done(cursor, message.offset):
+                    after[key] = set_aside(cursor, message.offset)
+                    tries = cursor.failures.get(message.offset, 0)
+                    reason = error or _BY_HAND
+                    letters.append(self._burial.letter(partition, key[1], message, reason, tries))
+            await self._burial.bury(transaction, letters)
+            await store(transaction, after, {})
+        return [wanted[letter.group_id] for letter in letters]

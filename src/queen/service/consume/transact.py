@@ -1,0 +1,216 @@
+"""Transactions: acks and pushes that happen together or not at all.
+
+Everything runs in one PostgreSQL transaction: appends first, because partitions are locked
+before cursors, then what is scheduled, then the acks. One acknowledgment whose lease is gone
+refuses all of it.
+
+A transaction that is sent again because its answer was lost succeeds: its acks find their
+receipts, and its pushes are duplicates or, where nobody could tell, are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import NamedTuple
+
+from queen.core.cursor import Verdict
+from queen.errors import Contended, LeaseLost, Unavailable
+from queen.service.admin.maintenance import Maintenance
+from queen.service.consume.ack import Acker, Settlement
+from queen.service.log.append import Append
+from queen.service.log.flush_share import Lane
+from queen.service.log.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
+from queen.service.log.repeats import Repeats, is_repeat
+from queen.service.outbox.scheduled import Scheduled, stage_columns
+from queen.service.stats.activity import Activity
+from queen.storage.database import Abandoned, Database, Transaction
+
+# How long a transaction waits for a lock while it has a connection, and for how long it is tried
+# again, a few of those that wait at a time.
+_LOCK_WAIT_MS = "100"
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.05
+_RETRIES_AT_ONCE = 2
+# What is wrong with a message that refuses its transaction.
+_REASONS = {
+    Verdict.LOST: "is not, or no longer, leased to the caller",
+    Verdict.TOO_LATE: "is completed already",
+}
+
+
+class _Refused(Abandoned):
+    """Leaves the transaction, so that it is rolled back, with what the append said."""
+
+    def __init__(self, rows: list[Outcome]) -> None:
+        self.rows = rows
+
+
+# What else is decided in the same transaction; raises to undo all of it.
+Decision = Callable[[Transaction], Awaitable[None]]
+
+
+class Guard(NamedTuple):
+    """A lease that must live when the transaction commits, although nothing is acked by it."""
+
+    partition_id: int
+    group_id: int
+    lease_id: uuid.UUID
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.partition_id, self.group_id
+
+
+class _Repeated(Abandoned):
+    """Leaves the transaction because it was committed before."""
+
+
+class Transactor:
+    def __init__(
+        self,
+        database: Database,
+        pusher: Pusher,
+        acker: Acker,
+        repeats: Repeats,
+        activity: Activity,
+        maintenance: Maintenance,
+    ) -> None:
+        self._database = database
+        self._maintenance = maintenance
+        self._pusher = pusher
+        self._acker = acker
+        self._repeats = repeats
+        self._activity = activity
+        self._retries = asyncio.Semaphore(_RETRIES_AT_ONCE)
+
+    async def run(
+        self,
+        appends: list[Append],
+        scheduled: list[Scheduled],
+        settlements: list[Settlement],
+        guards: list[Guard],
+        decide: Decision | None = None,
+    ) -> None:
+        """Commit all of it, or raise and change nothing."""
+        if appends or scheduled:
+            self._maintenance.check_push()
+        lanes = await self._pusher.plan(appends)
+        await self._pusher.check_admission(lanes)
+        await self._acker.find_spans(settlements)
+        # Whoever decides more knows repeats by that.
+        decide = decide or _only_once(settlements)
+        for _ in range(MAX_ROUNDS):
+            lanes = self._pusher.build(lanes)
+            try:
+                rows = await self._commit(lanes, scheduled, settlements, guards, decide)
+            except _Refused as refused:
+                await self._pusher.refused(lanes, refused.rows)
+                continue
+            except _Repeated:
+                await self._repeats.leave_out(appends)
+                scheduled = await self._repeats.recognisable(scheduled)
+                decide = None
+                continue
+            self._pusher.appended(lanes, rows)
+            self._finish(appends, settlements)
+            return
+        raise Unavailable("too many servers write the same transaction ids at once")
+
+    async def _commit(
+        self,
+        lanes: list[Lane],
+        scheduled: list[Scheduled],
+        settlements: list[Settlement],
+        guards: list[Guard],
+        decide: Decision | None,
+    ) -> list[Outcome]:
+        """Commit all of it. What somebody has locked is tried again: waiting in the database would
+        keep connections from everybody else."""
+        deadline = time.monotonic() + _PATIENCE_S
+        turn: AbstractAsyncContextManager[None] = nullcontext()
+        while True:
+            try:
+                async with turn:
+                    return await self._try(lanes, scheduled, settlements, guards, decide)
+            except Contended:
+                if time.monotonic() > deadline:
+                    raise
+            turn = self._retries
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _try(
+        self,
+        lanes: list[Lane],
+        scheduled: list[Scheduled],
+        settlements: list[Settlement],
+        guards: list[Guard],
+        decide: Decision | None,
+    ) -> list[Outcome]:
+        async with self._database.transaction() as transaction:
+            await transaction.execute("limit_lock_wait", _LOCK_WAIT_MS)
+            rows = await self._append(transaction, lanes)
+            if scheduled:
+                await transaction.execute("stage", *stage_columns(scheduled))
+            await self._lock(transaction, settlements, guards)
+            await self._settle(transaction, settlements)
+            if decide is not None:
+                await decide(transaction)
+        return rows
+
+    def _finish(self, appends: list[Append], settlements: list[Settlement]) -> None:
+        """Tell everybody whom the transaction concerns."""
+        for one in settlements:
+            self._acker.finish(one)
+        partitions = [append.lane for append in appends] + [s.partition for s in settlements]
+        self._activity.transacted(one.queue for one in partitions if one is not None)
+
+    async def _append(self, transaction: Transaction, lanes: list[Lane]) -> list[Outcome]:
+        if not lanes:
+            return []
+        rows = outcomes(await transaction.fetch("append", *append_columns(lanes)))
+        if not all(row.is_appended for row in rows):
+            raise _Refused(rows)
+        return rows
+
+    async def _lock(
+        self, transaction: Transaction, settlements: list[Settlement], guards: list[Guard]
+    ) -> None:
+        """Lock every cursor in order, and see that the guarding leases live."""
+        if not guards:
+            return
+        keys = sorted({guard.key for guard in guards} | {one.key for one in settlements})
+        rows = await transaction.fetch(
+            "lock_cursors", [key[0] for key in keys], [key[1] for key in keys]
+        )
+        live = {(r["partition_id"], r["group_id"]): r["lease_id"] for r in rows if r["live"]}
+        for guard in guards:
+            if live.get(guard.key) != guard.lease_id:
+                raise LeaseLost("a required lease has ended; nothing of the transaction was done")
+
+    async def _settle(self, transaction: Transaction, settlements: list[Settlement]) -> None:
+        if not settlements:
+            return
+        await self._acker.settle_in(transaction, settlements)
+        for one in settlements:
+            if one.error is not None:
+                raise one.error
+            for transaction_id, verdict in one.verdicts.items():
+                reason = _REASONS.get(verdict)
+                if reason is not None:
+                    raise LeaseLost(
+                        f"message {transaction_id!r} {reason}; nothing of the transaction was done"
+                    )
+
+
+def _only_once(settlements: list[Settlement]) -> Decision:
+    """Return what undoes a transaction that turns out to be a repeat."""
+
+    async def decide(_transaction: Transaction) -> None:
+        if is_repeat(settlements):
+            raise _Repeated
+
+    return decide

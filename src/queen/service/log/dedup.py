@@ -1,0 +1,352 @@
+"""Duplicate detection: which messages of an append are stored already.
+
+Each queue says how far back equal transaction ids are one message: `window` (the last ten
+minutes unless told), `forever` (everything retained, through an index), or `off`.
+
+For `window` this server keeps the recent hashes of every partition it writes, complete up
+to an offset (`Partition.known`). It compares with those, and the append compares, under the
+partition's lock, with what others wrote behind that offset. A hash that hits is a suspicion;
+the stored ids decide. So within the horizon every duplicate is found and no message is ever
+refused because of a collision.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queen.core.hashing import HASH_BYTES
+from queen.core.options import DEFAULT_DEDUP_WINDOW_SECONDS
+from queen.errors import QueenError, Unavailable
+from queen.service.catalog import Partition
+from queen.service.log.append import Append
+from queen.service.log.dedup_filter import RecentKeys, keys_of, salt_of
+from queen.service.log.flush_share import Lane
+from queen.service.log.segment_encryption import Vault
+from queen.storage.database import Database, Record
+
+_END = 2**62
+# Offsets no further apart than this are read together.
+_NEAR = 1000
+_SPANS_AT_ONCE = 16
+_READ_BYTES = 8 * 1024 * 1024
+# Segments whose hashes are looked through at once for a suspect.
+_PAGE_SEGMENTS = 2048
+# Hashes that are loaded at once.
+_PAGE_HASHES = 500_000
+# A partition with more of them is loaded by itself, so that nobody waits for it.
+_MANY_HASHES = 50_000
+_WARM_TRIES = 10
+
+Suspects = list[tuple[Append, int]]
+
+
+class _Cold(NamedTuple):
+    """A partition whose recent hashes are to be loaded, and where they stand."""
+
+    partition: Partition
+    start: int
+    head: int
+    head_at: datetime
+
+    @property
+    def has_many(self) -> bool:
+        return self.head - self.start > _MANY_HASHES
+
+
+class Dedup:
+    def __init__(self, database: Database, vault: Vault, capacity: int) -> None:
+        self._database = database
+        self._vault = vault
+        self._capacity = capacity
+        self.recent = RecentKeys(capacity, DEFAULT_DEDUP_WINDOW_SECONDS, time.monotonic)
+
+    async def screen(self, lanes: list[Lane], *, alone: bool = True) -> list[Lane]:
+        """Mark every message that is stored already or stands twice in the same flush.
+
+        Unless they are alone, lanes that take long are left undone and returned: much has to be
+        loaded for them, or a hash has hit and stored ids have to be read.
+        """
+        windowed = []
+        for lane in lanes:
+            if lane.dedup != "off":
+                _mark_repeats_inside(lane)
+            if lane.compares_index:
+                # Nothing is compared yet: the append looks through the whole index.
+                lane.known, lane.known_at = 0, None
+            elif lane.compares_window:
+                windowed.append(lane)
+            else:
+                lane.known = lane.known_at = None
+        slow = await self.warm([lane.partition for lane in windowed], alone=alone)
+        ready = [lane for lane in windowed if lane.partition not in slow]
+        for lane in ready:
+            # Taken before the comparison: what is compared is complete up to here, whoever
+            # appends meanwhile.
+            lane.known, lane.known_at = lane.partition.known, lane.partition.known_at
+        suspects = self._suspects(ready) if ready else {}
+        if not alone:
+            return [lane for lane in windowed if lane.partition in slow or lane in suspects]
+        for lane, group in suspects.items():
+            await self._verify_recent(lane, group)
+        return []
+
+    # ---- what is known of partitions ----
+
+    async def warm(self, partitions: Iterable[Partition], *, alone: bool = True) -> set[Partition]:
+        """Load the recent hashes of partitions that this server does not know, or not as far
+        back as their queue now says. Unless they are alone, return those that have many."""
+        wanted = list(partitions)
+        for partition in wanted:
+            self._widen(partition)
+        slow: set[Partition] = set()
+        for _ in range(_WARM_TRIES):
+            # Again, if somebody found meanwhile that what is known is no longer true.
+            cold = [one for one in wanted if one.known is None and one not in slow]
+            if not cold:
+                return slow
+            starts = await self._starts(cold)
+            if not alone:
+                slow |= {one.partition for one in starts if one.has_many}
+            await self._load([one for one in starts if one.partition not in slow])
+        raise Unavailable("a partition changes faster than it can be read")
+
+    def _widen(self, partition: Partition) -> None:
+        window_s = partition.queue.options.dedup_window_seconds
+        if window_s > partition.window_s:
+            self.recent.widen(window_s)
+            partition.window_s = window_s
+            if partition.known:
+                # What is older than the window was may have been dropped.
+                partition.known = None
+
+    async def _starts(self, cold: list[Partition]) -> list[_Cold]:
+        by_id = {partition.id: partition for partition in cold}
+        windows = [one.queue.options.dedup_window_seconds for one in by_id.values()]
+        rows = await self._database.fetch("window_starts", list(by_id), windows)
+        for partition_id in by_id.keys() - {row["id"] for row in rows}:
+            # It is gone; the append finds that out.
+            by_id[partition_id].known = 0
+        return [
+            # More than the memory holds need not be loaded.
+            _Cold(
+                by_id[row["id"]],
+                max(row["start"], row["head"] - self._capacity),
+                row["head"],
+                row["head_at"],
+            )
+            for row in rows
+        ]
+
+    async def _load(self, cold: list[_Cold]) -> None:
+        for page in _pages(cold):
+            columns = (list(column) for column in zip(*page, strict=True))
+            for row in await self._database.fetch("hashes_between", *columns):
+                if row["hashes"]:
+                    self.recent.add(keys_of(row["id"], row["hashes"]))
+        for one in cold:
+            one.partition.knows(one.head, one.head_at)
+
+    # ---- suspects ----
+
+    def _suspects(self, lanes: list[Lane]) -> dict[Lane, Suspects]:
+        """Look all ids of the flush up at once; return those whose hash was seen."""
+        keys = _set_keys(lanes)
+        hits = np.flatnonzero(self.recent.seen(keys))
+        if not len(hits):
+            return {}
+        appends = [(lane, append) for lane in lanes for append in lane.appends]
+        ends = np.cumsum([len(append) for _, append in appends])
+        suspects: dict[Lane, Suspects] = defaultdict(list)
+        for hit in hits.tolist():
+            at = int(np.searchsorted(ends, hit, side="right"))
+            lane, append = appends[at]
+            suspects[lane].append((append, hit - int(ends[at]) + len(append)))
+        return suspects
+
+    async def _verify_recent(self, lane: Lane, suspects: Suspects) -> None:
+        """Look for suspects in the stored hashes, newest first: a repeat is usually recent."""
+        partition = lane.partition
+        window_s = partition.queue.options.dedup_window_seconds
+        window = await self._database.fetch("window_starts", [partition.id], [window_s])
+        before = _END
+        while suspects and window:
+            rows = await self._database.fetch(
+                "hashes_before", partition.id, window[0]["start"], before, _PAGE_SEGMENTS
+            )
+            if not rows:
+                return
+            before = rows[-1]["base_offset"]
+            places = _places_of(rows, {append.hash()[index] for append, index in suspects})
+            await self._compare_ids(lane, suspects, places)
+            suspects = [
+                (append, index)
+                for append, index in suspects
+                if index not in (append.repeats or {}) and append not in lane.refused
+            ]
+
+    async def verify_indexed(self, lane: Lane) -> None:
+        """Compare with the whole index of a partition that keeps one."""
+        partition = lane.partition
+        head: int = await self._database.fetchval("partition_head", partition.id) or 0
+        suspects = [(append, index) for append in lane.appends for index in append.fresh()]
+        hashes = [append.hash()[index].to_bytes(HASH_BYTES, "little") for append, index in suspects]
+        rows = await self._database.fetch("indexed_offsets", partition.id, list(set(hashes)))
+        places = [(row["message_offset"], int.from_bytes(row["hash"], "little")) for row in rows]
+        await self._compare_ids(lane, suspects, places)
+        lane.known, lane.known_at = head, None
+
+    async def _compare_ids(
+        self, lane: Lane, suspects: Suspects, places: list[tuple[int, int]]
+    ) -> None:
+        """Mark the suspects whose ids are really stored at one of the places, and refuse those
+        of which nobody can tell."""
+        if not places:
+            return
+        stored = await self._ids_at(lane.partition, {offset for offset, _ in places})
+        by_hash: dict[int, list[int]] = defaultdict(list)
+        for offset, value in places:
+            by_hash[value].append(offset)
+        for append, index in suspects:
+            found = {at: stored.get(at) for at in by_hash.get(append.hash()[index], ())}
+            same = [at for at, one in found.items() if one == append.ids[index]]
+            errors = [one for one in found.values() if isinstance(one, QueenError)]
+            if same:
+                _mark(append, index, same[0])
+            elif errors:
+                lane.refused[append] = errors[0]
+
+    async def _ids_at(
+        self, partition: Partition, offsets: set[int]
+    ) -> dict[int, bytes | QueenError]:
+        """Return the ids that are stored at some offsets, or why one cannot be read."""
+        found: dict[int, bytes | QueenError] = {}
+        wanted = sorted(offsets)
+        while wanted:
+            spans = _spans_of(wanted)[:_SPANS_AT_ONCE]
+            rows = await self._database.fetch(
+                "read_some",
+                [partition.id] * len(spans),
+                [start for start, _ in spans],
+                [stop for _, stop in spans],
+                _READ_BYTES,
+                _READ_BYTES,
+            )
+            last = max((row["span"] for row in rows), default=len(spans))
+            spans = spans[:last]
+            read_to = {span: span[1] for span in spans}
+            for row in rows:
+                read_to[spans[row["span"] - 1]] = row["end_offset"]
+                found |= self._ids_of(row, offsets)
+            # A span with much in it is read in several steps.
+            rest = [at for at in wanted if any(read_to[s] <= at < s[1] for s in spans)]
+            wanted = rest + [at for at in wanted if at >= spans[-1][1]]
+        return found
+
+    def _ids_of(self, row: Record, offsets: set[int]) -> dict[int, bytes | QueenError]:
+        base = row["base_offset"]
+        wanted = offsets.intersection(range(base, row["end_offset"]))
+        try:
+            ids = self._vault.segment(row).id_bytes()
+        except QueenError as error:
+            return dict.fromkeys(wanted, error)
+        return {at: ids[at - base] for at in wanted}
+
+    # ---- what was committed ----
+
+    def appended(self, lane: Lane, head: int, at: datetime, unseen: bytes | None) -> None:
+        """A lane was committed; others had written `unseen` in front of it."""
+        if lane.compares_window:
+            if unseen:
+                self.recent.add(keys_of(lane.partition.id, unseen))
+            lane.partition.knows(head, at)
+
+    def remember(self, lanes: list[Lane]) -> None:
+        """Keep the hashes of lanes that were committed, all at once."""
+        keys = lanes[0].keys
+        count = sum(lane.keys_to - lane.keys_from for lane in lanes)
+        if count != len(keys) or any(lane.keys is not keys for lane in lanes):
+            keys = np.concatenate([lane.keys[lane.keys_from : lane.keys_to] for lane in lanes])
+        if count:
+            self.recent.add(keys)
+
+    def met_unseen(self, lane: Lane, head: int, at: datetime, unseen: bytes | None) -> None:
+        """Keep what others wrote; the append was refused because of it."""
+        if unseen:
+            self.recent.add(keys_of(lane.partition.id, unseen))
+        lane.partition.knows(head, at)
+
+
+def _pages(cold: list[_Cold]) -> Iterator[list[tuple[int, int, int]]]:
+    """Yield what to load, partition and offsets from and to, in steps that fit into memory."""
+    page: list[tuple[int, int, int]] = []
+    size = 0
+    for partition, start, head, _ in cold:
+        for low in range(start, head, _PAGE_HASHES):
+            high = min(low + _PAGE_HASHES, head)
+            if page and size + high - low > _PAGE_HASHES:
+                yield page
+                page, size = [], 0
+            page.append((partition.id, low, high))
+            size += high - low
+    if page:
+        yield page
+
+
+def _places_of(rows: list[Record], wanted: set[int]) -> list[tuple[int, int]]:
+    """Return where hashes stand: offset and hash."""
+    values = np.fromiter(wanted, dtype=np.uint64, count=len(wanted))
+    places: list[tuple[int, int]] = []
+    for row in rows:
+        hashes = np.frombuffer(row["hashes"] or b"", dtype=np.uint64)
+        for at in np.flatnonzero(np.isin(hashes, values)).tolist():
+            places.append((row["base_offset"] + at, int(hashes[at])))
+    return places
+
+
+def _spans_of(offsets: list[int]) -> list[tuple[int, int]]:
+    """Return few spans that cover sorted offsets: those near each other share their segments."""
+    spans: list[tuple[int, int]] = []
+    for offset in offsets:
+        if spans and offset - spans[-1][1] < _NEAR:
+            spans[-1] = (spans[-1][0], offset + 1)
+        else:
+            spans.append((offset, offset + 1))
+    return spans
+
+
+def _set_keys(lanes: list[Lane]) -> NDArray[np.uint64]:
+    """Give each lane its keys; return those of all lanes."""
+    hashes = b"".join([append.hash() for lane in lanes for append in lane.appends])
+    counts = [sum(map(len, lane.appends)) for lane in lanes]
+    salts = np.array([salt_of(lane.partition.id) for lane in lanes], dtype=np.uint64)
+    keys: NDArray[np.uint64] = np.frombuffer(hashes, dtype=np.uint64) ^ np.repeat(salts, counts)
+    start = 0
+    for lane, count in zip(lanes, counts, strict=True):
+        lane.keys, lane.keys_from, lane.keys_to = keys, start, start + count
+        start += count
+    return keys
+
+
+def _mark(append: Append, index: int, place: int | tuple[Append, int]) -> None:
+    if append.repeats is None:
+        append.repeats = {}
+    append.repeats[index] = place
+
+
+def _mark_repeats_inside(lane: Lane) -> None:
+    ids = lane.ids
+    if len(ids) == 1 or len(set(ids)) == len(ids):
+        return
+    first: dict[bytes, tuple[Append, int]] = {}
+    for append in lane.appends:
+        for index, transaction_id in enumerate(append.ids):
+            place = first.setdefault(transaction_id, (append, index))
+            if place != (append, index):
+                _mark(append, index, place)

@@ -1,0 +1,48 @@
+"""Repeats: what a transaction that was committed before must not push once more.
+
+A transaction is known again by its acks: each of them finds that it was taken already. Most of
+its pushes are duplicates then, and dedup says so. Dedup cannot say it of a queue that keeps no
+ids, nor of a message whose id was made here, because a repeat of the request is given another.
+These are left out: they were stored with the acks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from queen.core.cursor import REPEATS
+from queen.service.catalog import Catalog
+from queen.service.consume.ack import Settlement
+from queen.service.log.append import UNKNOWN_OFFSET, Append
+from queen.service.outbox.scheduled import Scheduled
+from queen.service.read.message_finder import Lookup
+
+
+def is_repeat(settlements: list[Settlement]) -> bool:
+    """Whether there are acks, and every one of them was taken before."""
+    verdicts = [verdict for one in settlements for verdict in one.verdicts.values()]
+    return bool(verdicts) and REPEATS.issuperset(verdicts)
+
+
+class Repeats:
+    def __init__(self, catalog: Catalog, lookup: Lookup) -> None:
+        self._catalog = catalog
+        self._lookup = lookup
+
+    async def leave_out(self, appends: Iterable[Append]) -> None:
+        """Mark as stored what dedup cannot know again, each with its offset where that is found."""
+        for append in appends:
+            partition = append.lane
+            assert partition is not None
+            forgetful = partition.queue.options.dedup == "off"
+            unknown = range(len(append)) if forgetful else append.unnamed
+            named = [append.ids[at] for at in unknown if at not in append.unnamed]
+            found = await self._lookup.recent_offsets(partition, named) if named else {}
+            known = {at: found.get(append.ids[at], UNKNOWN_OFFSET) for at in unknown}
+            append.repeats = {**(append.repeats or {}), **known}
+
+    async def recognisable(self, scheduled: list[Scheduled]) -> list[Scheduled]:
+        """Return the messages that dedup knows again when they are due."""
+        queues = await self._catalog.queues(one.queue for one in scheduled)
+        forgetful = {queue.name for queue in queues if queue.options.dedup == "off"}
+        return [one for one in scheduled if one.is_named and one.queue not in forgetful]

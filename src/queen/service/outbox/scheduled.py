@@ -1,0 +1,88 @@
+"""Scheduled messages: staged now, appended by the relay when they are due.
+
+They lie in the same table as what SQL producers stage. Until a message is due it is in no
+partition, has no offset, and can be cancelled. For a queue that is encrypted it waits
+encrypted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from queen.core.frame import CODEC_RAW
+from queen.service.admin.maintenance import Maintenance
+from queen.service.catalog import Catalog
+from queen.service.log.segment_encryption import Vault
+from queen.storage.database import Database, Record
+
+
+class Scheduled(NamedTuple):
+    """One message and when it is due."""
+
+    queue: str
+    partition: str
+    transaction_id: str
+    trace_id: str | None
+    payload: bytes
+    deliver_at: datetime
+    producer_sub: str | None
+    # How the payload is stored: as it is, or encrypted.
+    codec: int = CODEC_RAW
+    # The sender has given it its id: sent again, it has the same.
+    is_named: bool = True
+
+
+def stage_columns(messages: list[Scheduled]) -> tuple[list[Any], ...]:
+    """Return the arguments of the stage statement."""
+    return (
+        [one.queue for one in messages],
+        [one.partition for one in messages],
+        [one.transaction_id for one in messages],
+        [one.trace_id for one in messages],
+        [one.producer_sub for one in messages],
+        [one.payload for one in messages],
+        [one.codec for one in messages],
+        [one.deliver_at for one in messages],
+    )
+
+
+class Staging:
+    def __init__(
+        self, database: Database, catalog: Catalog, vault: Vault, maintenance: Maintenance
+    ) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._vault = vault
+        self._maintenance = maintenance
+
+    async def stage(self, messages: list[Scheduled]) -> None:
+        """Store messages for later; returns after the commit."""
+        if messages:
+            self._maintenance.check_push()
+            await self._database.fetch("stage", *stage_columns(messages))
+
+    async def encrypted(self, queues: Iterable[str]) -> set[str]:
+        """Return which of these queues keep nothing in plain text."""
+        found = await self._catalog.queues(queues)
+        return {queue.name for queue in found if queue.options.encryption_enabled}
+
+    def closed(self, message: Scheduled) -> Scheduled:
+        """Return a message as it waits for an encrypted queue."""
+        codec, payload = self._vault.close_staged(message.queue, message.partition, message.payload)
+        return message._replace(codec=codec, payload=payload)
+
+    async def page(
+        self, queue: str | None, namespaces: list[str] | None, limit: int, offset: int
+    ) -> list[Record]:
+        """Return what is scheduled, soonest first, for one queue or for all."""
+        if queue is None:
+            return await self._database.fetch("scheduled_everywhere", limit, offset, namespaces)
+        return await self._database.fetch("scheduled", queue, limit, offset, namespaces)
+
+    async def cancel(
+        self, queue: str, transaction_id: str, namespaces: list[str] | None
+    ) -> list[Record]:
+        """Remove what is scheduled under a transaction id and not appended yet."""
+        return await self._database.fetch("cancel_scheduled", queue, transaction_id, namespaces)

@@ -1,0 +1,1 @@
+"""Reading without consuming: in bulk, by time, one by one."""

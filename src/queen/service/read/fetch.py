@@ -1,0 +1,165 @@
+"""Fetch: stored segments as they are, in bulk.
+
+The bytes of a segment are never decoded here: a row becomes a frame by a header in front.
+Pages are bounded in rows and in bytes, and the next one is read when somebody asks for it, so
+memory stays flat however much is asked for and however slowly it is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from queen.core.frame import Frame, pack_frame, raw_size
+from queen.service.catalog import Catalog, Partition, Queue
+from queen.service.log.segment_encryption import Vault
+from queen.service.read.sealed_reads import OffsetRange, Point, TimeRange, microseconds
+from queen.storage.database import Database, Record
+
+_PAGE_ROWS = 256
+_SLICE_ROWS = 2000
+# Of one page, as it is stored; the first segment of a page is read whatever its size.
+_PAGE_BYTES = 2 * 1024 * 1024
+_END = 2**62
+_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+
+_Page = list[Record]
+
+
+class _End(NamedTuple):
+    """Where a page ended."""
+
+    point: Point
+    end_offset: int
+
+
+# Given where a page ended, or None, reads the next one.
+_NextPage = Callable[[_End | None], Coroutine[Any, Any, _Page]]
+
+
+class Fetcher:
+    def __init__(self, database: Database, catalog: Catalog, vault: Vault) -> None:
+        self._database = database
+        self._vault = vault
+        self._catalog = catalog
+
+    async def partition(
+        self,
+        partition: Partition,
+        *,
+        from_offset: int = 0,
+        to_offset: int | None = None,
+        from_time: datetime | None = None,
+        to_time: datetime | None = None,
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the frames of one partition in order, whole segments that touch the range."""
+        start = from_offset
+        if from_time is not None:
+            found: int = await self._database.fetchval("offset_at", partition.id, from_time)
+            start = max(start, found)
+        start = await self._database.fetchval("segment_start", partition.id, start) or 0
+        stop = _END if to_offset is None else to_offset
+
+        async def page(after: _End | None) -> _Page:
+            low = start if after is None else after.end_offset
+            return await self._database.fetch(
+                "fetch_partition",
+                partition.id,
+                low,
+                stop,
+                to_time or _LATEST,
+                _PAGE_ROWS,
+                _PAGE_BYTES,
+            )
+
+        async for frames in self._pages(page):
+            yield frames
+
+    async def queue(
+        self, queue: Queue, *, from_time: datetime | None = None, to_time: datetime | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the frames of a queue in order of time; each partition stays in order."""
+        first = from_time or _EARLIEST
+
+        async def page(after: _End | None) -> _Page:
+            at = Point(first, -1, -1) if after is None else after.point
+            return await self._database.fetch(
+                "fetch_queue", queue.id, *at, to_time or _LATEST, _PAGE_ROWS, _PAGE_BYTES
+            )
+
+        async for frames in self._pages(page):
+            yield frames
+
+    async def ranges(
+        self, ranges: Sequence[TimeRange | OffsetRange]
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the frames of ranges, one after the other."""
+        for one in ranges:
+            page = self._offsets(one) if isinstance(one, OffsetRange) else self._times(one)
+            async for frames in self._pages(page):
+                yield frames
+
+    def _times(self, one: TimeRange) -> _NextPage:
+        async def page(after: _End | None) -> _Page:
+            low = one.start
+            if after is not None:
+                low = after.point._replace(offset=after.point.offset + 1)
+            return await self._database.fetch(
+                "fetch_slice", one.queue.id, *low, *one.end, _SLICE_ROWS, _PAGE_BYTES
+            )
+
+        return page
+
+    def _offsets(self, one: OffsetRange) -> _NextPage:
+        async def page(after: _End | None) -> _Page:
+            low = one.low if after is None else after.end_offset
+            if after is None:
+                low = await self._database.fetchval("segment_start", one.partition.id, low) or 0
+            return await self._database.fetch(
+                "fetch_offsets", one.partition.id, low, one.high, _SLICE_ROWS, _PAGE_BYTES
+            )
+
+        return page
+
+    async def _pages(self, page: _NextPage) -> AsyncGenerator[bytes, None]:
+        rows = await page(None)
+        while rows:
+            end = _end_of(rows[-1])
+            frames = await self._frames(rows)
+            # What is sent slowly is held once.
+            rows.clear()
+            yield frames
+            del frames
+            rows = await page(end)
+
+    async def _frames(self, rows: _Page) -> bytes:
+        partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
+        frames = []
+        for row in rows:
+            partition = partitions.get(row["partition_id"])
+            if partition is not None:
+                frames.append(self._frame(partition, row))
+        return b"".join(frames)
+
+    def _frame(self, partition: Partition, row: Record) -> bytes:
+        codec, body = self._vault.opened(row)
+        return pack_frame(
+            Frame(
+                partition.queue.name,
+                partition.name,
+                row["end_offset"] - row["base_offset"],
+                codec,
+                raw_size(codec, body),
+                body,
+                row["base_offset"],
+                microseconds(row["created_at"]),
+                partition.id,
+            )
+        )
+
+
+def _end_of(row: Record) -> _End:
+    at = Point(row["created_at"], row["partition_id"], row["base_offset"])
+    return _End(at, row["end_offset"])

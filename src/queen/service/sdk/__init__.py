@@ -1,0 +1,1 @@
+"""What the published streaming SDK asks of a broker."""

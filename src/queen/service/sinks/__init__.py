@@ -1,0 +1,1 @@
+"""Sinks: what many tasks of one computation write, published once."""

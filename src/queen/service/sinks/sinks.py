@@ -1,0 +1,179 @@
+"""Sinks: many tasks stage, one commit publishes.
+
+A program that computes in many places at once, Spark above all, cannot push as it goes: a task
+may fail and be repeated, a whole batch may be repeated after a crash. So each attempt of a task
+stages its messages under its own name, and the driver publishes a batch by naming the attempts
+that count. The batch is recorded in the transaction that publishes it, so that to publish it
+again is to be told `already`.
+
+    open   ─▶ epoch        a run of the query; fences every run that opened before it
+    stage  ─▶ parts        of (query, batch, run, task, attempt), in nobody's sight
+    commit ─▶ published    all named stages in one transaction, or `already`
+    abort                  drops stages; does not touch what is published
+
+What is staged and never named is removed later: when its batch is published, when another run
+has opened, or after a day. See `queen.service.sinks.publish` for the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from queen.errors import Conflict, EncryptionUnavailable, NotFound, Unavailable
+from queen.service.admin.maintenance import Maintenance
+from queen.service.catalog import Catalog, Partition
+from queen.service.log.append import Append
+from queen.service.log.segment_encryption import Vault
+from queen.storage.database import Database, Transaction
+
+JOB = "sinks"
+JOB_INTERVAL_S = 30.0
+# Longer than any batch takes from its first task to its commit.
+_PART_HOURS = 24
+# How long a query that publishes once can still be asked whether it has.
+_ONCE_HOURS = 7 * 24
+_PARTS_IN_ROUND = 200
+
+
+class Opened(NamedTuple):
+    """A run that may publish, and the last batch that was published before it."""
+
+    epoch: int
+    last_batch: int
+
+
+class Stage(NamedTuple):
+    """The name of what one attempt of a task stages."""
+
+    query: str
+    batch: int
+    run: str
+    task: int
+    attempt: int
+
+
+class Named(NamedTuple):
+    """One stage of a commit, and how much it must hold."""
+
+    task: int
+    attempt: int
+    messages: int
+
+
+class Batch(NamedTuple):
+    """A batch of a query, and what it consists of."""
+
+    query: str
+    epoch: int
+    run: str
+    number: int
+    stages: Sequence[Named]
+
+
+class Sinks:
+    def __init__(
+        self, database: Database, catalog: Catalog, vault: Vault, maintenance: Maintenance
+    ) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._vault = vault
+        self._maintenance = maintenance
+
+    async def open(
+        self, query: str, run: str, namespaces: list[str] | None, *, once: bool
+    ) -> Opened:
+        """Let a run publish from now on, and none that opened before it."""
+        (row,) = await self._database.fetch("open_sink", query, run, namespaces, once)
+        if row["hidden"]:
+            raise NotFound(f"Query {query!r} not found")
+        if row["fenced"]:
+            raise fenced(query)
+        return Opened(row["epoch"], row["last_batch"])
+
+    async def check(self, query: str, epoch: int, namespaces: list[str] | None) -> None:
+        """Raise unless this is the run that may publish, and the caller's to see."""
+        rows = await self._database.fetch("sink", query, namespaces)
+        if not rows or not rows[0]["visible"]:
+            raise NotFound(f"Query {query!r} not found; open it first")
+        check_epoch(query, epoch, rows[0]["epoch"])
+
+    async def stage(self, stage: Stage, part: int, appends: list[Append], *, unique: bool) -> int:
+        """Keep messages for a commit; returns how many. The same part twice is one part."""
+        self._maintenance.check_push()
+        lanes = await self._partitions(appends)
+        codecs, bodies = [], []
+        for append, lane in zip(appends, lanes, strict=True):
+            codec, body = self._stored(append, lane)
+            codecs.append(codec)
+            bodies.append(body)
+        await self._database.fetch(
+            "stage_part",
+            *stage[:3],
+            stage.task,
+            stage.attempt,
+            part,
+            not unique,
+            [lane.id for lane in lanes],
+            [append.queue for append in appends],
+            [append.partition for append in appends],
+            [len(append) for append in appends],
+            codecs,
+            [None if unique else append.hash().tobytes() for append in appends],
+            bodies,
+        )
+        return sum(map(len, appends))
+
+    async def _partitions(self, appends: list[Append]) -> list[Partition]:
+        await self._catalog.resolve((one.queue, one.partition) for one in appends)
+        found = [self._catalog.known(one.queue, one.partition) for one in appends]
+        if None in found:
+            raise Unavailable("a queue was deleted while it was written")
+        return [one for one in found if one is not None]
+
+    def _stored(self, append: Append, lane: Partition) -> tuple[int, bytes]:
+        assert append.encoded is not None
+        if not lane.queue.options.encryption_enabled:
+            return append.encoded
+        if not self._vault.keys:
+            raise EncryptionUnavailable
+        return self._vault.close(lane.id, *append.encoded)
+
+    async def abort(self, batch: Batch) -> int:
+        """Drop stages of a batch; returns how many parts there were."""
+        rows = await self._database.fetch("sink_parts", *parts_key(batch))
+        if rows:
+            await self._database.fetch("drop_parts", [row["id"] for row in rows])
+        return len(rows)
+
+    async def queues(self, batch: Batch) -> list[str]:
+        """Return the queues that a batch goes to."""
+        parts = await self._database.fetch("sink_parts", *parts_key(batch))
+        rows = await self._database.fetch("sink_queues", [row["id"] for row in parts])
+        return [row["queue"] for row in rows]
+
+    async def remove_old(self, transaction: Transaction) -> bool:
+        """Remove some of what nobody will publish; return whether there may be more."""
+        rows = await transaction.fetch("parts_nobody_wants", _PART_HOURS, _PARTS_IN_ROUND)
+        if rows:
+            await transaction.execute("drop_parts", [row["id"] for row in rows])
+        await transaction.execute("forget_sinks", _ONCE_HOURS)
+        return len(rows) == _PARTS_IN_ROUND
+
+
+def parts_key(batch: Batch) -> tuple[str, int, str, list[int], list[int]]:
+    """Return the arguments of the statement that finds the parts of a batch."""
+    tasks = [one.task for one in batch.stages]
+    return batch.query, batch.number, batch.run, tasks, [one.attempt for one in batch.stages]
+
+
+def check_epoch(query: str, epoch: int, current: int) -> None:
+    if epoch != current:
+        raise fenced(query)
+
+
+def fenced(query: str) -> Conflict:
+    return Conflict(
+        f"another run of query {query!r} has been started since; "
+        "this one may not publish any more and should stop"
+    )

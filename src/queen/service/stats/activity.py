@@ -1,0 +1,358 @@
+"""Activity: what this server does with each queue, counted in memory.
+
+A request costs a look-up and a few additions. Every few seconds the counters go to the
+database as this server's own numbers for the minute: absolute ones, so that a write whose
+outcome is unknown can be repeated and nothing is counted twice.
+
+    counters ──3 s──▶ queen.activity (queue, minute, server) ──▶ throughput, analytics
+             ──────▶ queen.servers.totals                    ──▶ totals of the cluster
+
+What is counted between two writes belongs to the minute of the second one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from queen.core.cursor import Verdict
+from queen.errors import QueenError, Unavailable
+from queen.storage.database import Database, Transaction
+
+if TYPE_CHECKING:
+    from queen.service.catalog import Queue
+    from queen.service.consume.ack import Settlement
+    from queen.service.consume.feeds import Grant
+    from queen.service.log.append import Append
+    from queen.service.log.flush_share import Lane
+
+_log = logging.getLogger(__name__)
+
+_FLUSH_INTERVAL_S = 3.0
+_READ_STALE_S = 0.25
+
+# The order of the columns in `queen.activity` and of the totals in `queen.servers`.
+FIELDS = (
+    "push_requests",
+    "push_messages",
+    "push_duplicates",
+    "push_bytes",
+    "pop_requests",
+    "pop_messages",
+    "pop_empty",
+    "auto_acked",
+    "ack_requests",
+    "ack_ok",
+    "ack_failed",
+    "dead_letters",
+    "transactions",
+    "partitions_created",
+    "lag_count",
+    "lag_sum_ms",
+)
+
+
+class ServerName(NamedTuple):
+    """How a server process is told from others."""
+
+    hostname: str = socket.gethostname()
+    port: int = 0
+    worker: int = 0
+
+
+class Counters:
+    """What happened to one queue since this server started."""
+
+    __slots__ = (
+        *FIELDS,
+        "base",
+        "bucket",
+        "bucket_lag_max_ms",
+        "bucket_parked",
+        "lag_max_ms",
+        "name",
+        "parked",
+        "sent",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.push_requests = self.push_messages = self.push_duplicates = self.push_bytes = 0
+        self.pop_requests = self.pop_messages = self.pop_empty = self.auto_acked = 0
+        self.ack_requests = self.ack_ok = self.ack_failed = self.dead_letters = 0
+        self.transactions = self.partitions_created = 0
+        self.lag_count = self.lag_sum_ms = 0
+        # Since the last write.
+        self.lag_max_ms = 0
+        # Polls that are parked now.
+        self.parked = 0
+        # Where the counters stood at the last write, and when its minute began.
+        self.sent = self.base = (0,) * len(FIELDS)
+        self.bucket: datetime | None = None
+        self.bucket_lag_max_ms = self.bucket_parked = 0
+
+    def values(self) -> tuple[int, ...]:
+        return tuple(getattr(self, name) for name in FIELDS)
+
+    def turn_to(self, bucket: datetime) -> None:
+        """Bring what belongs to a minute up to date."""
+        if self.bucket != bucket:
+            self.bucket, self.base = bucket, self.sent
+            self.bucket_lag_max_ms = self.bucket_parked = 0
+        self.bucket_lag_max_ms = max(self.bucket_lag_max_ms, self.lag_max_ms)
+        self.bucket_parked = max(self.bucket_parked, self.parked)
+        self.lag_max_ms = 0
+
+
+class Histogram:
+    """How often values fell below each of some bounds."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, *bounds: float) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Activity:
+    def __init__(self, database: Database, name: ServerName) -> None:
+        self._database = database
+        self.name = name
+        self.server_id: int | None = None
+        self.started = time.monotonic()
+        # HTTP requests of any kind.
+        self.requests = 0
+        self.flush_seconds = Histogram(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
+        self.flush_messages = Histogram(1, 10, 100, 1000, 10_000, 100_000)
+        # Set by the broker: parked polls by queue id; what else is written with each report.
+        self.parked: Callable[[], dict[int, int]] = dict
+        self.also: Callable[[Transaction, int, datetime], Awaitable[None]] | None = None
+        self._queues: dict[int, Counters] = {}
+        self._touched: set[int] = set()
+        self._was_parked: set[int] = set()
+        self._totals = [0] * len(FIELDS)
+        self._flushed = float("-inf")
+        self._lock = asyncio.Lock()
+        self._version = 0
+
+    # ---- counting ----
+
+    def of(self, queue: Queue) -> Counters:
+        self._version += 1
+        self._touched.add(queue.id)
+        found = self._queues.get(queue.id)
+        if found is None:
+            found = self._queues[queue.id] = Counters(queue.name)
+        return found
+
+    def version(self) -> int:
+        """Grows with everything that is counted."""
+        return self._version
+
+    def pushed(self, appends: Sequence[Append]) -> None:
+        """A push request was answered."""
+        if len(appends) == 1:
+            self._pushed_to(appends[0].lane.queue if appends[0].lane else None, appends)
+            return
+        by_queue: dict[Queue, list[Append]] = {}
+        for append in appends:
+            if append.lane is not None:
+                by_queue.setdefault(append.lane.queue, []).append(append)
+        for queue, group in by_queue.items():
+            self._pushed_to(queue, group)
+
+    def _pushed_to(self, queue: Queue | None, appends: Iterable[Append]) -> None:
+        if queue is None:
+            return
+        counters = self.of(queue)
+        counters.push_requests += 1
+        for append in appends:
+            if append.repeats:
+                counters.push_duplicates += len(append.repeats)
+
+    def stored(self, lane: Lane) -> None:
+        """Messages of one partition were committed."""
+        counters = self.of(lane.partition.queue)
+        counters.push_messages += lane.total
+        for built in lane.segments:
+            counters.push_bytes += len(built.body)
+
+    def published(self, queue: Queue, messages: int, stored_bytes: int, duplicates: int) -> None:
+        """Messages that were staged by a sink were committed."""
+        counters = self.of(queue)
+        counters.push_messages += messages
+        counters.push_bytes += stored_bytes
+        counters.push_duplicates += duplicates
+
+    def flushed(self, messages: int, seconds: float) -> None:
+        """Appends were written in one transaction."""
+        self.flush_seconds.observe(seconds)
+        self.flush_messages.observe(messages)
+
+    def popped(self, queues: Sequence[Queue], grants: Sequence[Grant]) -> None:
+        """A pop was answered, with or without messages."""
+        if not grants:
+            for queue in queues:
+                counters = self.of(queue)
+                counters.pop_requests += 1
+                counters.pop_empty += 1
+            return
+        # The database's clock wrote the times; a server whose clock is behind shows no lag.
+        now_s = time.time()
+        self.of(grants[0].partition.queue).pop_requests += 1
+        for grant in grants:
+            counters = self.of(grant.partition.queue)
+            count = grant.shown
+            counters.pop_messages += count
+            if grant.lease_id is None:
+                counters.auto_acked += count
+            for stored in grant.stored:
+                low, high = stored.part(grant.start, grant.stop)
+                lag_ms = max(0, int((now_s - stored.created_at.timestamp()) * 1000))
+                counters.lag_count += high - low
+                counters.lag_sum_ms += (high - low) * lag_ms
+                counters.lag_max_ms = max(counters.lag_max_ms, lag_ms)
+
+    def settled(self, one: Settlement) -> None:
+        """Acknowledgments of one lease in one partition were decided."""
+        if not one.wishes:
+            return
+        counters = self.of(one.partition.queue)
+        counters.ack_requests += 1
+        if one.all_done:
+            counters.ack_ok += len(one.wishes)
+            return
+        for verdict in one.verdicts.values():
+            if verdict is Verdict.DONE or verdict is Verdict.ALREADY:
+                counters.ack_ok += 1
+            else:
+                counters.ack_failed += 1
+                counters.dead_letters += verdict is Verdict.DEAD
+
+    def gave_up(self, queue: Queue) -> None:
+        """A message was set aside that no consumer came back from."""
+        self.of(queue).dead_letters += 1
+
+    def transacted(self, queues: Iterable[Queue]) -> None:
+        for queue in set(queues):
+            self.of(queue).transactions += 1
+
+    def made_partitions(self, queue: Queue, count: int) -> None:
+        self.of(queue).partitions_created += count
+
+    # ---- reading what is in memory ----
+
+    def by_queue(self) -> list[Counters]:
+        return list(self._queues.values())
+
+    def totals(self) -> dict[str, int]:
+        """Return everything this server has counted, queues that are gone included."""
+        totals = list(self._totals)
+        for counters in self._queues.values():
+            for at, (now, sent) in enumerate(zip(counters.values(), counters.sent, strict=True)):
+                totals[at] += now - sent
+        return dict(zip(FIELDS, totals, strict=True))
+
+    # ---- writing ----
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_INTERVAL_S)
+            try:
+                await self.flush()
+            except QueenError as error:
+                _log.warning("activity could not be written: %s", error)
+            except Exception:
+                _log.exception("activity could not be written")
+
+    async def settle(self) -> None:
+        """Write what is not written yet, for somebody who is about to read it."""
+        if self._touched and time.monotonic() - self._flushed > _READ_STALE_S:
+            await self.flush()
+
+    async def flush(self) -> None:
+        async with self._lock:
+            self._flushed = time.monotonic()
+            async with self._database.transaction() as transaction:
+                await transaction.execute("commit_lazily")
+                server_id = await self._joined(transaction)
+                sent = await self._report(transaction, server_id)
+            # Only now: a row that was rolled back must not be written to again.
+            self.server_id = server_id
+            for counters, values in sent:
+                for at, (now, before) in enumerate(zip(values, counters.sent, strict=True)):
+                    self._totals[at] += now - before
+                counters.sent = values
+
+    async def _report(
+        self, transaction: Transaction, server_id: int
+    ) -> list[tuple[Counters, tuple[int, ...]]]:
+        (row,) = await transaction.fetch("now")
+        bucket: datetime = row[0].replace(second=0, microsecond=0)
+        touched = self._take_touched()
+        sent = [(self._queues[queue], self._queues[queue].values()) for queue in touched]
+        try:
+            if touched:
+                await self._report_queues(transaction, server_id, bucket, touched, sent)
+            totals = list(self._totals)
+            for counters, values in sent:
+                for at, (now, before) in enumerate(zip(values, counters.sent, strict=True)):
+                    totals[at] += now - before
+            if not await transaction.fetch("report_server", server_id, totals):
+                # Forgotten while it was asleep for months; it joins again with the next report.
+                self.server_id = None
+                raise Unavailable("this server was forgotten")
+            if self.also is not None:
+                await self.also(transaction, server_id, bucket)
+        except BaseException:
+            self._touched.update(touched)
+            raise
+        return sent
+
+    async def _joined(self, transaction: Transaction) -> int:
+        if self.server_id is not None:
+            return self.server_id
+        (row,) = await transaction.fetch("join_servers", *self.name)
+        joined: int = row[0]
+        return joined
+
+    def _take_touched(self) -> list[int]:
+        parked = self.parked()
+        for queue_id in self._was_parked | parked.keys():
+            if queue_id in self._queues:
+                self._queues[queue_id].parked = parked.get(queue_id, 0)
+                self._touched.add(queue_id)
+        self._was_parked = set(parked)
+        touched = sorted(self._touched & self._queues.keys())
+        self._touched.clear()
+        return touched
+
+    async def _report_queues(
+        self,
+        transaction: Transaction,
+        server_id: int,
+        bucket: datetime,
+        touched: list[int],
+        sent: list[tuple[Counters, tuple[int, ...]]],
+    ) -> None:
+        rows = []
+        for counters, values in sent:
+            counters.turn_to(bucket)
+            done = [now - base for now, base in zip(values, counters.base, strict=True)]
+            rows.append((*done, counters.bucket_lag_max_ms, counters.bucket_parked))
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        known = await transaction.fetch("report_activity", bucket, server_id, touched, *columns)
+        for queue_id in set(touched) - {row[0] for row in known}:
+            # The queue is gone, and its numbers with it.
+            del self._queues[queue_id]

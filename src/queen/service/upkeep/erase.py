@@ -1,0 +1,61 @@
+"""Erasing: taking single messages, or all of them, out of the log.
+
+A message that is deleted is marked where it stands and its payload is replaced by null:
+offsets stay dense, and groups pass over it as if it were done. Segments never change but for
+this, so a claim says how often it has happened, and a server drops what it had cached before.
+"""
+
+from __future__ import annotations
+
+from queen.core.frame import Segment, compress, encode_body, segment_of
+from queen.core.visibility import DELETED
+from queen.service.catalog import Partition, Queue
+from queen.service.log.segment_encryption import Vault
+from queen.storage.database import Database
+
+
+class Eraser:
+    def __init__(self, database: Database, vault: Vault) -> None:
+        self._database = database
+        self._vault = vault
+
+    async def delete(self, partition: Partition, offset: int) -> bool:
+        """Delete one message; false when it is not, or no longer, there."""
+        async with self._database.transaction() as transaction:
+            await transaction.execute("lock_partition", partition.id)
+            rows = await transaction.fetch("lock_segment", partition.id, offset)
+            if not rows:
+                return False
+            (row,) = rows
+            without = _without(self._vault.segment(row), offset - row["base_offset"])
+            if without is None:
+                return False
+            codec, body = compress(encode_body(without))
+            if partition.queue.options.encryption_enabled:
+                codec, body = self._vault.close(partition.id, codec, body)
+            await transaction.execute(
+                "rewrite_segment", partition.id, row["base_offset"], codec, body
+            )
+            await transaction.execute("count_erasure", partition.id)
+            # What groups have set aside of it is a copy, and goes too.
+            await transaction.execute("erase_letters", partition.id, offset)
+        return True
+
+    async def clear(self, queue: Queue, partition: Partition | None) -> int:
+        """Delete all messages of a queue or of one partition; return how many there were."""
+        removed: int = await self._database.fetchval(
+            "clear_queue", queue.id, partition.id if partition is not None else None
+        )
+        # Nothing else to tell: a claim never reaches behind the tail.
+        return removed
+
+
+def _without(segment: Segment, at: int) -> Segment | None:
+    """Return a segment in which one message is deleted; None when it already is."""
+    marks = list(segment.column(DELETED) or [None] * segment.count)
+    if marks[at]:
+        return None
+    marks[at] = True
+    payloads = segment.payloads()
+    payloads[at] = b"null"
+    return segment_of(segment.id_bytes(), payloads, {**segment.extras, DELETED: marks})

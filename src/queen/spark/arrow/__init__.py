@@ -1,0 +1,1 @@
+"""Segments and payloads as Arrow columns."""

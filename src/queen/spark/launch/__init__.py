@@ -1,0 +1,1 @@
+"""What is there before Spark runs: Java, a session, Python processes."""

@@ -1,0 +1,151 @@
+"""A Spark session as Queen needs it.
+
+What is set here was measured; whatever the caller sets wins. Some things must be right before
+the JVM starts, because its Python processes get them from it: where `queen` is imported from,
+which Python runs it, and that it finds PySpark compiled. They are set for the start only, and
+then put back.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import queen
+from queen.spark.launch.java import cache_folder, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Setting = str | int | float | bool
+
+# The default forks a process for each file of a checkpoint: half of a micro-batch's time.
+_FILE_MANAGER = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+def session(name: str, master: str | None = None, **settings: Setting) -> SparkSession:
+    """Return a Spark session with `format("queen")`, and settings that fit queues.
+
+    `master` is `local[*]` unless it is given here or in `SPARK_MASTER`; settings are Spark's
+    own, with underscores for dots (`spark_sql_shuffle_partitions=4`) or as `**{"spark.…": …}`.
+    A session that runs already is returned as it is, with the settings that can still change.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from queen.spark import register
+
+    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    # A name with dots is Spark's own; some end in that of a variable, such as QUEEN_TOKEN.
+    given = {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in (_defaults(master, given) | given).items():
+        builder = builder.config(key, str(value).lower() if isinstance(value, bool) else value)
+    is_new = SparkContext._active_spark_context is None
+    if is_new:
+        with _launch_environment(master):
+            spark = builder.getOrCreate()
+        # Ours is the display of progress, and errors are raised.
+        spark.sparkContext.setLogLevel("ERROR")
+    else:
+        spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def cores_of(master: str) -> int:
+    """Return how many tasks run at once on a local master; of a cluster this is a guess."""
+    inside = master.partition("[")[2].rstrip("]").split(",")[0]
+    if master == "local":
+        return 1
+    return int(inside) if inside.isdigit() else os.cpu_count() or 1
+
+
+def _defaults(master: str, given: dict[str, Setting]) -> dict[str, Setting]:
+    chosen: dict[str, Setting] = {
+        "spark.sql.shuffle.partitions": cores_of(master),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.noDataMicroBatches.enabled": True,
+        "spark.sql.streaming.multipleWatermarkPolicy": "min",
+        "spark.scheduler.mode": "FAIR",
+        "spark.ui.showConsoleProgress": False,
+    }
+    if master.startswith("local"):
+        # Where checkpoints are local files. A rename is all the atomicity there is, so two
+        # drivers on one checkpoint may both reach the sink; the broker takes only one.
+        chosen["spark.sql.streaming.checkpointFileManagerClass"] = _FILE_MANAGER
+        if "PYSPARK_PYTHON" not in os.environ and "spark.pyspark.python" not in given:
+            # Processes of Spark run the Python that runs here, so they have Queen.
+            chosen["spark.python.daemon.module"] = "queen.spark.launch.daemon"
+    return chosen
+
+
+@contextmanager
+def _launch_environment(master: str) -> Iterator[None]:
+    """What the JVM must find in its environment when it starts."""
+    wanted = {
+        "JAVA_HOME": str(find_java().home),
+        "PYTHONPATH": _python_path(),
+        "PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),
+    }
+    is_local = master.startswith("local")
+    if is_local:
+        wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if is_local and not {"SPARK_HOME", "PYSPARK_PYTHON"} & os.environ.keys():
+        wanted["SPARK_HOME"] = str(_home_without_archive())
+    if "SPARK_LOCAL_IP" not in os.environ and (is_local or not _host_is_known()):
+        # Who computes alone listens to nobody else.
+        wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
+    before = {key: os.environ.get(key) for key in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
+
+
+def _python_path() -> str:
+    """Return a PYTHONPATH on which `queen` is the one that runs here."""
+    home = str(Path(queen.__file__).resolve().parents[1])
+    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return os.pathsep.join([home, *(part for part in given if part != home)])
+
+
+def _home_without_archive() -> Path:
+    """Return a `SPARK_HOME` that is PySpark's own, less the archive of its Python code.
+
+    Spark puts that archive first on the path of its Python processes, and what is imported
+    from an archive is compiled each time: a second for each process, several for each query.
+    Without it they find the installed package, which is compiled.
+    """
+    import pyspark
+
+    installed = Path(pyspark.__file__).resolve().parent
+    home = cache_folder() / f"spark-{sha256(bytes(installed)).hexdigest()[:12]}"
+    home.mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "jars", "sbin"):
+        # Another session may be making the same link.
+        with suppress(FileExistsError):
+            (home / name).symlink_to(installed / name)
+    return home
+
+
+def _host_is_known() -> bool:
+    """Whether this machine's own name leads anywhere; without that Spark does not start."""
+    try:
+        socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Writing from Spark into queues."""

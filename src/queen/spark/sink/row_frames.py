@@ -1,0 +1,312 @@
+"""From rows to frames: which queue and partition each row goes to, and as what.
+
+Rows are collected until there are many, so that each partition gets large segments, then sorted
+by partition without changing their order inside one. Columns stay columns all the way: the
+buffers of an Arrow string column are what the body of a frame consists of.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import DataType, IntegralType, StringType, StructType
+
+from queen.core.frame import MAX_MESSAGES, Frame, Segment, compress, encode_body, pack_frame
+from queen.core.framecheck import check_payloads, checked_ids
+from queen.core.names import DEFAULT_PARTITION, MAX_TRANSACTION_ID_BYTES, reason_against_name
+from queen.errors import InvalidFrame
+from queen.spark.sink.json_text import Column, check_type, json_texts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+DATA, QUEUE, PARTITION = "data", "queue", "partition"
+TRANSACTION, TRACE = "transactionId", "traceId"
+_COLUMNS = (DATA, QUEUE, PARTITION, TRANSACTION, TRACE)
+# Rows that are sorted together, and the largest frame that is made of them.
+_COLLECT_ROWS = 200_000
+_COLLECT_BYTES = 32 * 1024 * 1024
+_FRAME_BYTES = 4 * 1024 * 1024
+_JSON, _TEXT = "json", "text"
+
+
+class Layout(NamedTuple):
+    """What the columns of a DataFrame mean; checked before anything runs."""
+
+    data: DataType
+    # How a data column of strings is meant.
+    data_format: str
+    default_queue: str | None
+
+
+def layout_of(options: dict[str, str], schema: StructType) -> Layout:
+    """Return how rows become messages, or raise `ValueError` with what to change."""
+    unknown = [name for name in schema.names if name not in _COLUMNS]
+    if unknown:
+        raise ValueError(
+            f"column {unknown[0]!r} is not written to a queue: select {', '.join(_COLUMNS)}, "
+            "or make one column of several with struct(…).alias('data')"
+        )
+    if DATA not in schema.names:
+        raise ValueError("there is no column 'data', which holds the payload of a message")
+    for name in (QUEUE, PARTITION, TRANSACTION, TRACE):
+        if name in schema.names:
+            _check_text(name, schema[name].dataType)
+    default = options.get("queue") or None
+    if default is None and QUEUE not in schema.names:
+        raise ValueError("no queue to write to: give option queue, or a column 'queue'")
+    data_format = options.get("dataformat", _JSON).lower()
+    if data_format not in (_JSON, _TEXT):
+        raise ValueError(f"option dataFormat is {data_format!r}; it is 'json' or 'text'")
+    kind = schema[DATA].dataType
+    check_type(kind, DATA)
+    return Layout(kind, data_format, default)
+
+
+def _check_text(name: str, kind: DataType) -> None:
+    if isinstance(kind, StringType) or (name == PARTITION and isinstance(kind, IntegralType)):
+        return
+    raise ValueError(f"column {name!r} must be a string, not {kind.simpleString()}")
+
+
+class Framed(NamedTuple):
+    """One frame, and which rows of the task it holds."""
+
+    packed: bytes
+    segment: Segment
+    rows: NDArray[np.int64]
+    # Whether a producer chose some of the transaction ids.
+    has_own_ids: bool
+
+
+def frames_of(
+    batches: Iterable[pa.RecordBatch], layout: Layout, id_prefix: str
+) -> Iterator[Framed]:
+    """Yield the rows of a task as frames; those of one partition in their order."""
+    first_row = 0
+    for table in _collected(batches):
+        yield from _Rows(table, layout, id_prefix, first_row).frames()
+        first_row += table.num_rows
+
+
+def _collected(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches of many rows, but not of too many bytes."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        for piece in _halved(batch):
+            if waiting and (rows >= _COLLECT_ROWS or size + piece.nbytes > _COLLECT_BYTES):
+                yield _joined(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(piece)
+            rows += piece.num_rows
+            size += piece.nbytes
+    if rows:
+        yield _joined(waiting)
+
+
+def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch of very large rows."""
+    if batch.nbytes <= _COLLECT_BYTES or batch.num_rows <= 1:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _halved(batch.slice(0, middle))
+    yield from _halved(batch.slice(middle))
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+class _Rows:
+    """Some rows of a task on their way into frames."""
+
+    def __init__(
+        self, batch: pa.RecordBatch, layout: Layout, id_prefix: str, first_row: int
+    ) -> None:
+        self._batch = batch
+        self._layout = layout
+        self._first_row = first_row
+        self._count = batch.num_rows
+        self._numbers = np.arange(first_row, first_row + self._count, dtype=np.int64)
+        self._id_prefix = id_prefix
+
+    def frames(self) -> Iterator[Framed]:
+        texts = pc.binary_join_element_wise(self._payloads(), pa.scalar("\n"), "")
+        own_ids, ids = self._ids()
+        traces = self._column(TRACE)
+        order, lanes = self._lanes()
+        texts, ids = texts.take(order), ids.take(order)
+        if traces is not None:
+            traces = traces.take(order)
+        columns = _Strings(ids), _Strings(texts)
+        rows = self._numbers[np.asarray(order)]
+        for queue, partition, start, stop in lanes:
+            for low, high in _cuts(columns[1].offsets, start, stop):
+                segment = _segment(columns, traces, low, high)
+                packed = _packed(queue, partition, segment)
+                yield Framed(packed, segment, rows[low:high], own_ids)
+
+    def _column(self, name: str) -> Column | None:
+        """Return a column of texts that has a value somewhere."""
+        if name not in self._batch.schema.names:
+            return None
+        column = pc.cast(self._batch.column(name), pa.string())
+        return None if column.null_count == self._count else column
+
+    def _payloads(self) -> Column:
+        column = self._batch.column(DATA)
+        if isinstance(self._layout.data, StringType) and self._layout.data_format == _JSON:
+            return _json_lines(column)
+        return json_texts(column, self._layout.data)
+
+    def _ids(self) -> tuple[bool, Column]:
+        """Return whether the producer chose some of the transaction ids, and all of them."""
+        given = self._column(TRANSACTION)
+        if given is not None:
+            self._check_ids(given)
+            if given.null_count == 0:
+                return True, given
+        made = pc.binary_join_element_wise(
+            pa.scalar(self._id_prefix), pc.cast(pa.array(self._numbers), pa.string()), ""
+        )
+        return (False, made) if given is None else (True, pc.coalesce(given, made))
+
+    def _check_ids(self, given: Column) -> None:
+        sizes = pc.fill_null(pc.binary_length(given), 1)
+        for wrong, why in (
+            (pc.equal(sizes, 0), "is empty"),
+            (pc.greater(sizes, MAX_TRANSACTION_ID_BYTES), "is longer than 255 bytes"),
+        ):
+            self._refuse(wrong, f"transactionId {why}")
+
+    def _refuse(self, wrong: Column, reason: str) -> None:
+        """Raise with the first row that is wrong, if one is."""
+        found = np.flatnonzero(np.asarray(wrong))
+        if len(found):
+            raise ValueError(f"row {self._first_row + int(found[0])}: {reason}")
+
+    def _lanes(self) -> tuple[Column, list[tuple[str, str, int, int]]]:
+        """Return an order that brings rows of a partition together, and where each begins."""
+        queues, queue_of = self._queues()
+        partitions, partition_of = self._coded(PARTITION, DEFAULT_PARTITION)
+        lane_of = queue_of.astype(np.int64) * len(partitions) + partition_of
+        order = np.argsort(lane_of, kind="stable")
+        sorted_lanes = lane_of[order]
+        starts = np.flatnonzero(np.diff(sorted_lanes, prepend=-1))
+        lanes = []
+        for start, stop in zip(starts, [*starts[1:], self._count], strict=True):
+            queue, partition = divmod(int(sorted_lanes[start]), len(partitions))
+            lanes.append((queues[queue], partitions[partition], int(start), int(stop)))
+        return pa.array(order), lanes
+
+    def _queues(self) -> tuple[list[str], NDArray[np.int64]]:
+        default = self._layout.default_queue
+        column = self._column(QUEUE)
+        if default is None:
+            missing = pc.is_null(column) if column is not None else pa.array([True])
+            self._refuse(missing, "its queue is null, and option queue gives no other")
+        return self._coded(QUEUE, default)
+
+    def _coded(self, name: str, default: str | None) -> tuple[list[str], NDArray[np.int64]]:
+        """Return the different values of a column, and which of them each row has."""
+        column = self._column(name)
+        if column is None:
+            assert default is not None
+            _check_name(name, default)
+            return [default], np.zeros(self._count, dtype=np.int64)
+        if default is not None:
+            column = pc.fill_null(column, default)
+        coded = column.dictionary_encode()
+        values: list[str] = coded.dictionary.to_pylist()
+        for value in values:
+            _check_name(name, value)
+        return values, np.asarray(coded.indices).astype(np.int64)
+
+
+def _check_name(kind: str, name: str) -> None:
+    reason = reason_against_name(kind, name)
+    if reason:
+        raise ValueError(f"column or option {kind}: {reason}")
+
+
+def _json_lines(column: Column) -> Column:
+    """Return JSON texts on one line each; a null is the JSON null."""
+    texts = pc.fill_null(pc.cast(column, pa.string()), "null")
+    for line_break in ("\n", "\r"):
+        if pc.any(pc.match_substring(texts, line_break)).as_py():
+            # Between tokens it is white space. Inside a string neither is JSON, and is refused.
+            texts = pc.replace_substring(texts, line_break, "\t")
+    return pc.ascii_trim(texts, " \t")
+
+
+class _Strings:
+    """The buffers of a string column that begins at its first value."""
+
+    def __init__(self, column: Column) -> None:
+        if column.offset:
+            column = pa.concat_arrays([column])
+        _, offsets, data = column.buffers()
+        assert offsets is not None
+        self.offsets = np.frombuffer(offsets, dtype=np.int32)[: len(column) + 1]
+        self.data = memoryview(data) if data is not None else memoryview(b"")
+
+    def cut(self, low: int, high: int) -> tuple[array[int], bytes]:
+        offsets = self.offsets[low : high + 1]
+        relative = array("i", (offsets - offsets[0]).astype("<i4").tobytes())
+        return relative, bytes(self.data[offsets[0] : offsets[-1]])
+
+
+def _cuts(offsets: NDArray[np.int32], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield spans of rows, each small enough for one frame."""
+    while start < stop:
+        full = int(np.searchsorted(offsets, offsets[start] + _FRAME_BYTES, side="right")) - 1
+        end = min(stop, start + MAX_MESSAGES, max(full, start + 1))
+        yield start, end
+        start = end
+
+
+def _segment(
+    columns: tuple[_Strings, _Strings], traces: Column | None, low: int, high: int
+) -> Segment:
+    id_offsets, ids = columns[0].cut(low, high)
+    payload_offsets, data = columns[1].cut(low, high)
+    extras: dict[str, list[Any]] = {}
+    if traces is not None:
+        values = traces.slice(low, high - low).to_pylist()
+        extras = {TRACE: values} if any(values) else {}
+    return Segment(high - low, id_offsets, payload_offsets, ids, data, extras)
+
+
+def _packed(queue: str, partition: str, segment: Segment) -> bytes:
+    body = encode_body(segment)
+    codec, stored = compress(body)
+    return pack_frame(Frame(queue, partition, segment.count, codec, len(body), stored))
+
+
+def reason_with_row(framed: Iterable[Framed]) -> str | None:
+    """Return which row of some frames cannot be a message, and why; None if none is wrong."""
+    for one in framed:
+        for at in range(one.segment.count):
+            alone = _alone(one.segment, at)
+            try:
+                checked_ids(alone)
+                check_payloads(alone)
+            except InvalidFrame as error:
+                reason = error.message.removeprefix("message 0: ")
+                return f"row {one.rows[at]}: {reason}"
+    return None
+
+
+def _alone(segment: Segment, at: int) -> Segment:
+    ids = segment.ids[segment.id_offsets[at] : segment.id_offsets[at + 1]]
+    data = segment.data[segment.payload_offsets[at] : segment.payload_offsets[at + 1]]
+    extras = {name: [column[at]] for name, column in segment.extras.items()}
+    return Segment(1, array("i", (0, len(ids))), array("i", (0, len(data))), ids, data, extras)

@@ -1,0 +1,66 @@
+"""Reading queues in a batch: a range of time, cut into tasks of about equal size.
+
+Options choose what is fetched; filters do not. Spark 4.3 would push them down, but it keeps the
+reader of a DataFrame with the filters of one query and uses it for the next, so that
+`frame.where("partition = 'a'")` followed by `frame.count()` counts too few. A DataFrame stays as
+it was when it was first used for the same reason: load it again to see what came since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from queen.spark.arrow.columns import check_schema, has_windows
+from queen.spark.source.planning import EARLIEST, Planner, ranges_of, selection_of, time_of
+from queen.spark.source.slices import SliceTask, read_slice
+from queen.spark.source.window_source import WindowReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def batch_reader(options: dict[str, str], schema: StructType) -> DataSourceReader:
+    """Return what reads the queues that the options name."""
+    check_schema(schema, options)
+    if has_windows(options):
+        return WindowReader(options, schema)
+    if "sealed" in schema.names:
+        raise ValueError("option markers is for streams: a batch has no sealed time to tell")
+    return BatchReader(options, schema)
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self._schema = schema
+        self._chosen = selection_of(options, must_be_whole=False)
+        self._since = time_of(options, "startingTime")
+        self._until = time_of(options, "endingTime")
+        # One window, by the offsets of its messages, as its lease names them.
+        self._ranges = ranges_of(options["ranges"]) if "ranges" in options else None
+
+    def partitions(self) -> list[InputPartition]:
+        if self._ranges is not None:
+            return list(Planner(self._chosen).parts(self._ranges))
+        planner = Planner(self._chosen)
+        sealed = planner.cut().sealed
+        until = min(_instant(self._until, sealed, sealed), sealed)
+        low = _instant(self._since, EARLIEST, sealed)
+        since = dict.fromkeys(self._chosen.queues, low)
+        return list(planner.tasks(planner.plan(since, until), since))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, SliceTask):
+            # What Spark makes of no tasks at all.
+            return iter(())
+        return read_slice(partition, self._schema)
+
+
+def _instant(given: int | str | None, default: int, sealed: int) -> int:
+    """Return what a time in the options means at this moment."""
+    if isinstance(given, int):
+        return given
+    return {"earliest": EARLIEST, "latest": sealed}.get(given or "", default)

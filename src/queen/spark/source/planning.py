@@ -1,0 +1,289 @@
+"""What to read: options to queues and times, and times to tasks.
+
+Everything here runs on the driver's side, in the process that plans a query.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import msgspec
+
+from queen.errors import HistoryGone
+from queen.spark.broker import PATIENCE_S, Broker, Place, place_of
+from queen.spark.source.slices import SliceTask
+from queen.wire.cuts import MAX_SLICES, Cut, Plan, Progress, Range, Slice
+
+EARLIEST = 0
+_FIRST_PATIENCE_S = 1.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# Less than this is not worth a second task; more than the other gives a task to each.
+_SMALL_TASK_BYTES = 256 * 1024
+_LARGE_TASK_BYTES = 32 * 1024 * 1024
+_SMALL_TASK_MESSAGES = 5000
+_MOST_TASKS_PER_CORE = 16
+
+
+class WindowRange(msgspec.Struct):
+    """What a window holds of one partition; without a queue when the partition is gone."""
+
+    queue: str
+    partitionId: str  # noqa: N815
+    start: int = msgspec.field(name="from")
+    stop: int = msgspec.field(name="to")
+
+
+_window = msgspec.json.Decoder(list[WindowRange])
+_cut = msgspec.json.Decoder(Cut)
+_plan = msgspec.json.Decoder(Plan)
+_progress = msgspec.json.Decoder(Progress)
+
+
+class Selection(NamedTuple):
+    """What of which broker."""
+
+    place: Place
+    queues: tuple[str, ...]
+    partitions: tuple[str, ...] = ()
+    from_offset: int = 0
+    to_offset: int | None = None
+    tasks: int = 1
+    must_be_whole: bool = True
+
+
+def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selection:
+    """Return what the options ask for; raises `ValueError` for what they cannot mean."""
+    queues = _queues(options.get("queue", "").strip())
+    if not queues and not {"stream", "lease", "ranges"} & set(options):
+        raise ValueError('say which queue to read: .option("queue", "orders"), or "orders,bills"')
+    partitions = _names("partition", options.get("partition", ""))
+    from_offset = number(options, "startingOffset")
+    to_offset = number(options, "endingOffset")
+    if (from_offset is not None or to_offset is not None) and not partitions:
+        raise ValueError("offsets count within a partition: give option partition too")
+    return Selection(
+        place_of(options),
+        tuple(dict.fromkeys(queues)),
+        partitions,
+        from_offset or 0,
+        to_offset,
+        number(options, "tasks") or os.cpu_count() or 1,
+        truth(options, "failOnDataLoss", must_be_whole),
+    )
+
+
+def _queues(text: str) -> tuple[str, ...]:
+    """Return names with commas between them, or those of a JSON list, in which they may be any."""
+    if text.startswith("["):
+        return _names("queue", text)
+    return tuple(one.strip() for one in text.split(",") if one.strip())
+
+
+def _names(option: str, text: str) -> tuple[str, ...]:
+    """Return one name, or those of a JSON list."""
+    if text.startswith("["):
+        try:
+            names = json.loads(text)
+        except ValueError:
+            names = None
+        if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+            raise ValueError(f'option {option}: a name, or a list of them as JSON: ["a", "b"]')
+        return tuple(names)
+    return (text,) if text else ()
+
+
+def ranges_of(text: str) -> list[Range]:
+    """Return the ranges of a leased window."""
+    try:
+        return offsets_of(_window.decode(text))
+    except msgspec.DecodeError as error:
+        raise ValueError(f"option ranges: the `ranges` of a window, as JSON: {error}") from None
+
+
+def offsets_of(ranges: list[WindowRange]) -> list[Range]:
+    """Return where to fetch what a window holds, of partitions that are still there."""
+    return [
+        Range(one.queue, partitionId=one.partitionId, fromOffset=one.start, toOffset=one.stop)
+        for one in ranges
+        if one.queue
+    ]
+
+
+def number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name.lower())
+    if text is None or text == "":
+        return None
+    if not text.isdigit():
+        raise ValueError(f"option {name}: {text!r} is not a number")
+    return int(text)
+
+
+def truth(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name.lower(), str(default)).lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"option {name}: {text!r} is neither true nor false")
+    return text == "true"
+
+
+def time_of(options: Mapping[str, str], name: str) -> int | str | None:
+    """Return an instant in microseconds, or the words earliest and latest; None without one."""
+    text = options.get(name.lower(), "").strip()
+    if text.lower() in ("", "earliest", "latest"):
+        return text.lower() or None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"option {name}: {text!r} is not earliest, latest or a time like 2026-01-31T12:00:00Z"
+        ) from None
+    return microseconds(at)
+
+
+def microseconds(at: datetime) -> int:
+    """Return an instant as a number; without a zone it is UTC."""
+    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+
+
+def text_of(at_us: int) -> str:
+    return (_EPOCH + at_us * _MICROSECOND).isoformat().replace("+00:00", "Z")
+
+
+class Planner:
+    """Asks a broker what there is, and makes tasks of it."""
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
+        # A server that was never there is not waited for; one that goes away is.
+        self.broker = Broker(selection.place, retry_s=_FIRST_PATIENCE_S)
+
+    def cut(self, since: int | None = None, group: str | None = None) -> Cut:
+        body: dict[str, Any] = {"queues": self.selection.queues, "group": group}
+        if since:
+            body["since"] = since
+        return _cut.decode(self._ask("cut", body))
+
+    def progress(self, group: str, done_until: int, moves: Mapping[str, int]) -> Progress:
+        sources = [{"queue": one, "moves": moves.get(one, 0)} for one in self.selection.queues]
+        body = {"group": group, "sources": sources, "doneUntil": done_until}
+        return _progress.decode(self._ask("progress", body))
+
+    def plan(
+        self,
+        since: Mapping[str, int],
+        until: int,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Plan:
+        """Return slices of what was written to each queue since a time of its own."""
+        chosen = self.selection
+        body: dict[str, Any] = {
+            "sources": [{"queue": queue, "since": at} for queue, at in since.items()],
+            "until": until,
+            "partitions": chosen.partitions,
+            "fromOffset": chosen.from_offset,
+            "slices": min(chosen.tasks * _MOST_TASKS_PER_CORE, MAX_SLICES),
+            "maxMessages": max_messages,
+            "maxBytes": max_bytes,
+        }
+        if chosen.to_offset is not None:
+            body["toOffset"] = chosen.to_offset
+        return _plan.decode(self._ask("plan", body))
+
+    def _ask(self, verb: str, body: Any) -> bytes:
+        answer = self.broker.call("POST", f"/api/v1/fetch/{verb}", msgspec.json.encode(body))
+        self.broker.retry_s = PATIENCE_S
+        return answer
+
+    def tasks(
+        self, plan: Plan, since: Mapping[str, int], sealed_us: int | None = None
+    ) -> list[SliceTask]:
+        """Return tasks of about equal size; raises when retention was quicker."""
+        chosen = self.selection
+        if plan.lost and chosen.must_be_whole:
+            raise HistoryGone(_loss(plan.lost, since))
+        made = [self.task(*group) for group in _grouped(plan, chosen.tasks)]
+        if sealed_us is not None:
+            made = made or [SliceTask(chosen.place, [], 0)]
+            made[-1].sealed_us = sealed_us
+        return made
+
+    def task(self, *slices: Slice) -> SliceTask:
+        """Return the task that reads some slices."""
+        ranges = _joined([one for part in slices for one in part.ranges])
+        task = SliceTask(self.selection.place, ranges, sum(part.messages for part in slices))
+        task.must_be_whole = self.selection.must_be_whole
+        return task
+
+    def parts(self, ranges: list[Range]) -> list[SliceTask]:
+        """Return tasks that read ranges of offsets, as many messages each."""
+        total = sum(one.toOffset - one.fromOffset for one in ranges)
+        tasks = max(min(self.selection.tasks, total // _SMALL_TASK_MESSAGES), 1)
+        each = -(-total // tasks) or 1
+        made, part, size = [], list[Range](), 0
+        for one in pieces(ranges, each):
+            length = one.toOffset - one.fromOffset
+            if size + length > each:
+                made.append(self.task(Slice(part, size, 0)))
+                part, size = [], 0
+            part.append(one)
+            size += length
+        return [*made, self.task(Slice(part, size, 0))] if part else made
+
+
+def _loss(queues: list[str], since: Mapping[str, int]) -> str:
+    at = text_of(min(since[queue] for queue in queues))
+    names = ", ".join(repr(one) for one in queues)
+    return (
+        f"retention has removed messages of {names} written after {at}, where this read starts: "
+        "start with a new checkpoint and startingTime earliest, or set option failOnDataLoss to "
+        "false to go on without them; a group (option group) keeps completedRetention from it"
+    )
+
+
+def _grouped(plan: Plan, cores: int) -> list[list[Slice]]:
+    """Return neighbours together, until there are as many tasks as their size deserves."""
+    slices = plan.slices
+    wanted = cores
+    if plan.bytes < cores * _SMALL_TASK_BYTES:
+        wanted = max(plan.bytes // _SMALL_TASK_BYTES, 1)
+    elif plan.bytes > cores * _LARGE_TASK_BYTES:
+        wanted = plan.bytes // _LARGE_TASK_BYTES
+    wanted = min(wanted, len(slices))
+    if not wanted:
+        return []
+    edges = [len(slices) * number // wanted for number in range(wanted + 1)]
+    return [slices[a:b] for a, b in pairwise(edges)]
+
+
+def pieces(ranges: list[Range], longest: int) -> Iterator[Range]:
+    """Yield ranges, cut where they are longer than that."""
+    for one in ranges:
+        for low in range(one.fromOffset, one.toOffset, longest):
+            high = min(low + longest, one.toOffset)
+            yield msgspec.structs.replace(one, fromOffset=low, toOffset=high)
+
+
+def _joined(parts: list[Range]) -> list[Range]:
+    """Return ranges; what ends where the next one begins is read in one go.
+
+    The plan itself stays as it is: a query that reads a queue twice makes its tasks twice.
+    """
+    ranges: list[Range] = []
+    for one in parts:
+        if ranges and _follows(ranges[-1], one):
+            ranges[-1] = msgspec.structs.replace(ranges[-1], end=one.end, toOffset=one.toOffset)
+        else:
+            ranges.append(one)
+    return ranges
+
+
+def _follows(one: Range, other: Range) -> bool:
+    if one.partitionId is not None:
+        return one.partitionId == other.partitionId and one.toOffset == other.fromOffset
+    return other.partitionId is None and one.queue == other.queue and one.end == other.start

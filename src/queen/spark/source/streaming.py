@@ -1,0 +1,211 @@
+"""Reading queues as a stream: the offset of a query is the sealed time.
+
+A micro-batch is [T1, T2), complete and immutable, over all partitions and queues, so that
+reading it again gives the same rows. Each trigger asks for a cut; while nothing is written, the
+same instant comes back and there is no batch.
+
+    {"sealed": T}                        everything before T is done
+    {"sealed": T, "moves": {"q": 3},     … of queue q from the other time on, to which its
+     "from": {"q": T0}}                  group was moved; the count tells this move from the last
+
+A query with a group (option `group`) tells how far it has come at each trigger. What Spark
+hands us there as the start is what its sink has finished, and it comes while nothing is
+written too; `commit` would come one batch late, and never when idle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from queen.spark.arrow.columns import check_schema, has_markers
+from queen.spark.source.planning import EARLIEST, Planner, number, selection_of, time_of
+from queen.spark.source.slices import SliceTask, read_slice
+from queen.wire.cuts import Cut, Plan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offset = dict[str, Any]
+
+_MARKER_INTERVAL_MS = 1000
+# A group that stands still says so this often, so that nobody takes it for abandoned.
+_SAY_AGAIN_S = 30.0
+
+
+def stream_reader(options: dict[str, str], schema: StructType) -> DataSourceStreamReader:
+    """Return what reads the queues that the options name."""
+    check_schema(schema, options)
+    if {"stream", "lease", "ranges"} & set(options):
+        raise ValueError("windows are read in a batch: give option queue to read as a stream")
+    return StreamReader(options, schema)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One lives in the planner as long as a query runs; the tasks have others."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self._schema = schema
+        self._chosen = selection_of(options, must_be_whole=True)
+        self._planner = Planner(self._chosen)
+        self._starting_time = time_of(options, "startingTime")
+        self._group = options.get("group") or None
+        self._markers = has_markers(options)
+        self._marker_s = (number(options, "markerInterval") or _MARKER_INTERVAL_MS) / 1000
+        self._max_messages = number(options, "maxMessagesPerTrigger")
+        self._max_bytes = number(options, "maxBytesPerTrigger")
+        # Where everything ends for a query that takes what is there and stops.
+        self._target: int | None = None
+        self._sealed = EARLIEST
+        self._marked_at = time.monotonic()
+        self._told: tuple[Offset | None, float] = (None, 0.0)
+        # The last batch that was planned: from where, to where.
+        self._planned: tuple[Offset, dict[str, int], Plan] | None = None
+
+    # ---- where to begin and how far to go ----
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        cut = self._planner.cut(group=self._group)
+        begin: Offset = {"sealed": self._beginning(cut)}
+        moves = {one.queue: one.group.moves for one in cut.queues if one.group}
+        if any(moves.values()):
+            begin["moves"] = moves
+        return begin
+
+    def _beginning(self, cut: Cut) -> int:
+        if isinstance(self._starting_time, int):
+            return self._starting_time
+        if self._starting_time == "latest":
+            return cut.sealed
+        if self._starting_time == "earliest":
+            return EARLIEST
+        # Not said: where the group has got to, or the beginning.
+        places = [one.group.doneUntil if one.group else None for one in cut.queues]
+        return min(place or EARLIEST for place in places)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._max_messages:
+            return ReadMaxRows(self._max_messages)
+        return ReadMaxBytes(self._max_bytes) if self._max_bytes else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._planner.cut(group=self._group).sealed
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        return {"sealed": self._sealed}
+
+    def latestOffset(self, start: Offset | None, limit: ReadLimit) -> Offset:  # noqa: N802
+        start = start or self.initialOffset()
+        self._tell(start)
+        wants_marker = self._markers and self._is_marker_due()
+        cut = self._cut(start, wants_marker)
+        if any(one.group and one.group.paused for one in cut.queues):
+            return start
+        moves, jumps = _moved(start, cut)
+        if jumps and self._target is None:
+            # To where it was moved need not be sealed for the other queues yet.
+            cut = self._planner.cut(group=self._group)
+        until = cut.sealed if self._target is None else self._target
+        if until <= start["sealed"] and not jumps:
+            return start
+        since = self._since(start, jumps)
+        plan = self._plan(since, max(until, *since.values()), limit, jumps)
+        wants_batch = bool(plan.messages or jumps or wants_marker) or self._ends_with_marker(start)
+        if not wants_batch and not self._must_move(plan, until):
+            return start
+        end: Offset = {"sealed": plan.until}
+        if moves:
+            end["moves"] = moves
+        if jumps:
+            end["from"] = jumps
+        self._planned = (end, since, plan)
+        self._marked_at = time.monotonic()
+        return end
+
+    def _cut(self, start: Offset, wants_marker: bool) -> Cut:
+        since = None if wants_marker or self._target is not None else start["sealed"]
+        cut = self._planner.cut(since, self._group)
+        self._sealed = max(self._sealed, cut.sealed)
+        return cut
+
+    def _is_marker_due(self) -> bool:
+        return time.monotonic() - self._marked_at >= self._marker_s
+
+    def _ends_with_marker(self, start: Offset) -> bool:
+        """Whether a query that stops at the end still has to be told of the end."""
+        return self._markers and self._target is not None and start["sealed"] < self._target
+
+    def _must_move(self, plan: Plan, until: int) -> bool:
+        """Whether a batch without messages is worth it: others follow those of partitions that
+        are not read, or nobody would know for long how far these have been looked at."""
+        if not self._chosen.partitions:
+            return False
+        return plan.until < until or time.monotonic() - self._marked_at >= _SAY_AGAIN_S
+
+    def _plan(self, since: dict[str, int], until: int, limit: ReadLimit, jumps: Any) -> Plan:
+        # One number cannot say that one of several queues is still on its way.
+        is_limited = not isinstance(limit, ReadAllAvailable) and (not jumps or len(since) == 1)
+        if is_limited:
+            return self._planner.plan(since, until, self._max_messages, self._max_bytes)
+        return self._planner.plan(since, until)
+
+    def _since(self, start: Offset, jumps: dict[str, int]) -> dict[str, int]:
+        sealed: int = start["sealed"]
+        return {queue: jumps.get(queue, sealed) for queue in self._chosen.queues}
+
+    # ---- how far it has come ----
+
+    def _tell(self, start: Offset) -> None:
+        """Note that everything before the start is done; Spark says so by asking."""
+        if self._group is None:
+            return
+        before, told_at = self._told
+        if start != before or time.monotonic() - told_at > _SAY_AGAIN_S:
+            self._planner.progress(self._group, start["sealed"], start.get("moves", {}))
+            self._told = (start, time.monotonic())
+
+    # ---- one batch ----
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        since = self._since(start, end.get("from", {}))
+        if self._planned is not None and self._planned[:2] == (end, since):
+            plan = self._planned[2]
+        else:
+            # A batch of before this process, read again.
+            plan = self._planner.plan(since, end["sealed"])
+        sealed = end["sealed"] if self._markers else None
+        return list(self._planner.tasks(plan, since, sealed))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SliceTask)
+        return read_slice(partition, self._schema)
+
+    def commit(self, end: Offset) -> None:
+        """Told at the next trigger, with the start."""
+
+    def stop(self) -> None:
+        """Nothing to close: connections belong to the process."""
+
+
+def _moved(start: Offset, cut: Cut) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how often groups were moved, and to where those that were since the start."""
+    seen = start.get("moves", {})
+    places = {one.queue: one.group for one in cut.queues if one.group}
+    moves = {queue: max(place.moves, seen.get(queue, 0)) for queue, place in places.items()}
+    jumps = {
+        queue: place.doneUntil or EARLIEST
+        for queue, place in places.items()
+        if place.moves > seen.get(queue, 0)
+    }
+    return {queue: count for queue, count in moves.items() if count}, jumps

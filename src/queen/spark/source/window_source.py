@@ -1,0 +1,128 @@
+"""Windows in a batch: one that is leased, or those of a stream that are closed.
+
+    spark.read.format("queen").option("stream", "visits").load()      all closed windows
+    spark.read.format("queen").option("lease", window.lease_id).load()     one
+
+A row stands in each window that it belongs to, and says which one it is: `windowStart`,
+`windowEnd` and `key`. What lies in a closed window never changes, so it is read by offsets, in
+as many tasks as its size deserves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+import msgspec
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from queen.spark.broker import Broker
+from queen.spark.source.planning import (
+    EARLIEST,
+    Planner,
+    WindowRange,
+    microseconds,
+    offsets_of,
+    pieces,
+    selection_of,
+    text_of,
+    time_of,
+)
+from queen.spark.source.slices import SliceTask, WindowOf, read_slice
+from queen.wire.cuts import Range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PAGE = 1000
+# Of small windows a task reads many.
+_TASK_MESSAGES = 5000
+
+
+class _Window(msgspec.Struct):
+    key: str
+    start: datetime
+    end: datetime
+    messages: int
+    ranges: list[WindowRange]
+
+
+class _Page(msgspec.Struct):
+    windows: list[_Window]
+    next: str | None = None
+
+
+_window = msgspec.json.Decoder(_Window)
+_page = msgspec.json.Decoder(_Page)
+
+
+class WindowReader(DataSourceReader):
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        if "stream" in options and "lease" in options:
+            raise ValueError("option lease names one window, option stream all: give one of them")
+        if "queue" in options:
+            raise ValueError("a window knows its queues: leave option queue out")
+        self._options = options
+        self._schema = schema
+        self._planner = Planner(selection_of(options, must_be_whole=False))
+
+    def partitions(self) -> list[InputPartition]:
+        windows = list(_windows(self._planner.broker, self._options))
+        total = sum(one.messages for one in windows)
+        each = max(total // self._planner.selection.tasks, _TASK_MESSAGES)
+        made: list[InputPartition] = []
+        ranges: list[Range] = []
+        labels: list[WindowOf] = []
+        size = 0
+        for window in windows:
+            label = WindowOf(window.key, microseconds(window.start), microseconds(window.end))
+            for one in pieces(offsets_of(window.ranges), each):
+                ranges.append(one)
+                labels.append(label)
+                size += one.toOffset - one.fromOffset
+                if size >= each:
+                    made.append(self._task(ranges, labels, size))
+                    ranges, labels, size = [], [], 0
+        return [*made, self._task(ranges, labels, size)] if ranges else made
+
+    def _task(self, ranges: list[Range], labels: list[WindowOf], messages: int) -> SliceTask:
+        task = SliceTask(self._planner.selection.place, ranges, messages)
+        task.must_be_whole = self._planner.selection.must_be_whole
+        task.windows = labels
+        return task
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, SliceTask):
+            # What Spark makes of no tasks at all.
+            return iter(())
+        return read_slice(partition, self._schema)
+
+
+def _windows(broker: Broker, options: Mapping[str, str]) -> Iterator[_Window]:
+    if "lease" in options:
+        query = urlencode({"leaseId": options["lease"]})
+        yield _window.decode(broker.call("GET", f"/api/v1/stream/window?{query}"))
+        return
+    path = f"/api/v1/resources/streams/{quote(options['stream'], safe='')}/ranges"
+    query_of = {"limit": str(_PAGE), **_bounds(options)}
+    while True:
+        page = _page.decode(broker.call("GET", f"{path}?{urlencode(query_of)}"))
+        yield from page.windows
+        if page.next is None:
+            return
+        query_of["after"] = page.next
+
+
+def _bounds(options: Mapping[str, str]) -> dict[str, str]:
+    bounds = {"group": options["group"]} if options.get("group") else {}
+    since, until = time_of(options, "startingTime"), time_of(options, "endingTime")
+    if since == "latest" or until == "earliest":
+        raise ValueError("options startingTime and endingTime leave no window to read")
+    if isinstance(since, int) and since > EARLIEST:
+        bounds["fromTime"] = text_of(since)
+    if isinstance(until, int):
+        bounds["toTime"] = text_of(until)
+    return bounds

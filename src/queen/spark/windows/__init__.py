@@ -1,0 +1,1 @@
+"""Windows in Spark: by event time, and leased."""
