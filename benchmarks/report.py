@@ -85,7 +85,7 @@ def rates_table(summaries: Summaries) -> Table:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AckResult:
     what: str
     value: float | None
     aim: float | None = None
@@ -103,9 +103,9 @@ class Verdict:
 
 def _ratio(
     summaries: Summaries, what: str, *, of: str, to: str, aim: float | None = None
-) -> Verdict:
+) -> AckResult:
     if of not in summaries or to not in summaries or not summaries[to].messages_per_s:
-        return Verdict(what, None, aim)
+        return AckResult(what, None, aim)
     above, below = summaries[of], summaries[to]
     by_round = tuple(
         one.messages_per_s / other.messages_per_s
@@ -113,14 +113,14 @@ def _ratio(
         if other.messages_per_s
     )
     value = above.messages_per_s / below.messages_per_s
-    return Verdict(what, value, aim, by_round=by_round)
+    return AckResult(what, value, aim, by_round=by_round)
 
 
-def verdicts(summaries: Summaries, many: int) -> list[Verdict]:
+def verdicts(summaries: Summaries, many: int) -> list[AckResult]:
     push100, off = "push100/p100/c16", "dedup-off/push100"
     few, lots = "partitions-10", f"partitions-{many}"
 
-    def ratio(what: str, of: str, to: str, aim: float | None = None) -> Verdict:
+    def ratio(what: str, of: str, to: str, aim: float | None = None) -> AckResult:
         return _ratio(summaries, what, of=of, to=to, aim=aim)
 
     return [
@@ -143,29 +143,29 @@ def verdicts(summaries: Summaries, many: int) -> list[Verdict]:
     ]
 
 
-def _rate(summaries: Summaries, what: str, name: str, aim: float) -> Verdict:
+def _rate(summaries: Summaries, what: str, name: str, aim: float) -> AckResult:
     found = summaries.get(name)
     rate = found.messages_per_s if found else None
-    return Verdict(what, rate, aim, unit=" msg/s")
+    return AckResult(what, rate, aim, unit=" msg/s")
 
 
-def _rss(summaries: Summaries) -> Verdict:
+def _rss(summaries: Summaries) -> AckResult:
     pushes = [s.rss_mb for name, s in summaries.items() if "push" in name or "frames" in name]
     value = max(pushes, default=None)
-    return Verdict("server RSS, highest of all pushes", value, _RSS_AIM_MB, True, " MB")
+    return AckResult("server RSS, highest of all pushes", value, _RSS_AIM_MB, True, " MB")
 
 
-def _stored(summaries: Summaries, push100: str) -> Verdict:
+def _stored(summaries: Summaries, push100: str) -> AckResult:
     def stored(name: str) -> float | None:
         summary = summaries.get(name)
         return summary.median(lambda row: row.stored_bytes_per_message) if summary else None
 
     ours, theirs = stored(push100), stored("rows100")
     value = ours / theirs if ours is not None and theirs else None
-    return Verdict("bytes stored per message / rows", value, at_most=True)
+    return AckResult("bytes stored per message / rows", value, at_most=True)
 
 
-def verdicts_table(found: list[Verdict]) -> Table:
+def verdicts_table(found: list[AckResult]) -> Table:
     table = Table(title="Aims")
     for title in ("what", "measured", "aim", "", "by round"):
         table.add_column(title, justify="right" if title in ("measured", "aim") else "left")
@@ -197,7 +197,7 @@ def machine() -> dict[str, object]:
 
 
 def write_json(
-    file: Path, about: dict[str, object], results: list[Measurement], found: list[Verdict]
+    file: Path, about: dict[str, object], results: list[Measurement], found: list[AckResult]
 ) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     document = {
@@ -208,7 +208,7 @@ def write_json(
     file.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def print_all(console: Console, results: list[Measurement], many: int) -> list[Verdict]:
+def print_all(console: Console, results: list[Measurement], many: int) -> list[AckResult]:
     summaries = summarize(results)
     found = verdicts(summaries, many)
     console.print(rates_table(summaries))

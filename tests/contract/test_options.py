@@ -11,7 +11,7 @@ import pytest
 
 from queen.core.cipher import KeyRing, key_name
 from queen.service.log.segment_encryption import Vault
-from queen.service.upkeep.reencrypt import Resealer
+from queen.service.upkeep.reencrypt import Reencrypter
 from queen.storage.database import Database
 from tests.api import Api
 from tests.conftest import ENCRYPTION_KEY, ServerProcess
@@ -326,7 +326,7 @@ def _other_key(body: str) -> str:
 
 async def reseal(database: Database, keys: KeyRing) -> None:
     # Pages so small that there are several.
-    resealer, more = Resealer(Vault(keys), wait_s=0, page_rows=2), True
+    resealer, more = Reencrypter(Vault(keys), wait_s=0, page_rows=2), True
     while more:
         async with database.transaction() as transaction:
             more = await resealer.seal_some(transaction)

@@ -15,7 +15,7 @@ from queen.core.frame import segment_of
 from queen.core.options import QueueOptions
 from queen.server.protocol import connection, held_bytes
 from queen.server.protocol.answer_parts import PART_BYTES, answer_in_parts
-from queen.server.protocol.connection import ConnectionLimits, Hub
+from queen.server.protocol.connection import ConnectionLimits, Connections
 from queen.server.protocol.http import Request, Response
 from queen.server.routes.messages.pop import pop_bits
 from queen.service.catalog import Partition, Queue
@@ -33,8 +33,8 @@ def post(size: int) -> bytes:
 
 
 @asynccontextmanager
-async def serving(handle: Handle, **limits: float) -> AsyncIterator[tuple[Hub, int]]:
-    hub = Hub(handle, ConnectionLimits(**limits))  # type: ignore[arg-type]
+async def serving(handle: Handle, **limits: float) -> AsyncIterator[tuple[Connections, int]]:
+    hub = Connections(handle, ConnectionLimits(**limits))  # type: ignore[arg-type]
     server = await asyncio.get_running_loop().create_server(hub.protocol, "127.0.0.1", 0)
     watching = asyncio.create_task(hub.watch())
     try:

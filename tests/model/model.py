@@ -258,26 +258,26 @@ class Lane:
 
     # ---- ack ----
 
-    def ack(self, lease_id: str, wishes: dict[str, str]) -> dict[str, str]:
+    def ack(self, lease_id: str, statuses: dict[str, str]) -> dict[str, str]:
         """Apply acknowledgments of one lease; return what the broker has to answer."""
         lease = self.lease
         if lease is None or not lease.live or lease.lease_id != lease_id:
-            return dict.fromkeys(wishes, REFUSED)
+            return dict.fromkeys(statuses, REFUSED)
         self.done.update(set(range(lease.start, lease.stop)) - set(lease.shown))
         answers = {}
-        for one, wish in wishes.items():
+        for one, status in statuses.items():
             answers[one] = REFUSED
             for offset in lease.shown:
                 if self.log.messages[offset].transaction_id == one:
-                    answers[one] = self._settle(lease, offset, wish)
+                    answers[one] = self._settle(lease, offset, status)
         self._settled(lease)
         return answers
 
-    def _settle(self, lease: Lease, offset: int, wish: str) -> str:
+    def _settle(self, lease: Lease, offset: int, status: str) -> str:
         if not self.is_open(offset):
-            return self.told_of_done(offset, wish)
-        if wish in (FAILED, RETRY) and offset not in lease.failed | lease.returned:
-            if wish == FAILED:
+            return self.told_of_done(offset, status)
+        if status in (FAILED, RETRY) and offset not in lease.failed | lease.returned:
+            if status == FAILED:
                 lease.failed.add(offset)
                 self.failures[offset] = self.failures.get(offset, 0) + 1
             else:
@@ -287,19 +287,19 @@ class Lane:
         tries = self.failures.get(offset, 0)
         if offset == self.position:
             tries = max(tries, self.tries)
-        if wish == DONE:
+        if status == DONE:
             self.done.add(offset)
             return COMPLETED
-        if wish == DEAD or (wish == FAILED and tries > self.model.retry_limit):
+        if status == DEAD or (status == FAILED and tries > self.model.retry_limit):
             self.model.bury(self, offset, tries)
             self.done.add(offset)
             return DIED
         return WILL_RETRY
 
-    def told_of_done(self, offset: int, wish: str) -> str:
+    def told_of_done(self, offset: int, status: str) -> str:
         """What the broker answers for a message that is done: a failure of it is a repeat where
         it has left a letter, and too late otherwise."""
-        if wish == DONE:
+        if status == DONE:
             return COMPLETED
         return DIED if (self.log.name, self.group, offset) in self.model.letters else REFUSED
 

@@ -11,7 +11,7 @@ import pytest
 from queen.core.options import QueueOptions
 from queen.service.catalog import Partition, Queue
 from queen.service.read import sealed_reads
-from queen.service.read.sealed_reads import Cuts, Plan, TimeRange
+from queen.service.read.sealed_reads import Plan, SealedReads, TimeRange
 from queen.storage.database import Database
 from queen.storage.statements import statements
 
@@ -165,15 +165,15 @@ async def test_a_plan_is_the_same_however_it_was_walked(
     queue, partition = written
     until = sealed_reads.instant_at(2**51)
 
-    async def plans(service: Cuts) -> list[Plan]:
+    async def plans(service: SealedReads) -> list[Plan]:
         whole = await service.plan({queue: sealed_reads.instant_at(0)}, until, 5)
         part = await service.plan_partitions(
             {partition: sealed_reads.instant_at(0)}, until, (3, 17), 3
         )
         return [whole, part]
 
-    whole, part = await plans(Cuts(database, page_rows=page_rows))
-    assert [whole, part] == await plans(Cuts(database))
+    whole, part = await plans(SealedReads(database, page_rows=page_rows))
+    assert [whole, part] == await plans(SealedReads(database))
     assert (whole.messages, len(whole.slices), part.messages, len(part.slices)) == (80, 5, 14, 3)
     assert sum(one.messages for one in part.slices) == 14
 
@@ -192,7 +192,7 @@ async def test_a_long_plan_keeps_few_marks_and_counts_everything(
         kept.append(len(walk.marks))
 
     monkeypatch.setattr(sealed_reads.Walk, "add", add)
-    plan = await Cuts(database, page_rows=4).plan(
+    plan = await SealedReads(database, page_rows=4).plan(
         {queue: sealed_reads.instant_at(0)}, sealed_reads.instant_at(2**51), 3
     )
     assert len(kept) == 10 and max(kept) <= 8

@@ -55,7 +55,7 @@ async def test_a_push_is_seen_by_the_very_next_pop_beside_others_that_look(
         queue = await other.catalog.queue(name)
         assert queue is not None
         while not stop.is_set():
-            await other.popper.lookout.look([queue])
+            await other.popper.sweeper.look([queue])
 
     looking = [asyncio.create_task(look()) for _ in range(4)]
     for n in range(300):
@@ -86,7 +86,7 @@ async def test_a_commit_that_takes_long_is_seen_when_it_is_done(
         for _ in range(5):
             assert await _pop(other, name) == []
     await slow.close()
-    await other.popper.lookout.look([queue])
+    await other.popper.sweeper.look([queue])
     feed = other.popper.dispatcher.feed(queue.id, "g")
     assert feed is not None and feed.has_ready
 

@@ -11,12 +11,12 @@ import asyncpg
 import pytest
 
 from queen.core.cipher import KeyRing, parse_keys
-from queen.core.cursor import Verdict, Wish
+from queen.core.cursor import AckResult, AckStatus
 from queen.core.options import QueueOptions
 from queen.errors import Contended, QueenError, Unreadable
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import FROM_BEGINNING, Queue
-from queen.service.consume.ack import Settlement
+from queen.service.consume.ack import AckBatch
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.consume.groups import BEGINNING, Target
 from queen.service.log import aside
@@ -90,9 +90,9 @@ async def _ids(broker: Broker, name: str, **more: bool) -> list[str]:
     ]
 
 
-def _settled(grant: Grant, group_id: int, wish: Wish = Wish.DONE) -> Settlement:
+def _settled(grant: Grant, group_id: int, status: AckStatus = AckStatus.DONE) -> AckBatch:
     ids = [one for stored in grant.stored for one in stored.segment.transaction_ids()]
-    return Settlement(grant.partition, "g", group_id, grant.lease_id, dict.fromkeys(ids, wish))
+    return AckBatch(grant.partition, "g", group_id, grant.lease_id, dict.fromkeys(ids, status))
 
 
 async def _group(broker: Broker, name: str) -> int:
@@ -243,16 +243,16 @@ async def test_a_failure_that_cannot_be_kept_fails_no_other_ack(
     goods = [(await _pop(keyless, plain))[0] for _ in range(20)]
     plain_id, secret_id = await _group(keyless, plain), await _group(keyless, secret)
     settled = [_settled(one, plain_id) for one in goods]
-    refused = _settled(bad, secret_id, Wish.FAILED)
+    refused = _settled(bad, secret_id, AckStatus.FAILED)
     acks = [keyless.acker.ack([one]) for one in [*settled, refused]]
     done = await asyncio.gather(*acks, return_exceptions=True)
     assert done[:20] == [None] * 20
-    assert all(set(one.verdicts.values()) == {Verdict.DONE} for one in settled)
+    assert all(set(one.results.values()) == {AckResult.DONE} for one in settled)
     assert isinstance(done[20], Unreadable)
     # It still is a message, and whoever can read it may fail it.
-    again = _settled(bad, secret_id, Wish.FAILED)
+    again = _settled(bad, secret_id, AckStatus.FAILED)
     await broker.acker.ack([again])
-    assert set(again.verdicts.values()) == {Verdict.DEAD}
+    assert set(again.results.values()) == {AckResult.DEAD}
 
 
 async def test_one_request_is_told_what_was_done_and_what_was_not(
@@ -264,9 +264,9 @@ async def test_one_request_is_told_what_was_done_and_what_was_not(
     await _push(broker, plain, "y")
     (bad,), (good,) = await _pop(broker, secret), await _pop(keyless, plain)
     fine = _settled(good, await _group(keyless, plain))
-    refused = _settled(bad, await _group(keyless, secret), Wish.FAILED)
+    refused = _settled(bad, await _group(keyless, secret), AckStatus.FAILED)
     await keyless.acker.ack([fine, refused])
-    assert fine.error is None and set(fine.verdicts.values()) == {Verdict.DONE}
+    assert fine.error is None and set(fine.results.values()) == {AckResult.DONE}
     assert isinstance(refused.error, Unreadable)
 
 
@@ -338,7 +338,7 @@ async def test_a_locked_cursor_holds_up_no_other_pop_and_no_other_ack(
         assert len(set(more)) == 10 and locked not in more
         assert not acks[0].done()
     await acks[0]
-    assert all(set(one.verdicts.values()) == {Verdict.DONE} for one in settled)
+    assert all(set(one.results.values()) == {AckResult.DONE} for one in settled)
 
 
 async def test_a_paused_claim_is_a_poll_that_waits(broker: Broker, dsn: str) -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from queen.errors import Overloaded
 from queen.server.auth.access import Caller, Role
-from queen.server.protocol.http import Line, Request
+from queen.server.protocol.http import ClientConnection, Request
 from queen.server.protocol.rates import Rates
 
 
 def request_of(subject: str) -> Request:
     caller = Caller(subject, Role.WRITE)
     # Who has a subject is not told apart by the line it comes on.
-    return Request("GET", "/", "", {}, b"", cast("Line", None), caller=caller)
+    return Request("GET", "/", "", {}, b"", cast("ClientConnection", None), caller=caller)
 
 
 def test_a_caller_has_two_seconds_of_its_rate_and_gets_it_back() -> None:

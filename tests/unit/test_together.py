@@ -1,4 +1,4 @@
-"""Together and Rounds: one question for all who ask at the same time."""
+"""SingleFlight and Rounds: one question for all who ask at the same time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from queen.service.singleflight import Rounds, Together
+from queen.service.singleflight import Rounds, SingleFlight
 
 
 class _Oracle:
@@ -25,12 +25,12 @@ class _Oracle:
         return self.asked
 
 
-def _asked(together: Together[int], oracle: _Oracle, *keys: str) -> list[asyncio.Task[int]]:
+def _asked(together: SingleFlight[int], oracle: _Oracle, *keys: str) -> list[asyncio.Task[int]]:
     return [asyncio.create_task(together.ask(key, oracle.answer)) for key in keys]
 
 
 async def test_who_asks_together_asks_once() -> None:
-    together, oracle = Together[int](), _Oracle()
+    together, oracle = SingleFlight[int](), _Oracle()
     asking = _asked(together, oracle, *["a"] * 500, "b")
     oracle.may_answer.set()
     assert set(await asyncio.gather(*asking)) == {1, 2}
@@ -39,7 +39,7 @@ async def test_who_asks_together_asks_once() -> None:
 
 
 async def test_who_goes_away_takes_nothing_from_the_others() -> None:
-    together, oracle = Together[int](), _Oracle()
+    together, oracle = SingleFlight[int](), _Oracle()
     first, second = _asked(together, oracle, "a", "a")
     await asyncio.sleep(0)
     first.cancel()
@@ -49,7 +49,7 @@ async def test_who_goes_away_takes_nothing_from_the_others() -> None:
 
 
 async def test_a_failure_is_everybodys_and_not_kept() -> None:
-    together, oracle = Together[int](), _Oracle()
+    together, oracle = SingleFlight[int](), _Oracle()
     oracle.fails = True
     asking = _asked(together, oracle, "a", "a")
     oracle.may_answer.set()
@@ -115,7 +115,7 @@ async def test_a_crowd_never_keeps_the_loop_to_itself() -> None:
 
 
 async def test_who_asks_in_the_moment_of_the_answer_gets_a_new_one() -> None:
-    together, answered = Together[int](), asyncio.Event()
+    together, answered = SingleFlight[int](), asyncio.Event()
     asked = 0
 
     async def answer() -> int:

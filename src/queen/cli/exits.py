@@ -55,7 +55,7 @@ def explained(urls: Sequence[str] = ()) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
     except errors.QueenError as error:
-        fail(*verdict(error, urls))
+        fail(*result(error, urls))
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def until_interrupted() -> Iterator[None]:
         yield
 
 
-def verdict(error: errors.QueenError, urls: Sequence[str]) -> tuple[int, str]:
+def result(error: errors.QueenError, urls: Sequence[str]) -> tuple[int, str]:
     """Return the exit code of an error, and what to say."""
     match error:
         case errors.Unreachable():

@@ -21,7 +21,7 @@ MAX_RECEIPTS = 16
 _TAG_BYTES = 8
 
 
-class Verdict(Enum):
+class AckResult(Enum):
     """What became of one acknowledgment."""
 
     DONE = "completed"
@@ -35,10 +35,10 @@ class Verdict(Enum):
 
 
 # The same acknowledgment came before, as far as can be known.
-REPEATS = frozenset((Verdict.ALREADY, Verdict.ALREADY_DEAD))
+REPEATS = frozenset((AckResult.ALREADY, AckResult.ALREADY_DEAD))
 
 
-class Wish(Enum):
+class AckStatus(Enum):
     """What a consumer asks for one message."""
 
     DONE = "completed"
@@ -47,14 +47,14 @@ class Wish(Enum):
     DEAD = "dlq"
 
 
-WISHES = {
-    "completed": Wish.DONE,
-    "success": Wish.DONE,
-    "acked": Wish.DONE,
-    "failed": Wish.FAILED,
-    "nack": Wish.FAILED,
-    "retry": Wish.RETRY,
-    "dlq": Wish.DEAD,
+ACK_STATUSES = {
+    "completed": AckStatus.DONE,
+    "success": AckStatus.DONE,
+    "acked": AckStatus.DONE,
+    "failed": AckStatus.FAILED,
+    "nack": AckStatus.FAILED,
+    "retry": AckStatus.RETRY,
+    "dlq": AckStatus.DEAD,
 }
 
 
@@ -78,7 +78,7 @@ class Settled:
     """The cursor after an ack, and what became of each offset."""
 
     cursor: Cursor
-    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    results: dict[int, AckResult] = field(default_factory=dict)
     # The messages that died, and how often each was tried.
     dead: dict[int, int] = field(default_factory=dict)
     # The lease has ended with failures: what is left waits before it comes again.
@@ -97,7 +97,7 @@ def acked_up_to(receipts: bytes, lease_id: uuid.UUID) -> int | None:
 def settle(
     cursor: Cursor,
     lease_id: uuid.UUID | None,
-    wishes: Mapping[int, Wish],
+    statuses: Mapping[int, AckStatus],
     retry_limit: int | None,
     hidden: Iterable[int] = (),
 ) -> Settled:
@@ -109,12 +109,12 @@ def settle(
     """
     owned = cursor.live and lease_id in (None, cursor.lease_id)
     if not owned:
-        return _refused(cursor, lease_id, wishes)
+        return _refused(cursor, lease_id, statuses)
     after = Settled(replace(cursor, failures=dict(cursor.failures)))
     for offset in hidden:
-        _mark(after, offset, Wish.DONE, retry_limit)
-    for offset, wish in wishes.items():
-        after.verdicts[offset] = _mark(after, offset, wish, retry_limit)
+        _mark(after, offset, AckStatus.DONE, retry_limit)
+    for offset, status in statuses.items():
+        after.results[offset] = _mark(after, offset, status, retry_limit)
     has_failures = _has_failures(after.cursor)
     _advance(after.cursor)
     after.must_wait = after.cursor.lease_id is None and has_failures
@@ -143,16 +143,18 @@ def _has_failures(cursor: Cursor) -> bool:
     )
 
 
-def _refused(cursor: Cursor, lease_id: uuid.UUID | None, wishes: Mapping[int, Wish]) -> Settled:
+def _refused(
+    cursor: Cursor, lease_id: uuid.UUID | None, statuses: Mapping[int, AckStatus]
+) -> Settled:
     """A retry of an ack whose answer was lost is told so; any other stranger is refused."""
     upto = acked_up_to(cursor.receipts, lease_id) if lease_id is not None else None
-    verdicts = {
-        offset: Verdict.ALREADY
+    results = {
+        offset: AckResult.ALREADY
         if upto is not None and offset < upto and is_done(cursor, offset)
-        else Verdict.LOST
-        for offset in wishes
+        else AckResult.LOST
+        for offset in statuses
     }
-    return Settled(cursor, verdicts)
+    return Settled(cursor, results)
 
 
 def is_done(cursor: Cursor, offset: int) -> bool:
@@ -160,29 +162,29 @@ def is_done(cursor: Cursor, offset: int) -> bool:
     return offset < cursor.committed or bool(cursor.acked >> (offset - cursor.committed) & 1)
 
 
-def _mark(after: Settled, offset: int, wish: Wish, retry_limit: int | None) -> Verdict:
+def _mark(after: Settled, offset: int, status: AckStatus, retry_limit: int | None) -> AckResult:
     cursor = after.cursor
     if is_done(cursor, offset):
-        return Verdict.ALREADY
+        return AckResult.ALREADY
     if cursor.batch_end is None or offset >= cursor.batch_end:
-        return Verdict.LOST
+        return AckResult.LOST
     bit = 1 << (offset - cursor.committed)
-    if wish in (Wish.FAILED, Wish.RETRY) and not cursor.failed & bit:
+    if status in (AckStatus.FAILED, AckStatus.RETRY) and not cursor.failed & bit:
         cursor.failed |= bit
-        _count_failure(cursor, offset, wish)
+        _count_failure(cursor, offset, status)
     tries = _tries(cursor, offset)
-    exhausted = wish is Wish.FAILED and retry_limit is not None and tries > retry_limit
-    if wish is Wish.DONE or wish is Wish.DEAD or exhausted:
+    exhausted = status is AckStatus.FAILED and retry_limit is not None and tries > retry_limit
+    if status is AckStatus.DONE or status is AckStatus.DEAD or exhausted:
         cursor.acked |= bit
         cursor.failed &= ~bit
-        if wish is not Wish.DONE:
+        if status is not AckStatus.DONE:
             after.dead[offset] = tries
-        return Verdict.DONE if wish is Wish.DONE else Verdict.DEAD
-    return Verdict.RETRY
+        return AckResult.DONE if status is AckStatus.DONE else AckResult.DEAD
+    return AckResult.RETRY
 
 
-def _count_failure(cursor: Cursor, offset: int, wish: Wish) -> None:
-    if wish is Wish.FAILED:
+def _count_failure(cursor: Cursor, offset: int, status: AckStatus) -> None:
+    if status is AckStatus.FAILED:
         cursor.failures[offset] = cursor.failures.get(offset, 0) + 1
     elif offset == cursor.committed:
         # Given back without fault: this delivery does not count.

@@ -14,9 +14,9 @@ import msgspec
 from queen.core.cipher import parse_keys
 from queen.errors import StartupError
 from queen.server.api.app import App
-from queen.server.auth.authenticator import Door
+from queen.server.auth.authenticator import Authenticator
 from queen.server.auth.security import Security
-from queen.server.protocol.connection import Hub
+from queen.server.protocol.connection import Connections
 from queen.service.broker import Broker, Limits
 from queen.service.stats.activity import ServerName
 
@@ -75,12 +75,12 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
         ends.callback(bound.close)
         broker = await Broker.start(options.dsn, options.limits, keys, name)
         ends.push_async_callback(broker.stop)
-        door = Door(security.auth, broker.tokens) if security.auth.is_on else None
+        door = Authenticator(security.auth, broker.tokens) if security.auth.is_on else None
         if door is not None:
             await door.start(broker.supervisor)
         origins = security.allowed_origins(options.host)
         app = App(broker, door, origins, security.rates(), test_clock=options.test_clock)
-        hub = Hub(app.handle, security.connection_limits(), origins)
+        hub = Connections(app.handle, security.connection_limits(), origins)
         broker.supervisor.start("connections", hub.watch)
         server = await _create_server(hub, bound, security)
         ends.push_async_callback(hub.stop, _GRACE_S)
@@ -92,7 +92,7 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
 
 
 async def _create_server(
-    hub: Hub, bound: socket.socket, security: Security
+    hub: Connections, bound: socket.socket, security: Security
 ) -> asyncio.AbstractServer:
     loop, tls = asyncio.get_running_loop(), security.tls()
     if tls is None:

@@ -42,7 +42,7 @@ from queen.service.outbox.scheduled import Staging
 from queen.service.read.browse import Browser
 from queen.service.read.fetch import Fetcher
 from queen.service.read.message_finder import Lookup
-from queen.service.read.sealed_reads import Cuts
+from queen.service.read.sealed_reads import SealedReads
 from queen.service.sdk.sdk_cycles import Cycles
 from queen.service.sdk.sdk_queries import Queries
 from queen.service.signals import Signals
@@ -62,7 +62,7 @@ from queen.service.streams.work import Work
 from queen.service.upkeep.erase import Eraser
 from queen.service.upkeep.jobs import Jobs
 from queen.service.upkeep.reencrypt import INTERVAL_S as RESEAL_INTERVAL_S
-from queen.service.upkeep.reencrypt import Resealer
+from queen.service.upkeep.reencrypt import Reencrypter
 from queen.service.upkeep.retention import CLEANUP_INTERVAL_S, Retention
 from queen.service.upkeep.supervisor import Supervisor
 from queen.service.upkeep.watchdog import Watchdog
@@ -176,7 +176,7 @@ class Broker:
             self.database, self.catalog, self.queries, self.leases, self.acker, self.transactor
         )
         self.fetcher = Fetcher(self.database, self.catalog, self.vault)
-        self.cuts = Cuts(self.database)
+        self.cuts = SealedReads(self.database)
         self.staging = Staging(self.database, self.catalog, self.vault, self.maintenance)
         self.relay = Relay(self.database, self.catalog, self.pusher, self.vault, self.maintenance)
         self.signals.also_listen("queen_staged", self.relay.wake)
@@ -250,7 +250,7 @@ class Broker:
         retention = Retention(limits.abandoned_group_days, limits.idle_partition_days)
         self.indexer = Indexer(self.hot, self.jobs, self._options_changed)
         self.jobs.add("retention", limits.retention_interval_s, retention.remove_old)
-        self.jobs.add("reseal", RESEAL_INTERVAL_S, Resealer(self.vault).seal_some)
+        self.jobs.add("reseal", RESEAL_INTERVAL_S, Reencrypter(self.vault).seal_some)
         self.jobs.add("idle_partitions", CLEANUP_INTERVAL_S, retention.drop_idle)
         self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
         self.jobs.add(SINKS_JOB, SINKS_INTERVAL_S, self.sinks.remove_old)
@@ -274,8 +274,8 @@ class Broker:
     def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """What runs beside the requests, for as long as the server does."""
         return {
-            "timers": self.popper.lookout.run_timers,
-            "lookout": self.popper.lookout.run_net,
+            "timers": self.popper.sweeper.run_timers,
+            "sweeper": self.popper.sweeper.run_net,
             "labels": self.popper.run_labels,
             "jobs": self.jobs.run,
             "maintenance": self.maintenance.run,

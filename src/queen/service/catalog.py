@@ -22,7 +22,7 @@ from queen.core.ids import message_prefix, partition_uuid
 from queen.core.names import labels_of
 from queen.core.options import QueueOptions
 from queen.errors import Conflict, NotFound
-from queen.service.singleflight import Together
+from queen.service.singleflight import SingleFlight
 from queen.storage.database import Database, Record
 
 _log = logging.getLogger(__name__)
@@ -134,8 +134,8 @@ class Catalog:
         self._by_id: dict[int, Partition] = {}
         self._groups: dict[tuple[int, str], int] = {}
         self._made = asyncio.Event()
-        self._appearing = Together[Queue | None]()
-        self._registering = Together[int]()
+        self._appearing = SingleFlight[Queue | None]()
+        self._registering = SingleFlight[int]()
         # Told of partitions that this server made.
         self.made_partitions: Callable[[Queue, int], None] = _tell_nobody
         # Told of partitions of which the database has lost a part.

@@ -3,7 +3,7 @@
 Five hundred consumers that wait for the same thing must not be five hundred questions to the
 database. There are two ways to share one, and they differ in how old an answer may be:
 
-    Together   whoever asks while the question is under way gets its answer, which may be a
+    SingleFlight   whoever asks while the question is under way gets its answer, which may be a
                moment older than the asking: for those who would ask again, or for what does
                not change
     Rounds     whoever asks shares a question that has not begun yet, so the answer is never
@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 Ask = Callable[[], Coroutine[Any, Any, Answer]]
 
 
-class Together(Generic[Answer]):
+class SingleFlight(Generic[Answer]):
     def __init__(self) -> None:
         self._under_way: dict[Hashable, asyncio.Task[Answer]] = {}
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from queen.core.cursor import WISHES
+from queen.core.cursor import ACK_STATUSES
 from queen.core.names import MAX_NAME_BYTES, MAX_TRANSACTION_ID_BYTES
 
 _IN_NAMES = "printable characters, at most 255 bytes of UTF-8"
@@ -69,6 +69,6 @@ AckStatus = Annotated[
             "`failed` (also `nack`) counts as a try and comes again or dies, `retry` comes again "
             "without counting, `dlq` dies at once. Left out, it is `completed`."
         ),
-        extra_json_schema={"enum": [*WISHES, None]},
+        extra_json_schema={"enum": [*ACK_STATUSES, None]},
     ),
 ]

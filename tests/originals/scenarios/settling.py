@@ -206,7 +206,7 @@ async def one_by_one_goes_on_after_a_failure(scene: Scene) -> None:
 @only("2.6.0")
 async def one_by_one_leaves_the_partition_after_a_failure(scene: Scene) -> None:
     """This client drops the rest of a partition after a failure, because its broker has ended
-    the lease. Ours ends when every message has its verdict, so the rest comes again after
+    the lease. Ours ends when every message has its result, so the rest comes again after
     `lease_time`, with the failed one before it."""
     await scene.queue().config({**_AT_ONCE, "lease_time": 1}).create()
     await scene.queue().push([{"n": n} for n in range(3)])

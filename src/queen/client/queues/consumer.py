@@ -144,7 +144,7 @@ class Consumer(Runner, Generic[M]):
             return await self._handled_each(handler, batch, lease)
         one = batch[0] if self._queue._batch == 1 else batch
         error = await self._outcome(handler, one, batch)
-        return verdicts(batch, error)
+        return ack_items(batch, error)
 
     async def _handled_each(
         self, handler: Handler, batch: list[Any], lease: BatchLease | None
@@ -159,7 +159,7 @@ class Consumer(Runner, Generic[M]):
                 acks.append(ack_of(message, "retry"))
                 continue
             error = await self._outcome(handler, message, [message])
-            acks += verdicts([message], error)
+            acks += ack_items([message], error)
             if is_time_to_settle(acks, sent_at):
                 await self.settle(acks, message._server)
                 acks, sent_at = [], time.monotonic()
@@ -207,7 +207,7 @@ class Consumer(Runner, Generic[M]):
             renewing.cancel()
 
 
-def verdicts(messages: list[Any], error: Exception | str | None) -> list[AckItem]:
+def ack_items(messages: list[Any], error: Exception | str | None) -> list[AckItem]:
     """Say what became of messages, but for those whose handler has said so itself."""
     status = "completed" if error is None else "failed"
     return [ack_of(message, status, error) for message in messages if not message.is_settled]

@@ -41,10 +41,10 @@ class Messages(Generic[M]):
         return self
 
     async def __anext__(self) -> M:
-        from queen.client.queues.consumer import is_time_to_settle, verdicts
+        from queen.client.queues.consumer import ack_items, is_time_to_settle
 
         if self._current is not None:
-            self._done += verdicts([self._current], None)
+            self._done += ack_items([self._current], None)
             self._current = None
             self._consumer.handled += 1
         if self._done and (not self._waiting or is_time_to_settle(self._done, self._sent_at)):
@@ -78,7 +78,7 @@ class Messages(Generic[M]):
 
     async def aclose(self) -> None:
         """Give back what is not done."""
-        from queen.client.queues.consumer import verdicts
+        from queen.client.queues.consumer import ack_items
 
         if self._is_over:
             return
@@ -86,7 +86,7 @@ class Messages(Generic[M]):
         self._signals.close()
         await self._renewal.aclose()
         if self._current is not None:
-            self._done += verdicts([self._current], "the loop was left before it was done")
+            self._done += ack_items([self._current], "the loop was left before it was done")
             self._consumer.failed += not self._current.is_settled
         self._done += [ack_of(message, "retry") for message in self._waiting]
         self._current = None

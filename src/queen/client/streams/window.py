@@ -224,8 +224,8 @@ class LeasedWindow(EitherSpelling):
         with contextlib.suppress(LeaseLost):
             await self._settle({"success": False, "release": True})
 
-    async def _settle(self, verdict: dict[str, Any]) -> list[Pushed]:
-        body = {"windowId": self.id, "leaseId": self.lease_id, **verdict}
+    async def _settle(self, result: dict[str, Any]) -> list[Pushed]:
+        body = {"windowId": self.id, "leaseId": self.lease_id, **result}
         try:
             answer = await self._queen.post("/api/v1/stream/ack", body, server=self._server)
         except LeaseLost:

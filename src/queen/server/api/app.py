@@ -6,7 +6,7 @@ from queen.errors import Forbidden, NotFound
 from queen.server.api.audit import audit_line
 from queen.server.api.routing import Route, Router
 from queen.server.auth.access import Role
-from queen.server.auth.authenticator import Door
+from queen.server.auth.authenticator import Authenticator
 from queen.server.protocol.http import Request, Response
 from queen.server.protocol.origins import Origins
 from queen.server.protocol.rates import Rates
@@ -84,7 +84,7 @@ class App:
     def __init__(
         self,
         broker: Broker,
-        door: Door | None = None,
+        door: Authenticator | None = None,
         origins: Origins | None = None,
         rates: Rates | None = None,
         *,

@@ -25,7 +25,7 @@ _NOBODY = Caller(None, Role.OPEN)
 _READER = Caller(None, Role.READ)
 
 
-class Door:
+class Authenticator:
     def __init__(self, options: AuthOptions, tokens: Tokens) -> None:
         self._tokens = tokens if options.tokens else None
         self._keys = Keys(options.jwt, self._forget) if options.jwt else None

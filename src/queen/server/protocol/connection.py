@@ -83,7 +83,7 @@ class ConnectionLimits(NamedTuple):
     write_timeout_s: float = 60.0
 
 
-class Hub:
+class Connections:
     """What the connections of one server share."""
 
     def __init__(
@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
         "address",
     )
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Connections) -> None:
         self._hub = hub
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[Request] = deque()

@@ -20,7 +20,7 @@ Headers = tuple[tuple[str, str], ...]
 JSON_HEADERS: Headers = (("content-type", "application/json"),)
 
 
-class Line(Protocol):
+class ClientConnection(Protocol):
     """The connection a request came on, for handlers that wait or stream."""
 
     @property
@@ -42,7 +42,7 @@ class Request(NamedTuple):
     # Names in lower case.
     headers: dict[bytes, bytes]
     body: bytes
-    line: Line
+    line: ClientConnection
     keep_alive: bool = True
     # Before HTTP/1.1 a streamed answer ends with the connection.
     knows_chunks: bool = True

@@ -4,7 +4,7 @@ Acks of many connections share a transaction. The common one, a whole leased spa
 one statement. Anything else (a part of a span, failures) locks the cursor, applies the rules
 of `queen.core.cursor`, and writes it back.
 
-What is wrong with one settlement (a cursor that somebody holds, a dead message that cannot be
+What is wrong with one batch (a cursor that somebody holds, a dead message that cannot be
 read and so not be kept) is told to that one. It is left out, or set aside and tried alone, and
 the others of the flush go on.
 """
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from queen.core.cursor import (
+    AckResult,
+    AckStatus,
     Cursor,
     Settled,
-    Verdict,
-    Wish,
     acked_up_to,
     set_aside,
     settle,
@@ -30,7 +30,7 @@ from queen.core.cursor import (
 from queen.errors import Contended, QueenError, Unavailable, Unreadable
 from queen.service.catalog import Partition
 from queen.service.consume.cursors import Key, lock, store
-from queen.service.consume.dead_letter_copies import Burial, Letter, Place
+from queen.service.consume.dead_letter_copies import Burial, DeadLetter, Place
 from queen.service.consume.leases import LeaseBook, Span, SpanBuilder
 from queen.service.log.aside import Aside
 from queen.service.log.batcher import Batcher
@@ -56,21 +56,21 @@ LeaseEnded = Callable[[Partition, str, uuid.UUID | None, int, int], None]
 
 
 @dataclass(slots=True, eq=False)
-class Settlement:
-    """Acknowledgments of one lease in one partition, and the verdict on each."""
+class AckBatch:
+    """Acknowledgments of one lease in one partition, and the result on each."""
 
     partition: Partition
     group: str
     group_id: int
     lease_id: uuid.UUID | None
-    wishes: dict[str, Wish]
+    statuses: dict[str, AckStatus]
     errors: dict[str, str] = field(default_factory=dict)
     # Why a message died whose consumer gives no error.
     reason: str = "Message processing failed"
     span: Span | None = None
     # This server granted the lease.
     own: bool = True
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    results: dict[str, AckResult] = field(default_factory=dict)
     committed: int = 0
     ended: bool = False
     # How long what failed has to wait before it is delivered again.
@@ -78,7 +78,7 @@ class Settlement:
     all_done: bool = False
     # Why nothing of it could be done.
     error: QueenError | None = None
-    # Its verdicts are committed, or it has failed for good.
+    # Its results are committed, or it has failed for good.
     is_settled: bool = False
     # Waits for something slow; whoever made it wait answers it.
     is_aside: bool = False
@@ -86,7 +86,7 @@ class Settlement:
 
     @property
     def weight(self) -> int:
-        return len(self.wishes)
+        return len(self.statuses)
 
     @property
     def key(self) -> Key:
@@ -99,25 +99,25 @@ class Settlement:
             span is not None
             and self.lease_id is not None
             and not span.hidden
-            and set(self.wishes.values()) == {Wish.DONE}
-            and self.wishes.keys() == set(span.ids)
+            and set(self.statuses.values()) == {AckStatus.DONE}
+            and self.statuses.keys() == set(span.ids)
         )
 
-    def give(self, verdict: Verdict) -> None:
-        self.verdicts = dict.fromkeys(self.wishes, verdict)
-        self.all_done = verdict is Verdict.DONE
+    def give(self, result: AckResult) -> None:
+        self.results = dict.fromkeys(self.statuses, result)
+        self.all_done = result is AckResult.DONE
 
 
-class Death(NamedTuple):
+class GivenUp(NamedTuple):
     """A message that was given up, and how often it was tried."""
 
-    settlement: Settlement
+    ack_batch: AckBatch
     offset: int
     attempts: int
 
     @property
     def place(self) -> Place:
-        return self.settlement.partition.id, self.offset
+        return self.ack_batch.partition.id, self.offset
 
 
 class Acker:
@@ -137,32 +137,32 @@ class Acker:
         self._activity = activity
         self._lease_ended = lease_ended
         self._tell_others = tell_others
-        self._batcher: Batcher[Settlement] = Batcher(
+        self._batcher: Batcher[AckBatch] = Batcher(
             self._flush,
             max_items=_MAX_FLUSH_ITEMS,
             max_weight=_MAX_FLUSH_MESSAGES,
             max_waiting_weight=2_000_000,
         )
-        self._aside: Aside[Settlement] = Aside(
+        self._aside: Aside[AckBatch] = Aside(
             self._flush_alone,
             self._fail,
             max_items=_MAX_FLUSH_ITEMS,
             max_weight=_MAX_FLUSH_MESSAGES,
         )
 
-    async def ack(self, settlements: list[Settlement]) -> None:
-        """Apply acknowledgments; each settlement then has its verdicts, or its error. Returns
+    async def ack(self, ack_batches: list[AckBatch]) -> None:
+        """Apply acknowledgments; each batch then has its results, or its error. Returns
         after the commit; raises when nothing at all could be done."""
         loop = asyncio.get_running_loop()
-        self._batcher.check_room(self._aside.weight + sum(one.weight for one in settlements))
-        for one in settlements:
+        self._batcher.check_room(self._aside.weight + sum(one.weight for one in ack_batches))
+        for one in ack_batches:
             one.done = loop.create_future()
             self._batcher.submit(one)
-        for one in settlements:
+        for one in ack_batches:
             assert one.done is not None
             await one.done
-        errors = [one.error for one in settlements if one.error is not None]
-        if errors and len(errors) == len(settlements):
+        errors = [one.error for one in ack_batches if one.error is not None]
+        if errors and len(errors) == len(ack_batches):
             raise errors[0]
 
     async def drained(self) -> None:
@@ -171,9 +171,9 @@ class Acker:
 
     # ---- one flush ----
 
-    async def _flush(self, settlements: list[Settlement]) -> None:
-        ready: list[Settlement] = []
-        for one in settlements:
+    async def _flush(self, ack_batches: list[AckBatch]) -> None:
+        ready: list[AckBatch] = []
+        for one in ack_batches:
             if self._aside.holds(one.key):
                 self._set_aside([one])
             else:
@@ -181,49 +181,49 @@ class Acker:
         if ready:
             await self._try(ready, alone=False)
 
-    def _set_aside(self, settlements: Iterable[Settlement]) -> None:
-        for one in settlements:
+    def _set_aside(self, ack_batches: Iterable[AckBatch]) -> None:
+        for one in ack_batches:
             one.is_aside = True
             self._aside.put(one.key, [one])
 
-    async def _flush_alone(self, settlements: list[Settlement]) -> None:
-        for one in settlements:
+    async def _flush_alone(self, ack_batches: list[AckBatch]) -> None:
+        for one in ack_batches:
             one.is_aside = False
-        await self._try(settlements, alone=True)
+        await self._try(ack_batches, alone=True)
 
-    async def _try(self, settlements: list[Settlement], *, alone: bool) -> None:
+    async def _try(self, ack_batches: list[AckBatch], *, alone: bool) -> None:
         try:
-            await self._settle(settlements)
+            await self._settle(ack_batches)
         except Exception as error:
             if alone and isinstance(error, Contended):
                 raise
             if alone or (isinstance(error, Unavailable) and not isinstance(error, Contended)):
-                self._fail(settlements, _told(error))
+                self._fail(ack_batches, _told(error))
             else:
                 # One of them is to blame; each finds out by itself.
-                self._set_aside(one for one in settlements if not (one.is_settled or one.is_aside))
-        for one in settlements:
+                self._set_aside(one for one in ack_batches if not (one.is_settled or one.is_aside))
+        for one in ack_batches:
             if one.is_settled:
                 self.finish(one)
 
-    async def _settle(self, settlements: list[Settlement]) -> None:
+    async def _settle(self, ack_batches: list[AckBatch]) -> None:
         # Tried again, one of them may be done already.
-        settlements = [one for one in settlements if not one.is_settled]
-        for one in settlements:
+        ack_batches = [one for one in ack_batches if not one.is_settled]
+        for one in ack_batches:
             if one.lease_id is not None and one.span is None:
                 one.span = self._leases.span(one.lease_id, one.partition.id)
                 one.own = one.span is not None
-        rest = await self._ack_spans(settlements)
+        rest = await self._ack_spans(ack_batches)
         if rest:
             await self._settle_closely(rest)
 
-    def _fail(self, settlements: list[Settlement], error: QueenError) -> None:
-        for one in settlements:
+    def _fail(self, ack_batches: list[AckBatch], error: QueenError) -> None:
+        for one in ack_batches:
             if not one.is_aside and not one.is_settled:
                 one.error, one.ended, one.is_settled = error, False, True
                 self.finish(one)
 
-    def finish(self, one: Settlement) -> None:
+    def finish(self, one: AckBatch) -> None:
         """Tell whoever waits for the partition, then whoever asked."""
         if one.error is None:
             self._activity.settled(one)
@@ -237,12 +237,12 @@ class Acker:
         if one.done is not None and not one.done.done():
             one.done.set_result(None)
 
-    async def _ack_spans(self, settlements: list[Settlement]) -> list[Settlement]:
+    async def _ack_spans(self, ack_batches: list[AckBatch]) -> list[AckBatch]:
         """Commit whole spans in one statement; return what needs a closer look."""
         keys: set[tuple[int, int]] = set()
-        whole: list[Settlement] = []
-        rest: list[Settlement] = []
-        for one in settlements:
+        whole: list[AckBatch] = []
+        rest: list[AckBatch] = []
+        for one in ack_batches:
             # Two acks for one cursor are applied one after the other.
             if one.key not in keys and one.covers_span():
                 whole.append(one)
@@ -262,35 +262,35 @@ class Acker:
         try:
             rows = await self._database.fetch("ack_spans", *columns, _LOCK_WAIT_MS)
         except Contended:
-            if len({one.key for one in settlements}) == 1:
+            if len({one.key for one in ack_batches}) == 1:
                 raise
             # Somebody holds a cursor for long: go on without it.
             rows = await self._database.fetch("ack_spans", *columns, 0)
         busy = {one.key for one, row in zip(whole, rows, strict=True) if row["done"] is None}
-        self._set_aside(one for one in settlements if one.key in busy)
+        self._set_aside(one for one in ack_batches if one.key in busy)
         rest = [one for one in rest if one.key not in busy]
         for one, row in zip(whole, rows, strict=True):
             if one.is_aside:
                 continue
             if row["done"]:
                 one.committed = row["committed"]
-                one.give(Verdict.DONE)
+                one.give(AckResult.DONE)
                 one.ended = one.is_settled = True
             else:
                 rest.append(one)
         return rest
 
-    async def _settle_closely(self, settlements: list[Settlement]) -> None:
-        await self.find_spans(settlements)
+    async def _settle_closely(self, ack_batches: list[AckBatch]) -> None:
+        await self.find_spans(ack_batches)
         async with self._database.transaction() as transaction:
             await transaction.execute("limit_lock_wait", str(_LOCK_WAIT_MS))
-            await self.settle_in(transaction, settlements)
-        for one in settlements:
+            await self.settle_in(transaction, ack_batches)
+        for one in ack_batches:
             one.is_settled = True
 
-    async def find_spans(self, settlements: list[Settlement]) -> None:
+    async def find_spans(self, ack_batches: list[AckBatch]) -> None:
         """Read what leases cover that this server has not granted, or that are over."""
-        unknown = [one for one in settlements if one.span is None]
+        unknown = [one for one in ack_batches if one.span is None]
         if not unknown:
             return
         rows = await self._database.fetch(
@@ -307,22 +307,22 @@ class Acker:
                 one.error = error
 
     async def with_receipt(
-        self, lease_id: uuid.UUID, settlements: list[Settlement]
-    ) -> list[Settlement]:
+        self, lease_id: uuid.UUID, ack_batches: list[AckBatch]
+    ) -> list[AckBatch]:
         """Return those whose cursor remembers that a lease, now over, decided something."""
         rows = await self._database.fetch(
             "cursor_spans",
-            [one.partition.id for one in settlements],
-            [one.group_id for one in settlements],
+            [one.partition.id for one in ack_batches],
+            [one.group_id for one in ack_batches],
         )
         known = {
             (row["partition_id"], row["group_id"])
             for row in rows
             if acked_up_to(row["receipts"], lease_id) is not None
         }
-        return [one for one in settlements if one.key in known]
+        return [one for one in ack_batches if one.key in known]
 
-    async def _read_span(self, one: Settlement, start: int, stop: int) -> Span:
+    async def _read_span(self, one: AckBatch, start: int, stop: int) -> Span:
         """Read which messages a lease covers, a page at a time: only their ids are kept."""
         span = SpanBuilder(start, stop, one.group)
         at = start
@@ -336,25 +336,25 @@ class Acker:
             at = rows[-1]["end_offset"] if rows else stop
         return span.span(one.partition, one.group_id)
 
-    async def settle_in(self, transaction: Transaction, settlements: list[Settlement]) -> None:
+    async def settle_in(self, transaction: Transaction, ack_batches: list[AckBatch]) -> None:
         """Apply acknowledgments inside a transaction that may do more. One whose dead messages
         cannot be kept is left out, and has its error."""
-        cursors = await lock(transaction, (one.key for one in settlements))
-        applied = _apply_all(settlements, cursors)
+        cursors = await lock(transaction, (one.key for one in ack_batches))
+        applied = _apply_all(ack_batches, cursors)
         letters = await self._letters(transaction, applied.dead)
-        if any(one.error is not None for one in settlements):
-            applied = _apply_all(settlements, cursors)
+        if any(one.error is not None for one in ack_batches):
+            applied = _apply_all(ack_batches, cursors)
         sound = [letter for one, letter in letters if one.error is None]
         await self._burial.bury(transaction, sound)
-        await self._tell_who_is_late(transaction, settlements)
+        await self._tell_who_is_late(transaction, ack_batches)
         await store(transaction, applied.cursors, applied.waits_ms)
 
     async def _tell_who_is_late(
-        self, transaction: Transaction, settlements: list[Settlement]
+        self, transaction: Transaction, ack_batches: list[AckBatch]
     ) -> None:
         """Part the failures of messages that are done: repeated ones have left a dead letter; the
         others change nothing, because somebody has completed the message meanwhile."""
-        late = [failure for one in settlements for failure in _failures_of_done(one)]
+        late = [failure for one in ack_batches for failure in _failures_of_done(one)]
         if not late:
             return
         rows = await transaction.fetch(
@@ -366,20 +366,20 @@ class Acker:
         letters = {tuple(row) for row in rows}
         for one, transaction_id, offset in late:
             is_dead = (*one.key, offset) in letters
-            one.verdicts[transaction_id] = Verdict.ALREADY_DEAD if is_dead else Verdict.TOO_LATE
+            one.results[transaction_id] = AckResult.ALREADY_DEAD if is_dead else AckResult.TOO_LATE
 
     async def give_up(
         self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
     ) -> None:
         """Set aside a message that no consumer ever came back from."""
-        one = Settlement(partition, group, group_id, None, {}, reason=_SILENT)
+        one = AckBatch(partition, group, group_id, None, {}, reason=_SILENT)
         async with self._database.transaction() as transaction:
             cursor = (await lock(transaction, [one.key])).get(one.key)
             if cursor is None or cursor.live or cursor.committed != offset:
                 return
             if cursor.attempts < attempts:
                 return
-            letters = await self._letters(transaction, [Death(one, offset, attempts)])
+            letters = await self._letters(transaction, [GivenUp(one, offset, attempts)])
             if one.error is not None:
                 raise one.error
             await self._burial.bury(transaction, [letter for _, letter in letters])
@@ -389,7 +389,7 @@ class Acker:
 
     async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
         """End a lease of which the group is shown nothing."""
-        one = Settlement(span.partition, span.group, span.group_id, lease_id, {}, span=span)
+        one = AckBatch(span.partition, span.group, span.group_id, lease_id, {}, span=span)
         async with self._database.transaction() as transaction:
             await self.settle_in(transaction, [one])
         if one.error is not None:
@@ -397,16 +397,16 @@ class Acker:
         self.finish(one)
 
     async def _letters(
-        self, transaction: Transaction, dead: list[Death]
-    ) -> list[tuple[Settlement, Letter]]:
-        """Return the copies of dead messages. A settlement with one that cannot be read gets
+        self, transaction: Transaction, dead: list[GivenUp]
+    ) -> list[tuple[AckBatch, DeadLetter]]:
+        """Return the copies of dead messages. A batch of acks with one that cannot be read gets
         the error."""
         if not dead:
             return []
         messages = await self._burial.messages(transaction, (death.place for death in dead))
-        letters: list[tuple[Settlement, Letter]] = []
+        letters: list[tuple[AckBatch, DeadLetter]] = []
         for death in dead:
-            message, one = messages.get(death.place), death.settlement
+            message, one = messages.get(death.place), death.ack_batch
             if isinstance(message, QueenError):
                 one.error = message
             elif message is not None and _is_kept(one, message):
@@ -417,26 +417,26 @@ class Acker:
 
 
 class Applied(NamedTuple):
-    """What settlements make of cursors."""
+    """What batches of acks make of cursors."""
 
     cursors: dict[Key, Cursor]
     waits_ms: dict[Key, int]
-    dead: list[Death]
+    dead: list[GivenUp]
 
 
-def _apply_all(settlements: list[Settlement], cursors: dict[Key, Cursor]) -> Applied:
-    """Apply settlements one after the other, without those that have an error."""
+def _apply_all(ack_batches: list[AckBatch], cursors: dict[Key, Cursor]) -> Applied:
+    """Apply batches of acks one after the other, without those that have an error."""
     applied = Applied({}, {}, [])
-    for one in settlements:
+    for one in ack_batches:
         cursor = applied.cursors.get(one.key) or cursors.get(one.key)
         if one.error is not None:
-            one.verdicts, one.ended = {}, False
+            one.results, one.ended = {}, False
             continue
         if cursor is None:
-            one.give(Verdict.LOST)
+            one.give(AckResult.LOST)
             continue
         after = _apply(one, cursor)
-        applied.dead.extend(Death(one, offset, tries) for offset, tries in after.dead.items())
+        applied.dead.extend(GivenUp(one, offset, tries) for offset, tries in after.dead.items())
         if after.cursor is not cursor:
             applied.cursors[one.key] = after.cursor
             applied.waits_ms[one.key] = one.retry_ms
@@ -450,13 +450,13 @@ def _told(error: Exception) -> QueenError:
     return QueenError()
 
 
-def _is_kept(one: Settlement, message: Message) -> bool:
+def _is_kept(one: AckBatch, message: Message) -> bool:
     """Whether a dead message is kept: always when the consumer asked for it."""
-    wanted = one.wishes.get(message.transaction_id) is Wish.DEAD
+    wanted = one.statuses.get(message.transaction_id) is AckStatus.DEAD
     return wanted or one.partition.queue.options.dead_letter_queue
 
 
-def _limits(one: Settlement, row: Record) -> tuple[int, int] | None:
+def _limits(one: AckBatch, row: Record) -> tuple[int, int] | None:
     """Return the offsets among which the messages of an acknowledgment can be."""
     lease_id = one.lease_id
     if row["lease_id"] is not None and (lease_id is None or row["lease_id"] == lease_id):
@@ -465,14 +465,14 @@ def _limits(one: Settlement, row: Record) -> tuple[int, int] | None:
     return (max(upto - _LOOK_BACK, 0), upto) if upto is not None else None
 
 
-def _failures_of_done(one: Settlement) -> list[tuple[Settlement, str, int]]:
+def _failures_of_done(one: AckBatch) -> list[tuple[AckBatch, str, int]]:
     """Return the messages, and where they stand, that were failed although they are done."""
     return [
         (one, transaction_id, _offsets(one.span, transaction_id)[-1])
-        for transaction_id, verdict in one.verdicts.items()
+        for transaction_id, result in one.results.items()
         if one.span is not None
-        and verdict is Verdict.ALREADY
-        and one.wishes[transaction_id] is not Wish.DONE
+        and result is AckResult.ALREADY
+        and one.statuses[transaction_id] is not AckStatus.DONE
     ]
 
 
@@ -483,22 +483,22 @@ def _offsets(span: Span, transaction_id: str) -> list[int]:
     return sorted(offsets, key=span.hidden.__contains__, reverse=True)
 
 
-def _apply(one: Settlement, cursor: Cursor) -> Settled:
-    """Apply one settlement to a cursor and give it its verdicts."""
+def _apply(one: AckBatch, cursor: Cursor) -> Settled:
+    """Apply one batch to a cursor and give it its results."""
     if one.span is None:
-        one.give(Verdict.LOST)
+        one.give(AckResult.LOST)
         return Settled(cursor)
-    wishes: dict[int, Wish] = {}
+    statuses: dict[int, AckStatus] = {}
     ids: dict[int, str] = {}
-    for transaction_id, wish in one.wishes.items():
-        one.verdicts[transaction_id] = Verdict.LOST
+    for transaction_id, status in one.statuses.items():
+        one.results[transaction_id] = AckResult.LOST
         for offset in _offsets(one.span, transaction_id):
-            wishes[offset] = wish
+            statuses[offset] = status
             ids[offset] = transaction_id
     options = one.partition.queue.options
-    after = settle(cursor, one.lease_id, wishes, options.retry_ceiling, one.span.hidden)
-    for offset, verdict in after.verdicts.items():
-        one.verdicts[ids[offset]] = verdict
+    after = settle(cursor, one.lease_id, statuses, options.retry_ceiling, one.span.hidden)
+    for offset, result in after.results.items():
+        one.results[ids[offset]] = result
     one.retry_ms = options.retry_delay if after.must_wait else 0
     one.committed = after.cursor.committed
     one.ended = cursor.lease_id is not None and after.cursor.lease_id is None

@@ -25,7 +25,7 @@ _PAGE_BYTES = 8 * 1024 * 1024
 Place = tuple[int, int]
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     """A dead letter, field by field as it is stored."""
 
     partition_id: int
@@ -81,11 +81,11 @@ class Burial:
 
     def letter(
         self, partition: Partition, group_id: int, message: Message, error: str, attempts: int
-    ) -> Letter:
+    ) -> DeadLetter:
         payload, codec = message.payload, CODEC_RAW
         if partition.queue.options.encryption_enabled:
             codec, payload = self._vault.close_letter(partition.id, payload)
-        return Letter(
+        return DeadLetter(
             partition.id,
             group_id,
             message.offset,
@@ -99,7 +99,7 @@ class Burial:
             message.producer_sub,
         )
 
-    async def bury(self, transaction: Transaction, letters: list[Letter]) -> None:
+    async def bury(self, transaction: Transaction, letters: list[DeadLetter]) -> None:
         """Store letters; one that is there already, because an ack was repeated, stays as it is."""
         if letters:
             await transaction.execute("bury", *map(list, zip(*letters, strict=True)))

@@ -19,7 +19,7 @@ from queen.core.visibility import ONLY_GROUP
 from queen.errors import EncryptionUnavailable, Unavailable
 from queen.service.catalog import FROM_BEGINNING, Catalog, Partition
 from queen.service.consume.cursors import Key, lock, store
-from queen.service.consume.dead_letter_copies import Burial, Letter
+from queen.service.consume.dead_letter_copies import Burial, DeadLetter
 from queen.service.log.append import Append
 from queen.service.log.flush_share import Lane
 from queen.service.log.message import Message
@@ -195,7 +195,7 @@ class DeadLetters:
             return []
         keys = [(partition.id, one) for one in sorted(wanted)]
         after: dict[Key, Cursor] = {}
-        letters: list[Letter] = []
+        letters: list[DeadLetter] = []
         async with self._database.transaction() as transaction:
             await transaction.fetch("open_cursors", partition.id, sorted(wanted))
             for key, cursor in (await lock(transaction, keys)).items():

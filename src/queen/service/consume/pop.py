@@ -23,7 +23,7 @@ from queen.service.consume.dispatch import Dispatcher
 from queen.service.consume.feeds import Feed, Grant, Pop
 from queen.service.consume.granted_reads import Reader
 from queen.service.consume.leases import LeaseBook, Span
-from queen.service.consume.sweeper import Lookout
+from queen.service.consume.sweeper import Sweeper
 from queen.service.log.segment_cache import SegmentCache
 from queen.service.log.segment_encryption import Vault
 from queen.service.stats.activity import Activity
@@ -57,7 +57,7 @@ class Popper:
         self.acker: Acker
         self._activity = activity
         self.dispatcher = Dispatcher(leases)
-        self.lookout = Lookout(database, catalog, self.dispatcher)
+        self.sweeper = Sweeper(database, catalog, self.dispatcher)
         self._reader = Reader(database, cache, vault, _MAX_UNSENT_BYTES)
         self._claims = Claims(database, catalog, cache, leases, self._reader, self.dispatcher, self)
         self._maintenance = maintenance
@@ -119,13 +119,13 @@ class Popper:
         for feeds in batches:
             # Nobody has looked into new ones yet, and queues that are known to have something must
             # not be served for ever instead.
-            await self.lookout.fill_all([feed for feed in feeds if feed.is_new])
+            await self.sweeper.fill_all([feed for feed in feeds if feed.is_new])
             if await self._try_each(pop, feeds):
                 return
         if pop.feeds:
-            await self.lookout.look([feed.queue for feed in pop.feeds])
+            await self.sweeper.look([feed.queue for feed in pop.feeds])
         for feeds in batches:
-            await self.lookout.fill_all(feeds)
+            await self.sweeper.fill_all(feeds)
             if not pop.waits:
                 # Who does not wait wants to know now; a few leases of others may have ended.
                 for feed in feeds:
@@ -212,7 +212,7 @@ class Popper:
         """Another server wrote more to a queue than it could name."""
         feeds = self.dispatcher.feeds_of(queue_id)
         if feeds:
-            self._spawn(self.lookout.look([feeds[0].queue]))
+            self._spawn(self.sweeper.look([feeds[0].queue]))
 
     def forget_queue(self, queue_id: int) -> None:
         for pop in self.dispatcher.remove_queue(queue_id):
@@ -249,7 +249,7 @@ class Popper:
             self.group_moved(queue_id, feed.group_id)
 
     async def _refill(self, feed: Feed) -> None:
-        await self.lookout.fill(feed)
+        await self.sweeper.fill(feed)
         self.dispatcher.pump(feed)
 
     def missing(self, feed: Feed) -> None:
@@ -286,7 +286,7 @@ class Popper:
 
     async def _join(self, pop: Pop, queue: Queue) -> None:
         feed = await self._feed(queue, pop)
-        await self.lookout.fill(feed)
+        await self.sweeper.fill(feed)
         if pop in self._by_label and feed not in pop.feeds:
             pop.feeds.append(feed)
             feed.pops.add(pop)

@@ -1,6 +1,6 @@
 """Looking for what nobody told.
 
-Commits of this server and notifications of others feed the ready sets at once. The lookout
+Commits of this server and notifications of others feed the ready sets at once. The sweeper
 finds the rest: what other servers wrote or gave back when their notification was lost, what was
 there before this server started, what a dead server had leased. It can be slow, because it only
 ever bounds a delay.
@@ -21,7 +21,7 @@ from queen.errors import QueenError
 from queen.service.catalog import Catalog, Queue
 from queen.service.consume.dispatch import Dispatcher
 from queen.service.consume.feeds import Feed
-from queen.service.singleflight import Rounds, Together
+from queen.service.singleflight import Rounds, SingleFlight
 from queen.storage.database import Database, Record
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Horizon(NamedTuple):
         return min(last.seen_until, self.now - elapsed) - _MARGIN
 
 
-class Lookout:
+class Sweeper:
     def __init__(self, database: Database, catalog: Catalog, dispatcher: Dispatcher) -> None:
         self._database = database
         self._catalog = catalog
@@ -64,7 +64,7 @@ class Lookout:
         self._looked: dict[int, Horizon] = {}
         self._touched_at = float("-inf")
         self._looks = Rounds[None]()
-        self._sweeps = Together[None]()
+        self._sweeps = SingleFlight[None]()
 
     async def look(self, queues: Sequence[Queue]) -> None:
         """Offer what was written to queues before this call. Callers that come together ask

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import NamedTuple
 
-from queen.core.cursor import Verdict
+from queen.core.cursor import AckResult
 from queen.errors import Contended, LeaseLost, Unavailable
 from queen.service.admin.maintenance import Maintenance
-from queen.service.consume.ack import Acker, Settlement
+from queen.service.consume.ack import AckBatch, Acker
 from queen.service.log.append import Append
 from queen.service.log.flush_share import Lane
 from queen.service.log.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
@@ -37,8 +37,8 @@ _PAUSE_S = 0.05
 _RETRIES_AT_ONCE = 2
 # What is wrong with a message that refuses its transaction.
 _REASONS = {
-    Verdict.LOST: "is not, or no longer, leased to the caller",
-    Verdict.TOO_LATE: "is completed already",
+    AckResult.LOST: "is not, or no longer, leased to the caller",
+    AckResult.TOO_LATE: "is completed already",
 }
 
 
@@ -91,7 +91,7 @@ class Transactor:
         self,
         appends: list[Append],
         scheduled: list[Scheduled],
-        settlements: list[Settlement],
+        ack_batches: list[AckBatch],
         guards: list[Guard],
         decide: Decision | None = None,
     ) -> None:
@@ -100,13 +100,13 @@ class Transactor:
             self._maintenance.check_push()
         lanes = await self._pusher.plan(appends)
         await self._pusher.check_admission(lanes)
-        await self._acker.find_spans(settlements)
+        await self._acker.find_spans(ack_batches)
         # Whoever decides more knows repeats by that.
-        decide = decide or _only_once(settlements)
+        decide = decide or _only_once(ack_batches)
         for _ in range(MAX_ROUNDS):
             lanes = self._pusher.build(lanes)
             try:
-                rows = await self._commit(lanes, scheduled, settlements, guards, decide)
+                rows = await self._commit(lanes, scheduled, ack_batches, guards, decide)
             except _Refused as refused:
                 await self._pusher.refused(lanes, refused.rows)
                 continue
@@ -116,7 +116,7 @@ class Transactor:
                 decide = None
                 continue
             self._pusher.appended(lanes, rows)
-            self._finish(appends, settlements)
+            self._finish(appends, ack_batches)
             return
         raise Unavailable("too many servers write the same transaction ids at once")
 
@@ -124,7 +124,7 @@ class Transactor:
         self,
         lanes: list[Lane],
         scheduled: list[Scheduled],
-        settlements: list[Settlement],
+        ack_batches: list[AckBatch],
         guards: list[Guard],
         decide: Decision | None,
     ) -> list[Outcome]:
@@ -135,7 +135,7 @@ class Transactor:
         while True:
             try:
                 async with turn:
-                    return await self._try(lanes, scheduled, settlements, guards, decide)
+                    return await self._try(lanes, scheduled, ack_batches, guards, decide)
             except Contended:
                 if time.monotonic() > deadline:
                     raise
@@ -146,7 +146,7 @@ class Transactor:
         self,
         lanes: list[Lane],
         scheduled: list[Scheduled],
-        settlements: list[Settlement],
+        ack_batches: list[AckBatch],
         guards: list[Guard],
         decide: Decision | None,
     ) -> list[Outcome]:
@@ -155,17 +155,17 @@ class Transactor:
             rows = await self._append(transaction, lanes)
             if scheduled:
                 await transaction.execute("stage", *stage_columns(scheduled))
-            await self._lock(transaction, settlements, guards)
-            await self._settle(transaction, settlements)
+            await self._lock(transaction, ack_batches, guards)
+            await self._settle(transaction, ack_batches)
             if decide is not None:
                 await decide(transaction)
         return rows
 
-    def _finish(self, appends: list[Append], settlements: list[Settlement]) -> None:
+    def _finish(self, appends: list[Append], ack_batches: list[AckBatch]) -> None:
         """Tell everybody whom the transaction concerns."""
-        for one in settlements:
+        for one in ack_batches:
             self._acker.finish(one)
-        partitions = [append.lane for append in appends] + [s.partition for s in settlements]
+        partitions = [append.lane for append in appends] + [s.partition for s in ack_batches]
         self._activity.transacted(one.queue for one in partitions if one is not None)
 
     async def _append(self, transaction: Transaction, lanes: list[Lane]) -> list[Outcome]:
@@ -177,12 +177,12 @@ class Transactor:
         return rows
 
     async def _lock(
-        self, transaction: Transaction, settlements: list[Settlement], guards: list[Guard]
+        self, transaction: Transaction, ack_batches: list[AckBatch], guards: list[Guard]
     ) -> None:
         """Lock every cursor in order, and see that the guarding leases live."""
         if not guards:
             return
-        keys = sorted({guard.key for guard in guards} | {one.key for one in settlements})
+        keys = sorted({guard.key for guard in guards} | {one.key for one in ack_batches})
         rows = await transaction.fetch(
             "lock_cursors", [key[0] for key in keys], [key[1] for key in keys]
         )
@@ -191,26 +191,26 @@ class Transactor:
             if live.get(guard.key) != guard.lease_id:
                 raise LeaseLost("a required lease has ended; nothing of the transaction was done")
 
-    async def _settle(self, transaction: Transaction, settlements: list[Settlement]) -> None:
-        if not settlements:
+    async def _settle(self, transaction: Transaction, ack_batches: list[AckBatch]) -> None:
+        if not ack_batches:
             return
-        await self._acker.settle_in(transaction, settlements)
-        for one in settlements:
+        await self._acker.settle_in(transaction, ack_batches)
+        for one in ack_batches:
             if one.error is not None:
                 raise one.error
-            for transaction_id, verdict in one.verdicts.items():
-                reason = _REASONS.get(verdict)
+            for transaction_id, result in one.results.items():
+                reason = _REASONS.get(result)
                 if reason is not None:
                     raise LeaseLost(
                         f"message {transaction_id!r} {reason}; nothing of the transaction was done"
                     )
 
 
-def _only_once(settlements: list[Settlement]) -> Decision:
+def _only_once(ack_batches: list[AckBatch]) -> Decision:
     """Return what undoes a transaction that turns out to be a repeat."""
 
     async def decide(_transaction: Transaction) -> None:
-        if is_repeat(settlements):
+        if is_repeat(ack_batches):
             raise _Repeated
 
     return decide

@@ -12,16 +12,16 @@ from collections.abc import Iterable
 
 from queen.core.cursor import REPEATS
 from queen.service.catalog import Catalog
-from queen.service.consume.ack import Settlement
+from queen.service.consume.ack import AckBatch
 from queen.service.log.append import UNKNOWN_OFFSET, Append
 from queen.service.outbox.scheduled import Scheduled
 from queen.service.read.message_finder import Lookup
 
 
-def is_repeat(settlements: list[Settlement]) -> bool:
+def is_repeat(ack_batches: list[AckBatch]) -> bool:
     """Whether there are acks, and every one of them was taken before."""
-    verdicts = [verdict for one in settlements for verdict in one.verdicts.values()]
-    return bool(verdicts) and REPEATS.issuperset(verdicts)
+    results = [result for one in ack_batches for result in one.results.values()]
+    return bool(results) and REPEATS.issuperset(results)
 
 
 class Repeats:

@@ -1,4 +1,4 @@
-"""Cuts: whole queues read by sealed time.
+"""Sealed reads: whole queues read by sealed time.
 
 A cut is an instant before which some queues are complete and will never change. Whoever
 reads [T1, T2) between two cuts gets every message exactly once, from any count of partitions,
@@ -120,7 +120,7 @@ class Walk:
         return found
 
 
-class Cuts:
+class SealedReads:
     def __init__(self, database: Database, page_rows: int = PAGE_ROWS) -> None:
         self._database = database
         self._page_rows = page_rows

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from queen.core.cursor import REPEATS, Verdict, Wish
+from queen.core.cursor import REPEATS, AckResult, AckStatus
 from queen.core.cycle import count_up_to, is_of_a_window
 from queen.errors import LeaseLost, NotFound, Unavailable
 from queen.service.catalog import Catalog
-from queen.service.consume.ack import Acker, Settlement
+from queen.service.consume.ack import AckBatch, Acker
 from queen.service.consume.cursors import lock
 from queen.service.consume.leases import LeaseBook, Span
 from queen.service.consume.transact import Transactor
@@ -45,7 +45,7 @@ class _Undone(Abandoned):
 class CycleAck:
     transaction_id: str
     lease_id: uuid.UUID
-    wish: Wish
+    status: AckStatus
     count: int | None
     error: str | None
 
@@ -62,19 +62,19 @@ class Cycle:
     scheduled: list[Scheduled]
     ack: CycleAck | None
     release: bool
-    settlements: list[Settlement] = field(default_factory=list)
+    ack_batches: list[AckBatch] = field(default_factory=list)
     is_repeated: bool = False
     skipped: str | None = None
 
     @property
     def has_ended_lease(self) -> bool:
-        return any(one.ended for one in self.settlements)
+        return any(one.ended for one in self.ack_batches)
 
     @property
-    def verdict(self) -> Verdict:
+    def result(self) -> AckResult:
         """What became of the message that is named."""
         assert self.ack is not None
-        return self.settlements[0].verdicts.get(self.ack.transaction_id, Verdict.LOST)
+        return self.ack_batches[0].results.get(self.ack.transaction_id, AckResult.LOST)
 
 
 class _Windowed(msgspec.Struct, rename="camel"):
@@ -109,10 +109,10 @@ class Cycles:
             await self._write(transaction, cycle)
 
         try:
-            await self._transactor.run(cycle.appends, cycle.scheduled, cycle.settlements, [], write)
+            await self._transactor.run(cycle.appends, cycle.scheduled, cycle.ack_batches, [], write)
         except LeaseLost:
             # What is behind the message was given back at the first time, and cannot be again.
-            if cycle.verdict not in REPEATS:
+            if cycle.result not in REPEATS:
                 raise LeaseLost(STALE) from None
             cycle.is_repeated = True
         except _Undone:
@@ -121,20 +121,20 @@ class Cycles:
     async def _prepare(self, cycle: Cycle) -> None:
         query = cycle.query
         if cycle.ack is not None:
-            cycle.settlements = await self._settlements(cycle, cycle.ack)
+            cycle.ack_batches = await self._settlements(cycle, cycle.ack)
         if query.last_group is None:
             place = (query.id, query.partition.id)
             await self._database.fetch("open_query_lane", *place, cycle.group)
         if not query.is_windowed and any(map(is_of_a_window, cycle.state)):
             await self._database.fetch("mark_windowed", query.id)
 
-    async def _settlements(self, cycle: Cycle, ack: CycleAck) -> list[Settlement]:
+    async def _settlements(self, cycle: Cycle, ack: CycleAck) -> list[AckBatch]:
         """Return what the ack says of the lease: of its front, and if it ends, of the rest."""
         partition = cycle.query.partition
         group_id = await self._catalog.find_group(partition.queue, cycle.group)
         if group_id is None:
             raise LeaseLost(STALE)
-        first = Settlement(partition, cycle.group, group_id, ack.lease_id, {}, reason=_FAILED)
+        first = AckBatch(partition, cycle.group, group_id, ack.lease_id, {}, reason=_FAILED)
         first.span = self._leases.span(ack.lease_id, partition.id)
         await self._acker.find_spans([first])
         if first.span is None:
@@ -144,14 +144,14 @@ class Cycles:
             raise NotFound("Message not found")
         front, back = _parted(first.span, done)
         first.span = front
-        first.wishes = dict.fromkeys(front.ids, Wish.DONE)
-        first.wishes[ack.transaction_id] = ack.wish
+        first.statuses = dict.fromkeys(front.ids, AckStatus.DONE)
+        first.statuses[ack.transaction_id] = ack.status
         if ack.error:
             first.errors[ack.transaction_id] = ack.error
-        if not back.ids or not (cycle.release or ack.wish is Wish.DEAD):
+        if not back.ids or not (cycle.release or ack.status is AckStatus.DEAD):
             return [first]
-        wishes = dict.fromkeys(back.ids, Wish.RETRY)
-        rest = Settlement(partition, cycle.group, group_id, ack.lease_id, wishes, span=back)
+        statuses = dict.fromkeys(back.ids, AckStatus.RETRY)
+        rest = AckBatch(partition, cycle.group, group_id, ack.lease_id, statuses, span=back)
         rest.own = first.own
         return [first, rest]
 
@@ -159,7 +159,7 @@ class Cycles:
         """Change the state; the cursor is locked and has moved already."""
         query = cycle.query
         if cycle.ack is not None:
-            if cycle.verdict in REPEATS:
+            if cycle.result in REPEATS:
                 cycle.is_repeated = True
                 raise _Undone
         elif cycle.state:

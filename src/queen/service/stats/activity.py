@@ -21,13 +21,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from queen.core.cursor import Verdict
+from queen.core.cursor import AckResult
 from queen.errors import QueenError, Unavailable
 from queen.storage.database import Database, Transaction
 
 if TYPE_CHECKING:
     from queen.service.catalog import Queue
-    from queen.service.consume.ack import Settlement
+    from queen.service.consume.ack import AckBatch
     from queen.service.consume.feeds import Grant
     from queen.service.log.append import Append
     from queen.service.log.flush_share import Lane
@@ -224,21 +224,21 @@ class Activity:
                 counters.lag_sum_ms += (high - low) * lag_ms
                 counters.lag_max_ms = max(counters.lag_max_ms, lag_ms)
 
-    def settled(self, one: Settlement) -> None:
+    def settled(self, one: AckBatch) -> None:
         """Acknowledgments of one lease in one partition were decided."""
-        if not one.wishes:
+        if not one.statuses:
             return
         counters = self.of(one.partition.queue)
         counters.ack_requests += 1
         if one.all_done:
-            counters.ack_ok += len(one.wishes)
+            counters.ack_ok += len(one.statuses)
             return
-        for verdict in one.verdicts.values():
-            if verdict is Verdict.DONE or verdict is Verdict.ALREADY:
+        for result in one.results.values():
+            if result is AckResult.DONE or result is AckResult.ALREADY:
                 counters.ack_ok += 1
             else:
                 counters.ack_failed += 1
-                counters.dead_letters += verdict is Verdict.DEAD
+                counters.dead_letters += result is AckResult.DEAD
 
     def gave_up(self, queue: Queue) -> None:
         """A message was set aside that no consumer came back from."""

@@ -37,7 +37,7 @@ Seal = Callable[[Transaction, Record], Awaitable[None]]
 _FRONT = (datetime(1970, 1, 1, tzinfo=UTC), 0, -1)
 
 
-class Resealer:
+class Reencrypter:
     def __init__(
         self, vault: Vault, wait_s: float = INTERVAL_S, page_rows: int = PAGE_ROWS
     ) -> None:

@@ -26,11 +26,11 @@ _LOOK_S = 0.1
 
 # Of this process. A lock belongs to a process as a whole, and is lost when any part of it
 # closes the file: so nobody here opens a file that is held.
-_held: dict[str, Hold] = {}
+_held: dict[str, CheckpointLock] = {}
 _guard = threading.Lock()
 
 
-class Hold:
+class CheckpointLock:
     """That a checkpoint is this run's, until it is released; nothing, without a place."""
 
     def __init__(self, place: str | None) -> None:
@@ -60,12 +60,12 @@ class Hold:
             return True
 
 
-def hold(spark: SparkSession, folder: str) -> Hold:
+def hold(spark: SparkSession, folder: str) -> CheckpointLock:
     """Return a hold on a checkpoint; on shared storage it holds nothing, nobody could tell.
 
     Raises `Conflict` when another run has it.
     """
-    made = Hold(_local_place(spark, folder))
+    made = CheckpointLock(_local_place(spark, folder))
     deadline = time.monotonic() + _PATIENCE_S
     while not made.try_now(spark):
         if time.monotonic() > deadline:

@@ -28,7 +28,7 @@ from queen.errors import BadRequest, PipelineFailed
 from queen.spark.broker import Broker, Place, place_of
 from queen.spark.pipelines import reading, writing
 from queen.spark.pipelines.checkpoint import Checkpoint
-from queen.spark.pipelines.checkpoint_lock import Hold, hold
+from queen.spark.pipelines.checkpoint_lock import CheckpointLock, hold
 from queen.spark.pipelines.compiler import PARTITION, Compiled, compiled, needs_time
 from queen.spark.pipelines.progress import Reporter, Tally, last_line
 from queen.wire.pipelines import Definition, Progress, decoded_definition, plain, reason_against
@@ -193,7 +193,7 @@ class Running:
         definition: Definition,
         options: Options,
         folder: str,
-        held: Hold,
+        held: CheckpointLock,
     ) -> None:
         self.definition = definition
         self.checkpoint = folder

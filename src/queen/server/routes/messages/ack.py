@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec.structs import astuple
 
-from queen.core.cursor import WISHES, Verdict, Wish
+from queen.core.cursor import ACK_STATUSES, AckResult, AckStatus
 from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest, Conflict, LeaseLost, NotFound, QueenError
@@ -20,7 +20,7 @@ from queen.server.auth.access import Caller, Role
 from queen.server.protocol.http import Request, Response
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
-from queen.service.consume.ack import Settlement
+from queen.service.consume.ack import AckBatch
 from queen.wire import answers
 from queen.wire.answers import MAX_ACKS
 from queen.wire.requests import (
@@ -40,11 +40,11 @@ MAX_ERROR_CHARACTERS = 10_000
 _DEFAULT_EXTEND_S = 60
 
 # A repeated acknowledgment is answered by the word of the first.
-_WORDS = {Verdict.ALREADY: "completed", Verdict.ALREADY_DEAD: Verdict.DEAD.value}
-_DEAD = {Verdict.DEAD, Verdict.ALREADY_DEAD}
+_WORDS = {AckResult.ALREADY: "completed", AckResult.ALREADY_DEAD: AckResult.DEAD.value}
+_DEAD = {AckResult.DEAD, AckResult.ALREADY_DEAD}
 _STALE = "Invalid or expired lease"
 _TOO_LATE = "Message is already completed; nothing was changed"
-_REFUSALS = {Verdict.LOST: _STALE, Verdict.TOO_LATE: _TOO_LATE}
+_REFUSALS = {AckResult.LOST: _STALE, AckResult.TOO_LATE: _TOO_LATE}
 
 _EXAMPLE = {
     "transactionId": "order-1042",
@@ -90,24 +90,24 @@ class Prepared:
     """The acknowledgments of a request, gathered by lease and partition."""
 
     def __init__(self) -> None:
-        self.settlements: dict[tuple[int, int, uuid.UUID | None], Settlement] = {}
+        self.ack_batches: dict[tuple[int, int, uuid.UUID | None], AckBatch] = {}
         # For each item that cannot be looked up: why.
         self.refused: dict[int, QueenError] = {}
-        # For each other item its settlement; None when all share the only one.
-        self.places: dict[int, Settlement] | None = None
+        # For each other item its batch; None when all share the only one.
+        self.places: dict[int, AckBatch] | None = None
 
-    def verdict(self, index: int, transaction_id: str) -> Verdict | QueenError:
+    def result(self, index: int, transaction_id: str) -> AckResult | QueenError:
         if self.places is None:
-            (settlement,) = self.settlements.values()
+            (ack_batch,) = self.ack_batches.values()
         elif index in self.refused:
             return self.refused[index]
         else:
-            settlement = self.places[index]
-        return settlement.error or settlement.verdicts.get(transaction_id, Verdict.LOST)
+            ack_batch = self.places[index]
+        return ack_batch.error or ack_batch.results.get(transaction_id, AckResult.LOST)
 
     def all_done(self) -> bool:
         """Whether every item was acknowledged as completed, and now is."""
-        return self.places is None and all(one.all_done for one in self.settlements.values())
+        return self.places is None and all(one.all_done for one in self.ack_batches.values())
 
 
 async def prepare(
@@ -137,27 +137,27 @@ async def prepare(
     if alike and found:
         try:
             (partition,) = found.values()
-            settlement, wish = await _settlement(broker, prepared, first, partition, default_group)
-            settlement.wishes = dict.fromkeys(ids, wish)
+            ack_batch, asked = await _ack_batch(broker, prepared, first, partition, default_group)
+            ack_batch.statuses = dict.fromkeys(ids, asked)
             return prepared
         except QueenError:
-            prepared.settlements.clear()
+            prepared.ack_batches.clear()
     prepared.places = {}
     for index, one in enumerate(acks):
         partition_id = known[one.partitionId]
         maybe = found.get(partition_id) if partition_id is not None else None
         try:
-            settlement, wish = await _settlement(broker, prepared, one, maybe, default_group)
+            ack_batch, asked = await _ack_batch(broker, prepared, one, maybe, default_group)
         except QueenError as error:
             prepared.refused[index] = error
             continue
-        if settlement.wishes.get(one.transactionId, wish) is not wish:
+        if ack_batch.statuses.get(one.transactionId, asked) is not asked:
             prepared.refused[index] = BadRequest("the request says something else of it, too")
             continue
-        prepared.places[index] = settlement
-        settlement.wishes[one.transactionId] = wish
-        if one.error and wish is not Wish.DONE:
-            settlement.errors[one.transactionId] = storable(one.error)
+        prepared.places[index] = ack_batch
+        ack_batch.statuses[one.transactionId] = asked
+        if one.error and asked is not AckStatus.DONE:
+            ack_batch.errors[one.transactionId] = storable(one.error)
     return prepared
 
 
@@ -166,17 +166,17 @@ def storable(error: str) -> str:
     return error[:MAX_ERROR_CHARACTERS].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-async def _settlement(
+async def _ack_batch(
     broker: Broker,
     prepared: Prepared,
     one: AckRequest | AckOperation,
     partition: Partition | None,
     default_group: str | None,
-) -> tuple[Settlement, Wish]:
-    """Return the settlement an acknowledgment belongs to, and what it wishes."""
-    wish = WISHES.get(one.status or "completed")
-    if wish is None:
-        raise BadRequest(f"status {one.status!r} is not known: {', '.join(WISHES)}")
+) -> tuple[AckBatch, AckStatus]:
+    """Return the batch an acknowledgment belongs to, and what it asks for."""
+    asked = ACK_STATUSES.get(one.status or "completed")
+    if asked is None:
+        raise BadRequest(f"status {one.status!r} is not known: {', '.join(ACK_STATUSES)}")
     if partition is None:
         raise NotFound("Message not found: no such partition")
     lease_id = parse_lease(one.leaseId) if one.leaseId else None
@@ -190,11 +190,11 @@ async def _settlement(
     if group_id is None:
         raise LeaseLost(_STALE)
     key = (partition.id, group_id, lease_id)
-    settlement = prepared.settlements.get(key)
-    if settlement is None:
-        settlement = Settlement(partition, group, group_id, lease_id, {})
-        prepared.settlements[key] = settlement
-    return settlement, wish
+    ack_batch = prepared.ack_batches.get(key)
+    if ack_batch is None:
+        ack_batch = AckBatch(partition, group, group_id, lease_id, {})
+        prepared.ack_batches[key] = ack_batch
+    return ack_batch, asked
 
 
 class AckRoutes:
@@ -218,22 +218,22 @@ class AckRoutes:
     async def one(self, request: Request) -> Response:
         ack = decoded(_one, request.body)
         prepared = await prepare(self._broker, request.caller, [ack], None)
-        await self._broker.acker.ack(list(prepared.settlements.values()))
-        verdict = prepared.verdict(0, ack.transactionId)
-        if isinstance(verdict, QueenError):
-            raise verdict
-        if verdict is Verdict.LOST:
+        await self._broker.acker.ack(list(prepared.ack_batches.values()))
+        result = prepared.result(0, ack.transactionId)
+        if isinstance(result, QueenError):
+            raise result
+        if result is AckResult.LOST:
             raise LeaseLost(f"Failed to acknowledge message: {_STALE}")
-        if verdict is Verdict.TOO_LATE:
+        if result is AckResult.TOO_LATE:
             raise Conflict(f"Failed to acknowledge message: {_TOO_LATE}")
         group = ack.consumerGroup
         answer = AckAnswer(
             transactionId=ack.transactionId,
-            status=_WORDS.get(verdict, verdict.value),
+            status=_WORDS.get(result, result.value),
             consumerGroup=None if group == QUEUE_MODE_GROUP else group,
             acknowledgedAt=answers.iso(datetime.now(UTC)),
             success=True,
-            dlq=verdict in _DEAD,
+            dlq=result in _DEAD,
         )
         return Response(200, msgspec.json.encode(answer))
 
@@ -243,8 +243,8 @@ class AckRoutes:
         if len(acks) > MAX_ACKS:
             raise BadRequest(f"more than {MAX_ACKS} acknowledgments in one request")
         prepared = await prepare(self._broker, request.caller, acks, body.consumerGroup)
-        if prepared.settlements:
-            await self._broker.acker.ack(list(prepared.settlements.values()))
+        if prepared.ack_batches:
+            await self._broker.acker.ack(list(prepared.ack_batches.values()))
         return Response(200, _batch_body(acks, prepared))
 
     async def extend(self, request: Request) -> Response:
@@ -277,11 +277,11 @@ def _batch_body(acks: list[AckRequest], prepared: Prepared) -> bytes:
     results, refusals = [], []
     for index, ack in enumerate(acks):
         quoted = answers.json_text(ack.transactionId)
-        verdict = prepared.verdict(index, ack.transactionId)
-        refusal = _refusal(verdict)
+        result = prepared.result(index, ack.transactionId)
+        refusal = _refusal(result)
         if refusal is not None:
             refusals.append(refusal)
-        results.append(f'{{"index":{index},"transactionId":{quoted},{_outcome(verdict, refusal)}}}')
+        results.append(f'{{"index":{index},"transactionId":{quoted},{_outcome(result, refusal)}}}')
     tail = f',"error":{answers.json_text(_summary(refusals, len(acks)))}' if refusals else ""
     return f'{{"processed":{len(acks)},"results":[{",".join(results)}]{tail}}}'.encode()
 
@@ -293,14 +293,14 @@ def _summary(refusals: list[str], count: int) -> str:
     return first if count == 1 else f"{len(refusals)} of {count} were not taken: {first}"
 
 
-def _refusal(verdict: Verdict | QueenError) -> str | None:
+def _refusal(result: AckResult | QueenError) -> str | None:
     """Return why an acknowledgment was not taken; None when it was."""
-    return verdict.message if isinstance(verdict, QueenError) else _REFUSALS.get(verdict)
+    return result.message if isinstance(result, QueenError) else _REFUSALS.get(result)
 
 
-def _outcome(verdict: Verdict | QueenError, refusal: str | None) -> str:
-    if isinstance(verdict, Verdict) and refusal is None:
-        status, success, dead = _WORDS.get(verdict, verdict.value), True, verdict in _DEAD
+def _outcome(result: AckResult | QueenError, refusal: str | None) -> str:
+    if isinstance(result, AckResult) and refusal is None:
+        status, success, dead = _WORDS.get(result, result.value), True, result in _DEAD
     else:
         status, success, dead = "error", False, False
     fields = {"status": status, "success": success, "error": refusal, "dlq": dead}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from queen.core.cursor import Verdict
+from queen.core.cursor import AckResult
 from queen.core.ids import message_id, parse_lease
 from queen.errors import BadRequest, InvalidItem, LeaseLost
 from queen.server.api.failures import decoded
@@ -86,7 +86,7 @@ class TransactionRoutes:
         await self._broker.transactor.run(
             [one.append for one in planned],
             [one.message for one in later],
-            list(prepared.settlements.values()),
+            list(prepared.ack_batches.values()),
             guards,
         )
         answer = {
@@ -112,10 +112,10 @@ class TransactionRoutes:
         then uses the lease that holds its partition, and no other.
         """
         leases = {text: parse_lease(text) for text in required}
-        settlements = list(prepared.settlements.values())
+        ack_batches = list(prepared.ack_batches.values())
         # The acks check their own leases, and a repeated one may have ended its lease already.
-        named = {one.lease_id for one in settlements}
-        nameless = [one for one in settlements if one.lease_id is None]
+        named = {one.lease_id for one in ack_batches}
+        nameless = [one for one in ack_batches if one.lease_id is None]
         guards: list[Guard] = []
         for text, lease_id in leases.items():
             if lease_id in named:
@@ -216,7 +216,7 @@ def _results(
             row = {"index": number, "type": "push", "success": True, "count": len(pushed)}
             results.append({**row, **single, "items": pushed})
         else:
-            verdict = prepared.verdict(acks, operation.transactionId)
+            result = prepared.result(acks, operation.transactionId)
             acks += 1
             results.append(
                 {
@@ -225,7 +225,7 @@ def _results(
                     "success": True,
                     "transactionId": operation.transactionId,
                     "error": None,
-                    "dlq": verdict in (Verdict.DEAD, Verdict.ALREADY_DEAD),
+                    "dlq": result in (AckResult.DEAD, AckResult.ALREADY_DEAD),
                 }
             )
     return results

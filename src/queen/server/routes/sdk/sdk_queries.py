@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from queen.core.cursor import Wish
+from queen.core.cursor import AckStatus
 from queen.core.cycle import reason_against_key, result_id
 from queen.core.ids import message_id, parse_lease, parse_partition
 from queen.core.names import reason_against_name
@@ -39,7 +39,7 @@ _state = msgspec.json.Decoder(wire.StateRequest)
 _results = msgspec.json.Decoder(list[PushResult])
 
 _MAX_HASH_CHARACTERS = 255
-_WISHES = {"completed": Wish.DONE, "failed": Wish.DEAD, "dlq": Wish.DEAD}
+_STATUSES = {"completed": AckStatus.DONE, "failed": AckStatus.DEAD, "dlq": AckStatus.DEAD}
 _OPS = ("upsert", "delete")
 
 _QUERY_ID = "3f0c9a52-7a41-4c7b-9a55-0d2f6f6f1042"
@@ -257,14 +257,14 @@ def _final_state(ops: list[wire.StateOp]) -> dict[str, bytes | None]:
 def _ack(ack: wire.CycleAck) -> CycleAck:
     if not ack.transactionId:
         raise BadRequest("ack.transactionId is required")
-    wish = _WISHES.get(ack.status or "completed")
-    if wish is None:
+    asked = _STATUSES.get(ack.status or "completed")
+    if asked is None:
         raise BadRequest(f"Unknown ack.status: {ack.status}")
     lease_id = parse_lease(ack.leaseId) if ack.leaseId else None
     if lease_id is None:
         raise LeaseLost(STALE)
-    error = storable(ack.error) if ack.error and wish is Wish.DEAD else None
-    return CycleAck(ack.transactionId, lease_id, wish, ack.count, error)
+    error = storable(ack.error) if ack.error and asked is AckStatus.DEAD else None
+    return CycleAck(ack.transactionId, lease_id, asked, ack.count, error)
 
 
 def _name_results(items: list[PushItem], query: Query, ack: CycleAck) -> None:
@@ -289,7 +289,7 @@ def _fill(answer: wire.CycleAnswer, wanted: wire.CycleRequest, work: Work) -> No
     else:
         answer.push_results = _results.decode(push_body(work.planned, work.later))
     if cycle.ack is not None:
-        dead = cycle.ack.wish is Wish.DEAD
+        dead = cycle.ack.status is AckStatus.DEAD
         released = cycle.has_ended_lease or (cycle.is_repeated and (cycle.release or dead))
         count = cycle.ack.count if cycle.ack.count is not None else 1
         answer.ack_result = wire.CycleAckResult(True, count, released, dead)
