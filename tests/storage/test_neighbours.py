@@ -21,7 +21,7 @@ from queen.service.consume.feeds import Grant, Pop
 from queen.service.consume.groups import BEGINNING, Target
 from queen.service.log import aside
 from queen.service.log.append import Append
-from queen.service.log.flush_share import Lane
+from queen.service.log.flush_share import Share
 from queen.service.log.segment_encryption import Vault
 from queen.storage.database import session_settings
 from tests.waiting import spend_async, until_async
@@ -369,14 +369,14 @@ async def test_what_breaks_a_flush_breaks_only_its_own_push(
 ) -> None:
     """Something nobody thought of is wrong with one partition."""
     name = await _queue(broker)
-    build = Lane.build
+    build = Share.build
 
-    def fragile(lane: Lane, vault: Vault) -> None:
-        if lane.partition.name == "bad":
+    def fragile(share: Share, vault: Vault) -> None:
+        if share.partition.name == "bad":
             raise ZeroDivisionError
-        build(lane, vault)
+        build(share, vault)
 
-    monkeypatch.setattr(Lane, "build", fragile)
+    monkeypatch.setattr(Share, "build", fragile)
     pushes = [_push(broker, name, f"{n}", partition=f"{n % 5}") for n in range(50)]
     bad = _push(broker, name, "x", partition="bad")
     done = await asyncio.gather(*pushes, bad, return_exceptions=True)

@@ -55,8 +55,8 @@ async def _push(broker: Broker, queue: str, partition: str, *payloads: bytes) ->
     ids = [uuid.uuid4().hex.encode() for _ in payloads]
     append = Append(queue, partition, ids, payloads, sum(map(len, payloads)))
     await broker.pusher.push([append])
-    assert append.lane is not None
-    return append.lane
+    assert append.target is not None
+    return append.target
 
 
 def _random(size: int) -> bytes:

@@ -19,7 +19,7 @@ import pytest
 from queen.core.names import reason_against_name
 from queen.core.payload import MAX_DEPTH, MAX_PAYLOAD_BYTES
 from queen.service.broker import Broker, Limits
-from queen.service.log.flush_share import Lane
+from queen.service.log.flush_share import Share
 from queen.storage.database import session_settings
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import migrate
@@ -461,10 +461,10 @@ async def test_what_fails_for_an_unknown_reason_is_found_and_put_back(
     broker = await Broker.start(dsn, Limits(dedup_hashes=1000, connections=3))
     build = broker.pusher.build
 
-    def refuse(lanes: list[Lane]) -> list[Lane]:
-        if any(lane.partition.name == "bad" for lane in lanes):
+    def refuse(shares: list[Share]) -> list[Share]:
+        if any(share.partition.name == "bad" for share in shares):
             raise RuntimeError("nobody has thought of this")
-        return build(lanes)
+        return build(shares)
 
     try:
         monkeypatch.setattr(broker.pusher, "build", refuse)

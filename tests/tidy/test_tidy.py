@@ -17,6 +17,11 @@ _FORBIDDEN_NAMES = {"utils.py", "util.py", "helpers.py", "manager.py", "common.p
 _REGISTRY_HOSTS = re.compile("|".join(["pypi" + r"\.org", "python" + "hosted", "npm" + r"js\."]))
 _MACHINE_PATHS = re.compile(r"/(?:" + "work" + "|" + "farm" + r")/|/root/\.")
 
+# More than this many in one folder are no longer seen at a glance.
+_MOST_MODULES = 15
+# The names of the API document's schemas are made from those of these modules.
+_FLAT = {ROOT / "src/queen/wire"}
+
 # Programs that tests write into strings are looked at too; `sleep(0)` only lets others go first.
 _SLEEP = re.compile(r"\bsleep" + r"\((?!0\))")
 _MAY_SLEEP = {ROOT / "tests/waiting.py"}
@@ -67,3 +72,19 @@ def test_tests_wait_for_conditions_and_not_for_time() -> None:
         lines = enumerate(path.read_text().splitlines(), start=1)
         found = [number for number, line in lines if _SLEEP.search(line)]
         assert not found or path in _MAY_SLEEP, f"{path} sleeps in lines {found}"
+
+
+def test_no_room_is_crowded() -> None:
+    for folder in {path.parent for path in SOURCES} - _FLAT:
+        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= _MOST_MODULES, folder
+
+
+def test_no_word_is_used_that_the_glossary_bans() -> None:
+    page = (ROOT / "docs/reference/glossary.md").read_text().partition("## Words that are not used")
+    banned = [row.split("|")[1].strip() for row in page[2].splitlines() if row.startswith("| ")][1:]
+    assert "lane" in banned
+    words = re.compile(rf"(?<![A-Za-z])({'|'.join(banned)})(?:s|es)?(?![a-z])", re.IGNORECASE)
+    for path in SOURCES:
+        found = words.search(path.read_text())
+        assert found is None, f"{path}: {found}"

@@ -55,15 +55,15 @@ class Sender:
         if any(one.delay is not None or one.trace_id is not None for one in messages):
             pushed = await self._queen.push(self._queue, DEFAULT_PARTITION, messages)
             return sum(one.is_duplicate for one in pushed)
-        lanes: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
+        by_partition: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
         for one in messages:
-            lane = lanes[one.partition or DEFAULT_PARTITION]
-            lane.append((one.transaction_id, encoded(one.data)))
+            named = by_partition[one.partition or DEFAULT_PARTITION]
+            named.append((one.transaction_id, encoded(one.data)))
         results = await self._queen.push_frames(
             [
                 (self._queue, partition, part)
-                for partition, lane in lanes.items()
-                for part in batched(lane, _FRAME_MESSAGES)
+                for partition, named in by_partition.items()
+                for part in batched(named, _FRAME_MESSAGES)
             ]
         )
         return sum(len(one.get("duplicates", ())) for one in results)

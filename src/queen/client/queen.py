@@ -194,12 +194,12 @@ class Queen:
                 return pushing.finished(understood(_pushed, answer))
 
     async def _push_many(self, queue: str, partition: str, messages: list[Message]) -> list[Pushed]:
-        lanes: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+        by_partition: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
         for at, one in enumerate(messages):
-            lanes[one.partition or partition].append((at, encoded(one.data)))
+            by_partition[one.partition or partition].append((at, encoded(one.data)))
         pushed: dict[int, Pushed] = {}
-        for name, lane in lanes.items():
-            for part in in_parts(lane):
+        for name, payloads in by_partition.items():
+            for part in in_parts(payloads):
                 frame = [(messages[at].transaction_id, payload) for at, payload in part]
                 try:
                     (result,) = await self.push_frames([(queue, name, frame)])

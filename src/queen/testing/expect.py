@@ -118,24 +118,28 @@ class Expectation:
             await asyncio.sleep(_PAUSE_S)
 
     async def _pending(self, group: str | None) -> int:
-        lanes = await self._lanes(group)
+        partitions = await self._partitions(group)
         # A group that never came has everything still to do.
-        return await self._total() if lanes is None else sum(one["offsetLag"] for one in lanes)
+        return (
+            await self._total()
+            if partitions is None
+            else sum(one["offsetLag"] for one in partitions)
+        )
 
-    async def _lanes(self, group: str | None) -> list[dict[str, Any]] | None:
+    async def _partitions(self, group: str | None) -> list[dict[str, Any]] | None:
         """Return where a group stands in each partition; None when there is no such group."""
-        lanes: list[dict[str, Any]] = []
+        partitions: list[dict[str, Any]] = []
         while True:
-            query = {"queue": self._queue, "limit": _PAGE, "offset": len(lanes)}
+            query = {"queue": self._queue, "limit": _PAGE, "offset": len(partitions)}
             path = f"/api/v1/consumer-groups/{quote(group or _NO_GROUP, safe='')}"
             try:
                 answer = await self._queen.request("GET", f"{path}?{urlencode(query)}")
             except NotFound:
                 return None
             page = answer[self._queue]
-            lanes += page["partitions"]
+            partitions += page["partitions"]
             if not page["hasMore"]:
-                return lanes
+                return partitions
 
     async def _total(self) -> int:
         return len(await self._stored(None))
@@ -178,16 +182,16 @@ class Expectation:
         raise AssertionError("\n".join(lines))
 
     async def _what_is_there(self, group: str | None) -> list[str]:
-        stored, lanes = await self._stored(None), await self._lanes(group)
+        stored, partitions = await self._stored(None), await self._partitions(group)
         letters = await self._letters(None)
         lines = [f"  stored: {len(stored)} messages, scheduled: {await self._scheduled()}"]
         lines += _some([f"    {one.partition}[{one.offset}] {_short(one.data)}" for one in stored])
         name = repr(group) if group is not None else "consumers without a group"
-        if lanes is None:
+        if partitions is None:
             lines.append(f"  {name}: has never asked for messages")
         else:
             lines.append(f"  {name}:")
-            lines += _some([_lane(one) for one in lanes])
+            lines += _some([_described(one) for one in partitions])
         lines.append(f"  dead letters: {len(letters)}")
         lines += _some(
             [
@@ -250,9 +254,11 @@ def _of(group: str | None) -> str:
     return f" of group {group!r}" if group is not None else ""
 
 
-def _lane(lane: dict[str, Any]) -> str:
-    leased = ", leased" if lane["leaseActive"] else ""
-    return f"    {lane['partition']}: done {lane['position']} of {lane['head']}{leased}"
+def _described(partition: dict[str, Any]) -> str:
+    leased = ", leased" if partition["leaseActive"] else ""
+    return (
+        f"    {partition['partition']}: done {partition['position']} of {partition['head']}{leased}"
+    )
 
 
 def _short(value: Any) -> str:

@@ -70,13 +70,13 @@ async def _push(
     queen: Queen, queue: Queue, seconds: float, payload: str, partitions: int
 ) -> tuple[int, float]:
     """Push until the time is over; return how many, and how long it took to store them."""
-    lanes = [queue.partition(f"p{number}").buffer(_BUFFER) for number in range(partitions)]
+    buffers = [queue.partition(f"p{number}").buffer(_BUFFER) for number in range(partitions)]
     each = max(1, _AT_ONCE // partitions)
     pushed, started = 0, time.monotonic()
     with progress("push", seconds) as advance:
         while (now := time.monotonic()) < started + seconds:
-            for lane in lanes:
-                await lane.push([payload] * each)
+            for buffer in buffers:
+                await buffer.push([payload] * each)
             pushed += each * partitions
             advance(now - started, pushed)
         await queen.flush()

@@ -50,7 +50,7 @@ _MAX_WAITING_BYTES = 256 * 1024 * 1024
 _PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
 
-Lane = tuple[str, str]
+PartitionKey = tuple[str, str]
 Sent = tuple[str, bytes]
 
 
@@ -114,7 +114,7 @@ class Buffers:
 
     def __init__(self, queen: Queen) -> None:
         self._queen = queen
-        self._lanes: OrderedDict[Lane, Backlog] = OrderedDict()
+        self._backlogs: OrderedDict[PartitionKey, Backlog] = OrderedDict()
         self._waiting = 0
         self._waiting_bytes = 0
         # Messages in the next request.
@@ -145,8 +145,8 @@ class Buffers:
         payloads = [encoded(one.data) for one in messages]
         await self._until_room()
         for one, payload in zip(messages, payloads, strict=True):
-            lane = self._lanes.setdefault((queue, one.partition or partition), Backlog())
-            lane.messages.append((one.transaction_id, payload))
+            backlog = self._backlogs.setdefault((queue, one.partition or partition), Backlog())
+            backlog.messages.append((one.transaction_id, payload))
         self._waiting += len(messages)
         self._waiting_bytes += sum(map(len, payloads))
         self._news.set()
@@ -172,9 +172,9 @@ class Buffers:
         """Return when everything is stored; raise why it cannot be."""
         await self._flush(None)
 
-    async def _flush(self, lanes: set[Lane] | None) -> None:
+    async def _flush(self, keys: set[PartitionKey] | None) -> None:
         """Return when what waits is stored, all of it or that of some partitions."""
-        while self._waiting if lanes is None else not lanes.isdisjoint(self._lanes):
+        while self._waiting if keys is None else not keys.isdisjoint(self._backlogs):
             self._start()
             await self._sent_or_failed()
             if self._failed.is_set():
@@ -237,20 +237,20 @@ class Buffers:
 
     async def _until_ready(self) -> None:
         """Wait until a partition is no longer held back, or until there are others."""
-        earliest = min(one.held_until for one in self._lanes.values())
+        earliest = min(one.held_until for one in self._backlogs.values())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, earliest - time.monotonic())):
                 await self._news.wait()
 
-    def _take(self) -> dict[Lane, list[Sent]]:
+    def _take(self) -> dict[PartitionKey, list[Sent]]:
         """Return what goes into one request, the oldest of each partition first."""
-        taken: dict[Lane, list[Sent]] = {}
+        taken: dict[PartitionKey, list[Sent]] = {}
         left, left_bytes = self._most, MOST_BYTES
         now = time.monotonic()
-        for name, lane in self._lanes.items():
-            if lane.held_until > now:
+        for name, backlog in self._backlogs.items():
+            if backlog.held_until > now:
                 continue
-            for one in islice(lane.messages, min(left, lane.most)):
+            for one in islice(backlog.messages, min(left, backlog.most)):
                 if taken and len(one[1]) > left_bytes:
                     return taken
                 left, left_bytes = left - 1, left_bytes - len(one[1])
@@ -259,7 +259,7 @@ class Buffers:
                 break
         return taken
 
-    async def _send(self, taken: dict[Lane, list[Sent]]) -> None:
+    async def _send(self, taken: dict[PartitionKey, list[Sent]]) -> None:
         frames = list(_frames(taken))
         try:
             outcomes = await self._queen.try_frames(frames, 0.0)
@@ -277,10 +277,13 @@ class Buffers:
         self._settle(taken, frames, outcomes)
 
     def _settle(
-        self, taken: dict[Lane, list[Sent]], frames: list[NamedFrame], outcomes: list[Outcome]
+        self,
+        taken: dict[PartitionKey, list[Sent]],
+        frames: list[NamedFrame],
+        outcomes: list[Outcome],
     ) -> None:
         """Drop what is stored, hand over what never will be, and keep the rest."""
-        kept: dict[Lane, list[Sent]] = {name: [] for name in taken}
+        kept: dict[PartitionKey, list[Sent]] = {name: [] for name in taken}
         for (queue, partition, messages), one in zip(frames, outcomes, strict=True):
             name = (queue, partition)
             if one.error is not None and one.is_refused_for_good:
@@ -291,25 +294,25 @@ class Buffers:
         for name, messages in taken.items():
             self._replace(name, messages, kept[name])
 
-    def _keep(self, name: Lane, error: QueenError | None) -> None:
-        lane = self._lanes[name]
+    def _keep(self, name: PartitionKey, error: QueenError | None) -> None:
+        backlog = self._backlogs[name]
         if error is None:
             # Asked about first, the server says why.
-            self._lanes.move_to_end(name, last=False)
-        elif lane.held_until <= time.monotonic():
-            lane.hold(error)
+            self._backlogs.move_to_end(name, last=False)
+        elif backlog.held_until <= time.monotonic():
+            backlog.hold(error)
 
-    def _replace(self, name: Lane, taken: list[Sent], kept: list[Sent]) -> None:
+    def _replace(self, name: PartitionKey, taken: list[Sent], kept: list[Sent]) -> None:
         """Leave only what is kept of what was taken."""
-        lane = self._lanes[name]
-        lane.replace(len(taken), kept)
-        if not lane.messages:
-            del self._lanes[name]
+        backlog = self._backlogs[name]
+        backlog.replace(len(taken), kept)
+        if not backlog.messages:
+            del self._backlogs[name]
         self._waiting -= len(taken) - len(kept)
         self._waiting_bytes -= _bytes(taken) - _bytes(kept)
         self._room.set()
 
-    def _refused(self, error: QueenError, taken: dict[Lane, list[Sent]]) -> None:
+    def _refused(self, error: QueenError, taken: dict[PartitionKey, list[Sent]]) -> None:
         """Hand over what will never be taken, and only that: halve it until the fault is alone."""
         count = sum(map(len, taken.values()))
         can_part = isinstance(error, BadRequest | NotFound)
@@ -320,7 +323,7 @@ class Buffers:
         else:
             self._most = count // 2
 
-    def _hand_over(self, error: QueenError, refused: dict[Lane, list[Sent]]) -> None:
+    def _hand_over(self, error: QueenError, refused: dict[PartitionKey, list[Sent]]) -> None:
         """Give messages that will never be taken to whoever pushes or flushes next."""
         self._error = self._error or error
         self._error.details.setdefault("unsent", []).extend(
@@ -367,7 +370,7 @@ def _bytes(messages: list[Sent]) -> int:
     return sum(len(payload) for _, payload in messages)
 
 
-def _frames(taken: dict[Lane, list[Sent]]) -> Iterator[NamedFrame]:
+def _frames(taken: dict[PartitionKey, list[Sent]]) -> Iterator[NamedFrame]:
     """Yield the frames of a request. The first of a partition is the smallest: where a queue has
     room for some only, those that follow never fit when one before them did not."""
     for (queue, partition), messages in taken.items():
@@ -377,7 +380,7 @@ def _frames(taken: dict[Lane, list[Sent]]) -> Iterator[NamedFrame]:
             yield queue, partition, messages[start : start + _FRAME_MESSAGES]
 
 
-def _is_of_message(error: QueenError, taken: dict[Lane, list[Sent]]) -> bool:
+def _is_of_message(error: QueenError, taken: dict[PartitionKey, list[Sent]]) -> bool:
     """Whether a refusal of what goes to one partition may be about some of its messages only."""
     from queen.core.names import reason_against_name
 

@@ -205,8 +205,8 @@ class LeasedWindow(EitherSpelling):
         if transaction_id is not None or trace_id is not None:
             items = Message(items, transaction_id=transaction_id, trace_id=trace_id)
         for one in messages_of(items):
-            lane = one.partition or partition or _DEFAULT_PARTITION
-            self._pushes.append(item_of(queue, lane, one, encoded(one.data)))
+            name = one.partition or partition or _DEFAULT_PARTITION
+            self._pushes.append(item_of(queue, name, one, encoded(one.data)))
         return self
 
     async def _ack(self, success: bool, error: str | BaseException | None) -> list[Pushed]:

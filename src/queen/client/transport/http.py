@@ -248,8 +248,8 @@ def _length_of(status: int, headers: dict[bytes, bytes]) -> int:
 
 def _is_last(status_line: bytes, headers: dict[bytes, bytes]) -> bool:
     """Whether the server closes the connection after this answer."""
-    wish = headers.get(b"connection", b"").lower()
-    return b"close" in wish or (status_line.startswith(b"HTTP/1.0") and b"keep-alive" not in wish)
+    asked = headers.get(b"connection", b"").lower()
+    return b"close" in asked or (status_line.startswith(b"HTTP/1.0") and b"keep-alive" not in asked)
 
 
 class Poll:

@@ -85,7 +85,7 @@ class Tokens:
         by: str,
     ) -> NewToken:
         """Store a new token and return it; its text is never to be had again."""
-        check_wish(name, role, namespaces, lifetime_s)
+        check_new_token(name, role, namespaces, lifetime_s)
         new, row = _made(name, role, namespaces, lifetime_s, by)
         if await self._database.fetchval("create_token", *row) is None:
             raise Conflict("the id of the new token was taken; ask again")
@@ -196,7 +196,9 @@ def _made(
     return NewToken(token_id, f"queen_{token_id}_{secret}"), row
 
 
-def check_wish(name: str, role: str, namespaces: list[str] | None, lifetime_s: int | None) -> None:
+def check_new_token(
+    name: str, role: str, namespaces: list[str] | None, lifetime_s: int | None
+) -> None:
     """Raise `BadRequest` when a token like this cannot be made."""
     reason = reason_against_name("token", name)
     for one in namespaces or []:

@@ -21,7 +21,7 @@ from queen.service.catalog import FROM_BEGINNING, Catalog, Partition
 from queen.service.consume.cursors import Key, lock, store
 from queen.service.consume.dead_letter_copies import Burial, DeadLetter
 from queen.service.log.append import Append
-from queen.service.log.flush_share import Lane
+from queen.service.log.flush_share import Share
 from queen.service.log.message import Message
 from queen.service.log.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
 from queen.service.log.segment_encryption import Vault
@@ -126,13 +126,13 @@ class DeadLetters:
     async def _redrive(self, rows: list[Record]) -> int:
         """Append letters again and remove them, in one transaction."""
         ids = [row["id"] for row in rows]
-        lanes = await self._pusher.plan(await self._appends(rows))
+        shares = await self._pusher.plan(await self._appends(rows))
         for _ in range(MAX_ROUNDS):
-            lanes = self._pusher.build(lanes)
+            shares = self._pusher.build(shares)
             appended: list[Outcome] = []
             try:
                 async with self._database.transaction() as transaction:
-                    columns = append_columns(lanes)
+                    columns = append_columns(shares)
                     appended = outcomes(await transaction.fetch("append", *columns))
                     taken = await transaction.fetch("take_dead_letters", ids)
                     if len(taken) < len(ids) or not all(row.is_appended for row in appended):
@@ -140,15 +140,15 @@ class DeadLetters:
             except _Taken:
                 if all(row.is_appended for row in appended):
                     return 0
-                lanes = await self._again(lanes, appended)
+                shares = await self._again(shares, appended)
                 continue
-            self._pusher.appended(lanes, appended)
+            self._pusher.appended(shares, appended)
             return len(ids)
         raise Unavailable("the queue is deleted and made again all the time")
 
-    async def _again(self, lanes: list[Lane], rows: list[Outcome]) -> list[Lane]:
-        await self._pusher.refused(lanes, rows)
-        return lanes
+    async def _again(self, shares: list[Share], rows: list[Outcome]) -> list[Share]:
+        await self._pusher.refused(shares, rows)
+        return shares
 
     async def _appends(self, rows: list[Record]) -> list[Append]:
         """Return an append for each partition, with its letters in their old order."""

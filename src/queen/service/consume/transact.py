@@ -22,7 +22,7 @@ from queen.errors import Contended, LeaseLost, Unavailable
 from queen.service.admin.maintenance import Maintenance
 from queen.service.consume.ack import AckBatch, Acker
 from queen.service.log.append import Append
-from queen.service.log.flush_share import Lane
+from queen.service.log.flush_share import Share
 from queen.service.log.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
 from queen.service.log.repeats import Repeats, is_repeat
 from queen.service.outbox.scheduled import Scheduled, stage_columns
@@ -98,31 +98,31 @@ class Transactor:
         """Commit all of it, or raise and change nothing."""
         if appends or scheduled:
             self._maintenance.check_push()
-        lanes = await self._pusher.plan(appends)
-        await self._pusher.check_admission(lanes)
+        shares = await self._pusher.plan(appends)
+        await self._pusher.check_admission(shares)
         await self._acker.find_spans(ack_batches)
         # Whoever decides more knows repeats by that.
         decide = decide or _only_once(ack_batches)
         for _ in range(MAX_ROUNDS):
-            lanes = self._pusher.build(lanes)
+            shares = self._pusher.build(shares)
             try:
-                rows = await self._commit(lanes, scheduled, ack_batches, guards, decide)
+                rows = await self._commit(shares, scheduled, ack_batches, guards, decide)
             except _Refused as refused:
-                await self._pusher.refused(lanes, refused.rows)
+                await self._pusher.refused(shares, refused.rows)
                 continue
             except _Repeated:
                 await self._repeats.leave_out(appends)
                 scheduled = await self._repeats.recognisable(scheduled)
                 decide = None
                 continue
-            self._pusher.appended(lanes, rows)
+            self._pusher.appended(shares, rows)
             self._finish(appends, ack_batches)
             return
         raise Unavailable("too many servers write the same transaction ids at once")
 
     async def _commit(
         self,
-        lanes: list[Lane],
+        shares: list[Share],
         scheduled: list[Scheduled],
         ack_batches: list[AckBatch],
         guards: list[Guard],
@@ -135,7 +135,7 @@ class Transactor:
         while True:
             try:
                 async with turn:
-                    return await self._try(lanes, scheduled, ack_batches, guards, decide)
+                    return await self._try(shares, scheduled, ack_batches, guards, decide)
             except Contended:
                 if time.monotonic() > deadline:
                     raise
@@ -144,7 +144,7 @@ class Transactor:
 
     async def _try(
         self,
-        lanes: list[Lane],
+        shares: list[Share],
         scheduled: list[Scheduled],
         ack_batches: list[AckBatch],
         guards: list[Guard],
@@ -152,7 +152,7 @@ class Transactor:
     ) -> list[Outcome]:
         async with self._database.transaction() as transaction:
             await transaction.execute("limit_lock_wait", _LOCK_WAIT_MS)
-            rows = await self._append(transaction, lanes)
+            rows = await self._append(transaction, shares)
             if scheduled:
                 await transaction.execute("stage", *stage_columns(scheduled))
             await self._lock(transaction, ack_batches, guards)
@@ -165,13 +165,13 @@ class Transactor:
         """Tell everybody whom the transaction concerns."""
         for one in ack_batches:
             self._acker.finish(one)
-        partitions = [append.lane for append in appends] + [s.partition for s in ack_batches]
+        partitions = [append.target for append in appends] + [s.partition for s in ack_batches]
         self._activity.transacted(one.queue for one in partitions if one is not None)
 
-    async def _append(self, transaction: Transaction, lanes: list[Lane]) -> list[Outcome]:
-        if not lanes:
+    async def _append(self, transaction: Transaction, shares: list[Share]) -> list[Outcome]:
+        if not shares:
             return []
-        rows = outcomes(await transaction.fetch("append", *append_columns(lanes)))
+        rows = outcomes(await transaction.fetch("append", *append_columns(shares)))
         if not all(row.is_appended for row in rows):
             raise _Refused(rows)
         return rows

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from queen.errors import EncryptionUnavailable, QueenError, QueueFull
 from queen.service.log.append import Append
-from queen.service.log.flush_share import Lane
+from queen.service.log.flush_share import Share
 from queen.service.log.segment_encryption import Vault
 from queen.storage.database import Database
 
@@ -43,25 +43,25 @@ class Admission:
         self._vault = vault
         self._depths: dict[int, _Depth] = {}
 
-    async def refusals(self, lanes: list[Lane]) -> dict[Append, QueenError]:
+    async def refusals(self, shares: list[Share]) -> dict[Append, QueenError]:
         """Return the appends that their queue does not take, and why."""
         refused: dict[Append, QueenError] = {}
-        limited: dict[int, list[Lane]] = defaultdict(list)
-        for lane in lanes:
-            options = lane.partition.queue.options
+        limited: dict[int, list[Share]] = defaultdict(list)
+        for share in shares:
+            options = share.partition.queue.options
             if options.encryption_enabled and not self._vault.keys:
-                refused |= {append: EncryptionUnavailable() for append in lane.appends}
+                refused |= {append: EncryptionUnavailable() for append in share.appends}
             elif options.max_size:
-                limited[lane.partition.queue.id].append(lane)
+                limited[share.partition.queue.id].append(share)
         for queue_id, group in limited.items():
             refused |= await self._over_size(queue_id, group)
         return refused
 
-    async def _over_size(self, queue_id: int, lanes: list[Lane]) -> dict[Append, QueenError]:
-        queue = lanes[0].partition.queue
+    async def _over_size(self, queue_id: int, shares: list[Share]) -> dict[Append, QueenError]:
+        queue = shares[0].partition.queue
         depth = await self._depth(queue_id)
         refused: dict[Append, QueenError] = {}
-        for append in (append for lane in lanes for append in lane.appends):
+        for append in (append for share in shares for append in share.appends):
             fresh = len(append) - len(append.repeats or ())
             left = max(0, queue.options.max_size - depth.messages)
             if fresh > left or append.counts_on(refused):

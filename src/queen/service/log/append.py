@@ -43,13 +43,13 @@ class Append:
         "ids",
         "is_again",
         "is_aside",
-        "lane",
         "partition",
         "payloads",
         "queue",
         "repeats",
         "request",
         "segment",
+        "target",
         "unnamed",
         "weight",
     )
@@ -74,7 +74,7 @@ class Append:
         self.segment = segment
         self.encoded: tuple[int, bytes] | None = None
         self.hashes: array[int] | None = None
-        self.lane: Partition | None = None
+        self.target: Partition | None = None
         self.request: Request | None = None
         self.base_offset = 0
         # Messages that are stored already: index -> offset, or the append and index in the

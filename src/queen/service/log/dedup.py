@@ -27,7 +27,7 @@ from queen.errors import QueenError, Unavailable
 from queen.service.catalog import Partition
 from queen.service.log.append import Append
 from queen.service.log.dedup_filter import RecentKeys, keys_of, salt_of
-from queen.service.log.flush_share import Lane
+from queen.service.log.flush_share import Share
 from queen.service.log.segment_encryption import Vault
 from queen.storage.database import Database, Record
 
@@ -67,34 +67,34 @@ class Dedup:
         self._capacity = capacity
         self.recent = RecentKeys(capacity, DEFAULT_DEDUP_WINDOW_SECONDS, time.monotonic)
 
-    async def screen(self, lanes: list[Lane], *, alone: bool = True) -> list[Lane]:
+    async def screen(self, shares: list[Share], *, alone: bool = True) -> list[Share]:
         """Mark every message that is stored already or stands twice in the same flush.
 
-        Unless they are alone, lanes that take long are left undone and returned: much has to be
+        Unless they are alone, shares that take long are left undone and returned: much has to be
         loaded for them, or a hash has hit and stored ids have to be read.
         """
         windowed = []
-        for lane in lanes:
-            if lane.dedup != "off":
-                _mark_repeats_inside(lane)
-            if lane.compares_index:
+        for share in shares:
+            if share.dedup != "off":
+                _mark_repeats_inside(share)
+            if share.compares_index:
                 # Nothing is compared yet: the append looks through the whole index.
-                lane.known, lane.known_at = 0, None
-            elif lane.compares_window:
-                windowed.append(lane)
+                share.known, share.known_at = 0, None
+            elif share.compares_window:
+                windowed.append(share)
             else:
-                lane.known = lane.known_at = None
-        slow = await self.warm([lane.partition for lane in windowed], alone=alone)
-        ready = [lane for lane in windowed if lane.partition not in slow]
-        for lane in ready:
+                share.known = share.known_at = None
+        slow = await self.warm([share.partition for share in windowed], alone=alone)
+        ready = [share for share in windowed if share.partition not in slow]
+        for share in ready:
             # Taken before the comparison: what is compared is complete up to here, whoever
             # appends meanwhile.
-            lane.known, lane.known_at = lane.partition.known, lane.partition.known_at
+            share.known, share.known_at = share.partition.known, share.partition.known_at
         suspects = self._suspects(ready) if ready else {}
         if not alone:
-            return [lane for lane in windowed if lane.partition in slow or lane in suspects]
-        for lane, group in suspects.items():
-            await self._verify_recent(lane, group)
+            return [share for share in windowed if share.partition in slow or share in suspects]
+        for share, group in suspects.items():
+            await self._verify_recent(share, group)
         return []
 
     # ---- what is known of partitions ----
@@ -155,24 +155,24 @@ class Dedup:
 
     # ---- suspects ----
 
-    def _suspects(self, lanes: list[Lane]) -> dict[Lane, Suspects]:
+    def _suspects(self, shares: list[Share]) -> dict[Share, Suspects]:
         """Look all ids of the flush up at once; return those whose hash was seen."""
-        keys = _set_keys(lanes)
+        keys = _set_keys(shares)
         hits = np.flatnonzero(self.recent.seen(keys))
         if not len(hits):
             return {}
-        appends = [(lane, append) for lane in lanes for append in lane.appends]
+        appends = [(share, append) for share in shares for append in share.appends]
         ends = np.cumsum([len(append) for _, append in appends])
-        suspects: dict[Lane, Suspects] = defaultdict(list)
+        suspects: dict[Share, Suspects] = defaultdict(list)
         for hit in hits.tolist():
             at = int(np.searchsorted(ends, hit, side="right"))
-            lane, append = appends[at]
-            suspects[lane].append((append, hit - int(ends[at]) + len(append)))
+            share, append = appends[at]
+            suspects[share].append((append, hit - int(ends[at]) + len(append)))
         return suspects
 
-    async def _verify_recent(self, lane: Lane, suspects: Suspects) -> None:
+    async def _verify_recent(self, share: Share, suspects: Suspects) -> None:
         """Look for suspects in the stored hashes, newest first: a repeat is usually recent."""
-        partition = lane.partition
+        partition = share.partition
         window_s = partition.queue.options.dedup_window_seconds
         window = await self._database.fetch("window_starts", [partition.id], [window_s])
         before = _END
@@ -184,32 +184,32 @@ class Dedup:
                 return
             before = rows[-1]["base_offset"]
             places = _places_of(rows, {append.hash()[index] for append, index in suspects})
-            await self._compare_ids(lane, suspects, places)
+            await self._compare_ids(share, suspects, places)
             suspects = [
                 (append, index)
                 for append, index in suspects
-                if index not in (append.repeats or {}) and append not in lane.refused
+                if index not in (append.repeats or {}) and append not in share.refused
             ]
 
-    async def verify_indexed(self, lane: Lane) -> None:
+    async def verify_indexed(self, share: Share) -> None:
         """Compare with the whole index of a partition that keeps one."""
-        partition = lane.partition
+        partition = share.partition
         head: int = await self._database.fetchval("partition_head", partition.id) or 0
-        suspects = [(append, index) for append in lane.appends for index in append.fresh()]
+        suspects = [(append, index) for append in share.appends for index in append.fresh()]
         hashes = [append.hash()[index].to_bytes(HASH_BYTES, "little") for append, index in suspects]
         rows = await self._database.fetch("indexed_offsets", partition.id, list(set(hashes)))
         places = [(row["message_offset"], int.from_bytes(row["hash"], "little")) for row in rows]
-        await self._compare_ids(lane, suspects, places)
-        lane.known, lane.known_at = head, None
+        await self._compare_ids(share, suspects, places)
+        share.known, share.known_at = head, None
 
     async def _compare_ids(
-        self, lane: Lane, suspects: Suspects, places: list[tuple[int, int]]
+        self, share: Share, suspects: Suspects, places: list[tuple[int, int]]
     ) -> None:
         """Mark the suspects whose ids are really stored at one of the places, and refuse those
         of which nobody can tell."""
         if not places:
             return
-        stored = await self._ids_at(lane.partition, {offset for offset, _ in places})
+        stored = await self._ids_at(share.partition, {offset for offset, _ in places})
         by_hash: dict[int, list[int]] = defaultdict(list)
         for offset, value in places:
             by_hash[value].append(offset)
@@ -220,7 +220,7 @@ class Dedup:
             if same:
                 _mark(append, index, same[0])
             elif errors:
-                lane.refused[append] = errors[0]
+                share.refused[append] = errors[0]
 
     async def _ids_at(
         self, partition: Partition, offsets: set[int]
@@ -260,27 +260,27 @@ class Dedup:
 
     # ---- what was committed ----
 
-    def appended(self, lane: Lane, head: int, at: datetime, unseen: bytes | None) -> None:
-        """A lane was committed; others had written `unseen` in front of it."""
-        if lane.compares_window:
+    def appended(self, share: Share, head: int, at: datetime, unseen: bytes | None) -> None:
+        """A share was committed; others had written `unseen` in front of it."""
+        if share.compares_window:
             if unseen:
-                self.recent.add(keys_of(lane.partition.id, unseen))
-            lane.partition.knows(head, at)
+                self.recent.add(keys_of(share.partition.id, unseen))
+            share.partition.knows(head, at)
 
-    def remember(self, lanes: list[Lane]) -> None:
-        """Keep the hashes of lanes that were committed, all at once."""
-        keys = lanes[0].keys
-        count = sum(lane.keys_to - lane.keys_from for lane in lanes)
-        if count != len(keys) or any(lane.keys is not keys for lane in lanes):
-            keys = np.concatenate([lane.keys[lane.keys_from : lane.keys_to] for lane in lanes])
+    def remember(self, shares: list[Share]) -> None:
+        """Keep the hashes of shares that were committed, all at once."""
+        keys = shares[0].keys
+        count = sum(share.keys_to - share.keys_from for share in shares)
+        if count != len(keys) or any(share.keys is not keys for share in shares):
+            keys = np.concatenate([share.keys[share.keys_from : share.keys_to] for share in shares])
         if count:
             self.recent.add(keys)
 
-    def met_unseen(self, lane: Lane, head: int, at: datetime, unseen: bytes | None) -> None:
+    def met_unseen(self, share: Share, head: int, at: datetime, unseen: bytes | None) -> None:
         """Keep what others wrote; the append was refused because of it."""
         if unseen:
-            self.recent.add(keys_of(lane.partition.id, unseen))
-        lane.partition.knows(head, at)
+            self.recent.add(keys_of(share.partition.id, unseen))
+        share.partition.knows(head, at)
 
 
 def _pages(cold: list[_Cold]) -> Iterator[list[tuple[int, int, int]]]:
@@ -321,15 +321,15 @@ def _spans_of(offsets: list[int]) -> list[tuple[int, int]]:
     return spans
 
 
-def _set_keys(lanes: list[Lane]) -> NDArray[np.uint64]:
-    """Give each lane its keys; return those of all lanes."""
-    hashes = b"".join([append.hash() for lane in lanes for append in lane.appends])
-    counts = [sum(map(len, lane.appends)) for lane in lanes]
-    salts = np.array([salt_of(lane.partition.id) for lane in lanes], dtype=np.uint64)
+def _set_keys(shares: list[Share]) -> NDArray[np.uint64]:
+    """Give each share its keys; return those of all shares."""
+    hashes = b"".join([append.hash() for share in shares for append in share.appends])
+    counts = [sum(map(len, share.appends)) for share in shares]
+    salts = np.array([salt_of(share.partition.id) for share in shares], dtype=np.uint64)
     keys: NDArray[np.uint64] = np.frombuffer(hashes, dtype=np.uint64) ^ np.repeat(salts, counts)
     start = 0
-    for lane, count in zip(lanes, counts, strict=True):
-        lane.keys, lane.keys_from, lane.keys_to = keys, start, start + count
+    for share, count in zip(shares, counts, strict=True):
+        share.keys, share.keys_from, share.keys_to = keys, start, start + count
         start += count
     return keys
 
@@ -340,12 +340,12 @@ def _mark(append: Append, index: int, place: int | tuple[Append, int]) -> None:
     append.repeats[index] = place
 
 
-def _mark_repeats_inside(lane: Lane) -> None:
-    ids = lane.ids
+def _mark_repeats_inside(share: Share) -> None:
+    ids = share.ids
     if len(ids) == 1 or len(set(ids)) == len(ids):
         return
     first: dict[bytes, tuple[Append, int]] = {}
-    for append in lane.appends:
+    for append in share.appends:
         for index, transaction_id in enumerate(append.ids):
             place = first.setdefault(transaction_id, (append, index))
             if place != (append, index):

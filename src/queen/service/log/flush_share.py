@@ -1,4 +1,4 @@
-"""A lane: one partition's share of a flush, and the segments it becomes."""
+"""One partition's share of a flush, and the segments it becomes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Built(NamedTuple):
     columns: Segment
 
 
-class Lane:
+class Share:
     __slots__ = (
         "appends",
         "head",
@@ -61,7 +61,7 @@ class Lane:
         self.known: int | None = None
         # When the message before that was written.
         self.known_at: datetime | None = None
-        # The hashes of the whole flush, mixed with their partitions, and which are this lane's.
+        # The hashes of the whole flush, mixed with their partitions, and which are this share's.
         self.keys = _NO_KEYS
         self.keys_from = self.keys_to = 0
         self.segments: list[Built] = []

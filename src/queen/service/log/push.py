@@ -24,7 +24,7 @@ from queen.service.log.append import OWN_SEGMENT_MESSAGES, Append, Request
 from queen.service.log.aside import Aside
 from queen.service.log.batcher import Batcher
 from queen.service.log.dedup import Dedup
-from queen.service.log.flush_share import Lane
+from queen.service.log.flush_share import Share
 from queen.service.log.segment_cache import SegmentCache
 from queen.service.log.segment_encryption import Vault
 from queen.service.stats.activity import Activity
@@ -58,13 +58,13 @@ class Outcome(NamedTuple):
         return self.outcome == APPENDED
 
 
-def append_columns(lanes: list[Lane], wait_ms: int | None = None) -> tuple[Any, ...]:
-    """Return the arguments of the append statement. Lanes must be in order of partition id."""
-    queues = sorted({lane.partition.queue.id for lane in lanes})
+def append_columns(shares: list[Share], wait_ms: int | None = None) -> tuple[Any, ...]:
+    """Return the arguments of the append statement. Shares must be in order of partition id."""
+    queues = sorted({share.partition.queue.id for share in shares})
     part, before, counts, codecs, hashes, bodies = [], [], [], [], [], []
-    for number, lane in enumerate(lanes, 1):
+    for number, share in enumerate(shares, 1):
         position = 0
-        for built in lane.segments:
+        for built in share.segments:
             part.append(number)
             before.append(position)
             counts.append(built.size)
@@ -74,19 +74,19 @@ def append_columns(lanes: list[Lane], wait_ms: int | None = None) -> tuple[Any, 
             position += built.size
     return (
         queues,
-        [lane.partition.id for lane in lanes],
-        [lane.total for lane in lanes],
-        [lane.known for lane in lanes],
-        [lane.compares_index for lane in lanes],
+        [share.partition.id for share in shares],
+        [share.total for share in shares],
+        [share.known for share in shares],
+        [share.compares_index for share in shares],
         part,
         before,
         counts,
         codecs,
         hashes,
         bodies,
-        [lane.partition.queue.revision for lane in lanes],
-        [lane.dedup == "forever" for lane in lanes],
-        [lane.known_at for lane in lanes],
+        [share.partition.queue.revision for share in shares],
+        [share.dedup == "forever" for share in shares],
+        [share.known_at for share in shares],
         wait_ms,
     )
 
@@ -163,11 +163,11 @@ class Pusher:
 
     def _prepare(self, append: Append) -> None:
         """Do what needs no database while it is busy with the flush before this one."""
-        lane = self._catalog.cached(append.queue, append.partition)
-        append.lane = lane
+        share = self._catalog.cached(append.queue, append.partition)
+        append.target = share
         if len(append) >= OWN_SEGMENT_MESSAGES and append.encoded is None:
             append.encode()
-        if lane is not None and lane.queue.options.dedup != "off":
+        if share is not None and share.queue.options.dedup != "off":
             append.hash()
 
     def _batcher_of(self, append: Append) -> Batcher[Append]:
@@ -230,226 +230,232 @@ class Pusher:
                 append.request = None
 
     async def _store(self, appends: list[Append], *, alone: bool) -> None:
-        lanes = await self._ready(await self._lanes(appends), alone=alone)
+        shares = await self._ready(await self._shares(appends), alone=alone)
         for _ in range(MAX_ROUNDS):
-            lanes = self.build(lanes)
-            if not lanes:
+            shares = self.build(shares)
+            if not shares:
                 return
             started = time.perf_counter()
             try:
-                rows = await self._append(lanes)
+                rows = await self._append(shares)
             except Contended:
                 if alone:
                     raise
-                lanes = await self._unlocked(lanes)
+                shares = await self._unlocked(shares)
                 continue
-            self._activity.flushed(sum(lane.total for lane in lanes), time.perf_counter() - started)
-            self._tell(lanes, rows)
-            lanes = await self._refused(lanes, rows, alone=alone)
+            self._activity.flushed(
+                sum(share.total for share in shares), time.perf_counter() - started
+            )
+            self._tell(shares, rows)
+            shares = await self._refused(shares, rows, alone=alone)
         raise Unavailable("too many servers write the same transaction ids at once")
 
-    def _tell(self, lanes: list[Lane], rows: list[Outcome]) -> None:
+    def _tell(self, shares: list[Share], rows: list[Outcome]) -> None:
         """Answer what was committed. Whatever goes wrong with that, it is stored."""
         try:
-            self.appended(lanes, rows)
+            self.appended(shares, rows)
         except Exception:
             _log.exception("what was stored could not be told")
-            for lane, row in zip(lanes, rows, strict=True):
+            for share, row in zip(shares, rows, strict=True):
                 if row.is_appended:
-                    self._fail(lane.appends, OutcomeUnknown())
+                    self._fail(share.appends, OutcomeUnknown())
 
-    def _leave(self, lanes: Iterable[Lane]) -> None:
+    def _leave(self, shares: Iterable[Share]) -> None:
         """Leave partitions to be stored alone."""
-        for lane in lanes:
-            self._set_aside(lane.key, lane.appends)
+        for share in shares:
+            self._set_aside(share.key, share.appends)
 
-    async def _unlocked(self, lanes: list[Lane]) -> list[Lane]:
+    async def _unlocked(self, shares: list[Share]) -> list[Share]:
         """Set aside the partitions that somebody else has locked; return the others."""
         rows = await self._database.fetch(
             "unlocked_partitions",
-            sorted({lane.partition.queue.id for lane in lanes}),
-            [lane.partition.id for lane in lanes],
+            sorted({share.partition.queue.id for share in shares}),
+            [share.partition.id for share in shares],
         )
         free = {row["id"] for row in rows}
-        self._leave(lane for lane in lanes if lane.partition.id not in free)
-        return [lane for lane in lanes if lane.partition.id in free]
+        self._leave(share for share in shares if share.partition.id not in free)
+        return [share for share in shares if share.partition.id in free]
 
-    async def _ready(self, lanes: list[Lane], *, alone: bool) -> list[Lane]:
+    async def _ready(self, shares: list[Share], *, alone: bool) -> list[Share]:
         """Compare ids, and ask the queues; answer what is refused, set aside what takes long."""
-        slow = await self._dedup.screen(lanes, alone=alone)
+        slow = await self._dedup.screen(shares, alone=alone)
         self._leave(slow)
-        return await self._admitted([lane for lane in lanes if lane not in slow])
+        return await self._admitted([share for share in shares if share not in slow])
 
-    async def _admitted(self, lanes: list[Lane]) -> list[Lane]:
+    async def _admitted(self, shares: list[Share]) -> list[Share]:
         """Answer the appends that cannot be stored; return what is left."""
-        for lane in lanes:
-            self._answer_refused(lane)
-        refused = await self._admission.refusals([lane for lane in lanes if lane.appends])
-        for lane in lanes if refused else ():
-            lane.refused = {one: refused[one] for one in lane.appends if one in refused}
-            self._answer_refused(lane)
-        return [lane for lane in lanes if lane.appends]
+        for share in shares:
+            self._answer_refused(share)
+        refused = await self._admission.refusals([share for share in shares if share.appends])
+        for share in shares if refused else ():
+            share.refused = {one: refused[one] for one in share.appends if one in refused}
+            self._answer_refused(share)
+        return [share for share in shares if share.appends]
 
-    def _answer_refused(self, lane: Lane) -> None:
-        for append, error in lane.drop_refused().items():
+    def _answer_refused(self, share: Share) -> None:
+        for append, error in share.drop_refused().items():
             self._fail([append], error)
 
-    async def check_admission(self, lanes: list[Lane]) -> None:
+    async def check_admission(self, shares: list[Share]) -> None:
         """Raise why a queue takes one of the appends not, if there is one."""
-        for error in (await self._admission.refusals(lanes)).values():
+        for error in (await self._admission.refusals(shares)).values():
             raise error
 
-    async def plan(self, appends: list[Append]) -> list[Lane]:
+    async def plan(self, appends: list[Append]) -> list[Share]:
         """Group appends by partition and mark what is stored already; all of them or none."""
-        lanes = await self._lanes(appends)
+        shares = await self._shares(appends)
         for append in appends:
             if append.error is not None:
                 raise append.error
-        await self._screen_all(lanes)
-        return lanes
+        await self._screen_all(shares)
+        return shares
 
-    async def _screen_all(self, lanes: list[Lane]) -> None:
-        await self._dedup.screen(lanes)
-        for lane in lanes:
-            for error in lane.refused.values():
+    async def _screen_all(self, shares: list[Share]) -> None:
+        await self._dedup.screen(shares)
+        for share in shares:
+            for error in share.refused.values():
                 raise error
 
-    async def _lanes(self, appends: list[Append]) -> list[Lane]:
-        unknown = [(one.queue, one.partition) for one in appends if one.lane is None]
+    async def _shares(self, appends: list[Append]) -> list[Share]:
+        unknown = [(one.queue, one.partition) for one in appends if one.target is None]
         if unknown:
             await self._catalog.resolve(unknown)
         grouped: dict[Partition, list[Append]] = {}
         for append in appends:
-            if append.lane is None:
-                append.lane = self._catalog.known(append.queue, append.partition)
-            if append.lane is None:
+            if append.target is None:
+                append.target = self._catalog.known(append.queue, append.partition)
+            if append.target is None:
                 append.error = Unavailable("a queue was deleted while it was written")
                 self._fail([append], append.error)
             else:
-                grouped.setdefault(append.lane, []).append(append)
-        return [Lane(partition, group) for partition, group in grouped.items()]
+                grouped.setdefault(append.target, []).append(append)
+        return [Share(partition, group) for partition, group in grouped.items()]
 
-    def build(self, lanes: list[Lane]) -> list[Lane]:
-        """Make segments of what is new, in lock order; answer lanes that have nothing new."""
-        open_lanes = []
-        for lane in lanes:
-            lane.build(self._vault)
-            if lane.segments:
-                open_lanes.append(lane)
+    def build(self, shares: list[Share]) -> list[Share]:
+        """Make segments of what is new, in lock order; answer shares that have nothing new."""
+        kept = []
+        for share in shares:
+            share.build(self._vault)
+            if share.segments:
+                kept.append(share)
             else:
-                self._answer(lane)
-        open_lanes.sort(key=lambda lane: lane.partition.id)
-        return open_lanes
+                self._answer(share)
+        kept.sort(key=lambda share: share.partition.id)
+        return kept
 
-    async def _append(self, lanes: list[Lane]) -> list[Outcome]:
-        columns = append_columns(lanes, _LOCK_WAIT_MS)
+    async def _append(self, shares: list[Share]) -> list[Outcome]:
+        columns = append_columns(shares, _LOCK_WAIT_MS)
         try:
             rows = await self._database.fetch("append", *columns)
         except OutcomeUnknown:
-            if any(lane.known is None for lane in lanes):
+            if any(share.known is None for share in shares):
                 raise
             # The same ids again: if the first try was committed, this one finds it.
-            for lane in lanes:
-                for append in lane.appends:
-                    append.first_try_head = lane.partition.head
+            for share in shares:
+                for append in share.appends:
+                    append.first_try_head = share.partition.head
             try:
                 rows = await self._database.fetch("append", *columns)
             except Unavailable:
                 raise OutcomeUnknown from None
         return outcomes(rows)
 
-    def appended(self, lanes: list[Lane], rows: list[Outcome]) -> None:
+    def appended(self, shares: list[Share], rows: list[Outcome]) -> None:
         """Answer what was committed, and tell those who wait for it."""
-        written: list[Lane] = []
-        for lane, row in zip(lanes, rows, strict=True):
+        written: list[Share] = []
+        for share, row in zip(shares, rows, strict=True):
             if row.is_appended:
-                self._appended(lane, row)
-                written.append(lane)
+                self._appended(share, row)
+                written.append(share)
         if written:
             self._dedup.remember(written)
-            self._committed([lane.partition for lane in written])
-            for lane in written:
-                self._answer(lane)
+            self._committed([share.partition for share in written])
+            for share in written:
+                self._answer(share)
 
-    async def _refused(self, lanes: list[Lane], rows: list[Outcome], *, alone: bool) -> list[Lane]:
+    async def _refused(
+        self, shares: list[Share], rows: list[Outcome], *, alone: bool
+    ) -> list[Share]:
         """Find out why partitions were refused; return those that are ready to be tried again."""
         again, old = [], []
-        for lane, row in zip(lanes, rows, strict=True):
+        for share, row in zip(shares, rows, strict=True):
             if row.is_appended:
                 continue
             if row.outcome in (STALE, MISSING):
-                old.append((lane, row))
+                old.append((share, row))
             elif not alone and row.created_at is not None:
                 # Stored ids have to be read, or much that others wrote.
-                self._leave([lane])
+                self._leave([share])
             else:
-                again.append((lane, row))
-        for lane, row in [*old, *again]:
+                again.append((share, row))
+        for share, row in [*old, *again]:
             try:
-                await self._learn(lane, row)
+                await self._learn(share, row)
             except QueenError as error:
-                self._fail(lane.appends, error)
-                lane.appends = []
-        for lane, _ in again:
-            self._answer_refused(lane)
-        renewed = await self._ready([lane for lane, _ in old if lane.appends], alone=alone)
-        return renewed + [lane for lane, _ in again if lane.appends]
+                self._fail(share.appends, error)
+                share.appends = []
+        for share, _ in again:
+            self._answer_refused(share)
+        renewed = await self._ready([share for share, _ in old if share.appends], alone=alone)
+        return renewed + [share for share, _ in again if share.appends]
 
-    async def refused(self, lanes: list[Lane], rows: list[Outcome]) -> list[Lane]:
+    async def refused(self, shares: list[Share], rows: list[Outcome]) -> list[Share]:
         """Return the partitions that were refused, ready for another try: all of them or none."""
-        again = [(lane, row) for lane, row in zip(lanes, rows, strict=True) if not row.is_appended]
-        for lane, row in again:
-            await self._learn(lane, row)
+        again = [
+            (share, row) for share, row in zip(shares, rows, strict=True) if not row.is_appended
+        ]
+        for share, row in again:
+            await self._learn(share, row)
             if row.outcome in (STALE, MISSING):
-                await self._dedup.screen([lane])
-            for error in lane.refused.values():
+                await self._dedup.screen([share])
+            for error in share.refused.values():
                 raise error
-        return [lane for lane, _ in again]
+        return [share for share, _ in again]
 
-    def _appended(self, lane: Lane, row: Outcome) -> None:
-        self._activity.stored(lane)
-        if row.head < min(lane.head, lane.partition.head):
-            self._catalog.went_back(lane.partition, row.head)
+    def _appended(self, share: Share, row: Outcome) -> None:
+        self._activity.stored(share)
+        if row.head < min(share.head, share.partition.head):
+            self._catalog.went_back(share.partition, row.head)
         offset = row.head
-        for append in lane.appends:
+        for append in share.appends:
             append.base_offset = offset
             offset += len(append) - len(append.repeats or ())
         base = row.head
-        for built in lane.segments:
-            self._cache.put(lane.partition.id, base, row.created_at, built.columns)
+        for built in share.segments:
+            self._cache.put(share.partition.id, base, row.created_at, built.columns)
             base += built.size
-        lane.partition.saw_head(base)
-        self._dedup.appended(lane, base, row.created_at, row.unseen)
+        share.partition.saw_head(base)
+        self._dedup.appended(share, base, row.created_at, row.unseen)
 
-    def _answer(self, lane: Lane) -> None:
-        for append in lane.appends:
+    def _answer(self, share: Share) -> None:
+        for append in share.appends:
             append.answer()
             append.request = None
 
-    async def _learn(self, lane: Lane, row: Outcome) -> None:
+    async def _learn(self, share: Share, row: Outcome) -> None:
         """Find out what others did to a partition that an append was refused for."""
-        partition = lane.partition
+        partition = share.partition
         if row.outcome == MISSING:
-            await self._find_again(lane)
+            await self._find_again(share)
         elif row.outcome == STALE:
             await self._catalog.reload(partition.queue)
-        elif lane.compares_index:
-            await self._dedup.verify_indexed(lane)
+        elif share.compares_index:
+            await self._dedup.verify_indexed(share)
         elif row.created_at is not None:
             if row.outcome == BEHIND:
                 partition.known = None
             else:
-                self._dedup.met_unseen(lane, row.head, row.created_at, row.unseen)
-            await self._dedup.screen([lane])
+                self._dedup.met_unseen(share, row.head, row.created_at, row.unseen)
+            await self._dedup.screen([share])
 
-    async def _find_again(self, lane: Lane) -> None:
+    async def _find_again(self, share: Share) -> None:
         """A partition is gone: find, or make, the one that now has its name."""
-        queue, name = lane.key
+        queue, name = share.key
         self._catalog.forget_queue(queue)
         await self._catalog.resolve([(queue, name)])
         found = self._catalog.known(queue, name)
         if found is None:
             raise Unavailable("a queue was deleted while it was written")
-        lane.partition = found
-        for append in lane.appends:
-            append.lane = found
+        share.partition = found
+        for append in share.appends:
+            append.target = found

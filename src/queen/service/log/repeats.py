@@ -32,7 +32,7 @@ class Repeats:
     async def leave_out(self, appends: Iterable[Append]) -> None:
         """Mark as stored what dedup cannot know again, each with its offset where that is found."""
         for append in appends:
-            partition = append.lane
+            partition = append.target
             assert partition is not None
             forgetful = partition.queue.options.dedup == "off"
             unknown = range(len(append)) if forgetful else append.unnamed

@@ -30,7 +30,7 @@ class Stored:
         return first - self.base_offset, min(stop, self.end_offset) - self.base_offset
 
 
-class _Lane:
+class _OfPartition:
     """The cached segments of one partition, oldest first; dropped ones leave at the front."""
 
     __slots__ = ("first", "fresh", "items")
@@ -54,7 +54,7 @@ class SegmentCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._lanes: dict[int, _Lane] = {}
+        self._partitions: dict[int, _OfPartition] = {}
         self._order: deque[tuple[int, int]] = deque()
 
     @property
@@ -67,10 +67,10 @@ class SegmentCache:
         """Remember a segment that was just written: it is the newest of its partition."""
         if segment.size_bytes > self._max_bytes // 8:
             return
-        lane = self._lanes.get(partition_id)
-        if lane is None:
-            lane = self._lanes[partition_id] = _Lane()
-        lane.items.append(Stored(base_offset, created_at, segment))
+        kept = self._partitions.get(partition_id)
+        if kept is None:
+            kept = self._partitions[partition_id] = _OfPartition()
+        kept.items.append(Stored(base_offset, created_at, segment))
         self._order.append((partition_id, segment.size_bytes))
         self._bytes += segment.size_bytes
         while self._bytes > self._max_bytes:
@@ -78,36 +78,36 @@ class SegmentCache:
 
     def forget(self, partition_id: int) -> None:
         """Drop what is cached of a partition whose segments have changed after all."""
-        lane = self._lanes.get(partition_id)
-        if lane is not None:
-            lane.fresh = len(lane.items)
+        kept = self._partitions.get(partition_id)
+        if kept is not None:
+            kept.fresh = len(kept.items)
 
     def forget_all(self) -> None:
         """Drop everything: what was heard of changes may be incomplete."""
-        for partition_id in self._lanes:
+        for partition_id in self._partitions:
             self.forget(partition_id)
 
     def _drop_oldest(self) -> None:
         partition_id, size = self._order.popleft()
         self._bytes -= size
-        lane = self._lanes[partition_id]
-        lane.drop_first()
-        if lane.first == len(lane.items):
-            del self._lanes[partition_id]
+        kept = self._partitions[partition_id]
+        kept.drop_first()
+        if kept.first == len(kept.items):
+            del self._partitions[partition_id]
 
     def span(self, partition_id: int, start: int, stop: int) -> list[Stored] | None:
         """Return the segments that cover [start, stop), or None unless all of it is here."""
-        lane = self._lanes.get(partition_id)
-        if lane is None:
+        kept = self._partitions.get(partition_id)
+        if kept is None:
             return None
-        lowest = max(lane.first, lane.fresh)
-        at = bisect_right(lane.items, start, lo=lowest, key=_base_offset) - 1
+        lowest = max(kept.first, kept.fresh)
+        at = bisect_right(kept.items, start, lo=lowest, key=_base_offset) - 1
         if at < lowest:
             return None
         found: list[Stored] = []
         position = start
-        while position < stop and at < len(lane.items):
-            stored = lane.items[at]
+        while position < stop and at < len(kept.items):
+            stored = kept.items[at]
             # Another server may have written in between.
             if stored is None or not stored.base_offset <= position < stored.end_offset:
                 return None

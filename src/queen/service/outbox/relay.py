@@ -39,7 +39,7 @@ from queen.errors import BadRequest, EncryptionUnavailable, QueenError, Unavaila
 from queen.service.admin.maintenance import Maintenance
 from queen.service.catalog import Catalog
 from queen.service.log.append import Append
-from queen.service.log.flush_share import Lane
+from queen.service.log.flush_share import Share
 from queen.service.log.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
 from queen.service.log.segment_encryption import Vault
 from queen.storage.database import Database, Record, Transaction
@@ -140,7 +140,7 @@ class Relay:
         """Do one round; return how long to pause, or None when there may be more to do."""
         if self._maintenance.pushes_are_held:
             return _net_s()
-        done: list[tuple[list[Lane], list[Outcome]]] = []
+        done: list[tuple[list[Share], list[Outcome]]] = []
         async with self._database.transaction() as transaction:
             if not (await transaction.fetch("try_job", "relay"))[0][0]:
                 return _net_s()
@@ -154,15 +154,15 @@ class Relay:
             stuck = [one.row for one in good if _place_of(one.row) in failed]
             await self._postpone(transaction, stuck, "something of their partition does not open")
         self._alone = max(self._alone - 1, 0)
-        for lanes, appended in done:
-            self._pusher.appended(lanes, appended)
+        for shares, appended in done:
+            self._pusher.appended(shares, appended)
         return None
 
     async def _append(
         self,
         transaction: Transaction,
         appends: list[Append],
-        done: list[tuple[list[Lane], list[Outcome]]],
+        done: list[tuple[list[Share], list[Outcome]]],
     ) -> set[tuple[str, str]]:
         """Append all of it in the transaction; `done` gets what to say after the commit.
 
@@ -171,39 +171,39 @@ class Relay:
         appended, because something that is stored there cannot be read.
         """
         failed: set[tuple[str, str]] = set()
-        lanes = await self._planned(appends, failed)
+        shares = await self._planned(appends, failed)
         for _ in range(MAX_ROUNDS):
-            lanes = self._pusher.build(lanes)
-            if not lanes:
+            shares = self._pusher.build(shares)
+            if not shares:
                 return failed
-            rows = outcomes(await transaction.fetch("append", *append_columns(lanes)))
-            done.append((lanes, rows))
-            lanes = await self._again(lanes, rows, failed)
+            rows = outcomes(await transaction.fetch("append", *append_columns(shares)))
+            done.append((shares, rows))
+            shares = await self._again(shares, rows, failed)
         raise Unavailable("too many servers write the same transaction ids at once")
 
-    async def _planned(self, appends: list[Append], failed: set[tuple[str, str]]) -> list[Lane]:
+    async def _planned(self, appends: list[Append], failed: set[tuple[str, str]]) -> list[Share]:
         """Compare ids with what is stored; where that fails, partition by partition."""
         try:
             return await self._pusher.plan(appends)
         except _UNREADABLE:
-            lanes: list[Lane] = []
+            shares: list[Share] = []
             for append in appends:
                 try:
-                    lanes += await self._pusher.plan([append])
+                    shares += await self._pusher.plan([append])
                 except _UNREADABLE:
                     failed.add((append.queue, append.partition))
-            return lanes
+            return shares
 
     async def _again(
-        self, lanes: list[Lane], rows: list[Outcome], failed: set[tuple[str, str]]
-    ) -> list[Lane]:
+        self, shares: list[Share], rows: list[Outcome], failed: set[tuple[str, str]]
+    ) -> list[Share]:
         """Return the partitions that were refused, ready to be tried again."""
-        again: list[Lane] = []
-        for lane, row in zip(lanes, rows, strict=True):
+        again: list[Share] = []
+        for share, row in zip(shares, rows, strict=True):
             try:
-                again += await self._pusher.refused([lane], [row])
+                again += await self._pusher.refused([share], [row])
             except _UNREADABLE:
-                failed.add((lane.partition.queue.name, lane.partition.name))
+                failed.add((share.partition.queue.name, share.partition.name))
         return again
 
     async def _sort_out(self, transaction: Transaction, rows: list[Record]) -> list[Staged]:
@@ -308,10 +308,12 @@ def _reason_against_syntax(payload: bytes) -> str | None:
 
 def appends_of(staged: Iterable[Staged]) -> list[Append]:
     """Return staged messages as appends, one for each partition, each in the given order."""
-    lanes: dict[tuple[str, str], list[Staged]] = {}
+    by_partition: dict[tuple[str, str], list[Staged]] = {}
     for one in staged:
-        lanes.setdefault((one.row["queue"], one.row["partition"]), []).append(one)
-    return [_append_of(queue, partition, group) for (queue, partition), group in lanes.items()]
+        by_partition.setdefault((one.row["queue"], one.row["partition"]), []).append(one)
+    return [
+        _append_of(queue, partition, group) for (queue, partition), group in by_partition.items()
+    ]
 
 
 def _append_of(queue: str, partition: str, staged: list[Staged]) -> Append:

@@ -121,14 +121,14 @@ class Cycles:
     async def _prepare(self, cycle: Cycle) -> None:
         query = cycle.query
         if cycle.ack is not None:
-            cycle.ack_batches = await self._settlements(cycle, cycle.ack)
+            cycle.ack_batches = await self._ack_batches(cycle, cycle.ack)
         if query.last_group is None:
             place = (query.id, query.partition.id)
-            await self._database.fetch("open_query_lane", *place, cycle.group)
+            await self._database.fetch("open_query_partition", *place, cycle.group)
         if not query.is_windowed and any(map(is_of_a_window, cycle.state)):
             await self._database.fetch("mark_windowed", query.id)
 
-    async def _settlements(self, cycle: Cycle, ack: CycleAck) -> list[AckBatch]:
+    async def _ack_batches(self, cycle: Cycle, ack: CycleAck) -> list[AckBatch]:
         """Return what the ack says of the lease: of its front, and if it ends, of the rest."""
         partition = cycle.query.partition
         group_id = await self._catalog.find_group(partition.queue, cycle.group)
@@ -164,7 +164,9 @@ class Cycles:
                 raise _Undone
         elif cycle.state:
             await self._check_settled(transaction, cycle)
-        rows = await transaction.fetch("lock_query_lane", query.id, query.partition.id, cycle.group)
+        rows = await transaction.fetch(
+            "lock_query_partition", query.id, query.partition.id, cycle.group
+        )
         if not rows:
             raise Unavailable("a query or a partition was deleted at the same moment")
         await self._remove(transaction, cycle, rows[0]["offered"])

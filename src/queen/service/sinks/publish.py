@@ -26,7 +26,7 @@ from queen.service.catalog import Catalog, Partition, Queue
 from queen.service.log.append import Append
 from queen.service.log.dedup import Dedup
 from queen.service.log.dedup_filter import keys_of
-from queen.service.log.flush_share import Lane
+from queen.service.log.flush_share import Share
 from queen.service.log.push import BEHIND, MAX_ROUNDS, MISSING, STALE, Outcome, outcomes
 from queen.service.log.segment_encryption import Vault
 from queen.service.sinks.sinks import Batch, check_epoch, parts_key
@@ -174,7 +174,7 @@ class Publisher:
 
     async def _targets(self, parts: list[int]) -> list[_Target] | None:
         """Return where a batch goes, by partition id; None when that had to be put right."""
-        rows = await self._database.fetch("sink_lanes", parts)
+        rows = await self._database.fetch("sink_partitions", parts)
         await self._catalog.resolve((row["queue"], row["partition"]) for row in rows)
         targets, gone = [], []
         for row in rows:
@@ -240,20 +240,22 @@ class Publisher:
 
     async def _look_closely(self, work: _Work, target: _Target) -> None:
         """Compare the ids themselves, for one partition."""
-        lane, places = await self._lane(work, target.partition)
-        await self._dedup.screen([lane])
-        _check(lane)
+        share, places = await self._share(work, target.partition)
+        await self._dedup.screen([share])
+        _check(share)
         if target.partition.id in work.doubted:
-            await self._dedup.verify_indexed(lane)
-            _check(lane)
-        if lane.known is not None:
-            work.known[target.partition.id] = lane.known
-            work.known_at[target.partition.id] = lane.known_at
-        self._note_repeats(work, lane, places)
+            await self._dedup.verify_indexed(share)
+            _check(share)
+        if share.known is not None:
+            work.known[target.partition.id] = share.known
+            work.known_at[target.partition.id] = share.known_at
+        self._note_repeats(work, share, places)
 
-    async def _lane(self, work: _Work, partition: Partition) -> tuple[Lane, list[tuple[int, int]]]:
+    async def _share(
+        self, work: _Work, partition: Partition
+    ) -> tuple[Share, list[tuple[int, int]]]:
         rows = await self._database.fetch("staged_pieces", work.parts, partition.id)
-        return Lane(partition, [self._append_of(row) for row in rows]), [
+        return Share(partition, [self._append_of(row) for row in rows]), [
             (row["part_id"], row["position"]) for row in rows
         ]
 
@@ -269,8 +271,8 @@ class Publisher:
             segment,
         )
 
-    def _note_repeats(self, work: _Work, lane: Lane, places: list[tuple[int, int]]) -> None:
-        for place, append in zip(places, lane.appends, strict=True):
+    def _note_repeats(self, work: _Work, share: Share, places: list[tuple[int, int]]) -> None:
+        for place, append in zip(places, share.appends, strict=True):
             work.append_of(*place, append)
 
     async def _learn(self, work: _Work, rows: list[Outcome]) -> None:
@@ -289,7 +291,7 @@ class Publisher:
                     work.doubted.add(partition.id)
                 else:
                     self._dedup.met_unseen(
-                        Lane(partition, []), row.head, row.created_at, row.unseen
+                        Share(partition, []), row.head, row.created_at, row.unseen
                     )
 
     # ---- the commit ----
@@ -386,9 +388,9 @@ class Publisher:
             self._committed([target.partition for target in work.targets])
 
 
-def _check(lane: Lane) -> None:
+def _check(share: Share) -> None:
     """Raise why nobody can tell whether a message is stored already."""
-    for error in lane.refused.values():
+    for error in share.refused.values():
         raise error
 
 

@@ -101,10 +101,10 @@ class Sinks:
     async def stage(self, stage: Stage, part: int, appends: list[Append], *, unique: bool) -> int:
         """Keep messages for a commit; returns how many. The same part twice is one part."""
         self._maintenance.check_push()
-        lanes = await self._partitions(appends)
+        partitions = await self._partitions(appends)
         codecs, bodies = [], []
-        for append, lane in zip(appends, lanes, strict=True):
-            codec, body = self._stored(append, lane)
+        for append, partition in zip(appends, partitions, strict=True):
+            codec, body = self._stored(append, partition)
             codecs.append(codec)
             bodies.append(body)
         await self._database.fetch(
@@ -114,7 +114,7 @@ class Sinks:
             stage.attempt,
             part,
             not unique,
-            [lane.id for lane in lanes],
+            [partition.id for partition in partitions],
             [append.queue for append in appends],
             [append.partition for append in appends],
             [len(append) for append in appends],
@@ -131,13 +131,13 @@ class Sinks:
             raise Unavailable("a queue was deleted while it was written")
         return [one for one in found if one is not None]
 
-    def _stored(self, append: Append, lane: Partition) -> tuple[int, bytes]:
+    def _stored(self, append: Append, partition: Partition) -> tuple[int, bytes]:
         assert append.encoded is not None
-        if not lane.queue.options.encryption_enabled:
+        if not partition.queue.options.encryption_enabled:
             return append.encoded
         if not self._vault.keys:
             raise EncryptionUnavailable
-        return self._vault.close(lane.id, *append.encoded)
+        return self._vault.close(partition.id, *append.encoded)
 
     async def abort(self, batch: Batch) -> int:
         """Drop stages of a batch; returns how many parts there were."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from queen.service.consume.ack import AckBatch
     from queen.service.consume.feeds import Grant
     from queen.service.log.append import Append
-    from queen.service.log.flush_share import Lane
+    from queen.service.log.flush_share import Share
 
 _log = logging.getLogger(__name__)
 
@@ -163,12 +163,12 @@ class Activity:
     def pushed(self, appends: Sequence[Append]) -> None:
         """A push request was answered."""
         if len(appends) == 1:
-            self._pushed_to(appends[0].lane.queue if appends[0].lane else None, appends)
+            self._pushed_to(appends[0].target.queue if appends[0].target else None, appends)
             return
         by_queue: dict[Queue, list[Append]] = {}
         for append in appends:
-            if append.lane is not None:
-                by_queue.setdefault(append.lane.queue, []).append(append)
+            if append.target is not None:
+                by_queue.setdefault(append.target.queue, []).append(append)
         for queue, group in by_queue.items():
             self._pushed_to(queue, group)
 
@@ -181,11 +181,11 @@ class Activity:
             if append.repeats:
                 counters.push_duplicates += len(append.repeats)
 
-    def stored(self, lane: Lane) -> None:
+    def stored(self, share: Share) -> None:
         """Messages of one partition were committed."""
-        counters = self.of(lane.partition.queue)
-        counters.push_messages += lane.total
-        for built in lane.segments:
+        counters = self.of(share.partition.queue)
+        counters.push_messages += share.total
+        for built in share.segments:
             counters.push_bytes += len(built.body)
 
     def published(self, queue: Queue, messages: int, stored_bytes: int, duplicates: int) -> None:

@@ -142,13 +142,13 @@ class _Rows:
         texts = pc.binary_join_element_wise(self._payloads(), pa.scalar("\n"), "")
         own_ids, ids = self._ids()
         traces = self._column(TRACE)
-        order, lanes = self._lanes()
+        order, runs = self._runs()
         texts, ids = texts.take(order), ids.take(order)
         if traces is not None:
             traces = traces.take(order)
         columns = _Strings(ids), _Strings(texts)
         rows = self._numbers[np.asarray(order)]
-        for queue, partition, start, stop in lanes:
+        for queue, partition, start, stop in runs:
             for low, high in _cuts(columns[1].offsets, start, stop):
                 segment = _segment(columns, traces, low, high)
                 packed = _packed(queue, partition, segment)
@@ -193,19 +193,19 @@ class _Rows:
         if len(found):
             raise ValueError(f"row {self._first_row + int(found[0])}: {reason}")
 
-    def _lanes(self) -> tuple[Column, list[tuple[str, str, int, int]]]:
+    def _runs(self) -> tuple[Column, list[tuple[str, str, int, int]]]:
         """Return an order that brings rows of a partition together, and where each begins."""
         queues, queue_of = self._queues()
         partitions, partition_of = self._coded(PARTITION, DEFAULT_PARTITION)
-        lane_of = queue_of.astype(np.int64) * len(partitions) + partition_of
-        order = np.argsort(lane_of, kind="stable")
-        sorted_lanes = lane_of[order]
-        starts = np.flatnonzero(np.diff(sorted_lanes, prepend=-1))
-        lanes = []
+        run_of = queue_of.astype(np.int64) * len(partitions) + partition_of
+        order = np.argsort(run_of, kind="stable")
+        sorted_runs = run_of[order]
+        starts = np.flatnonzero(np.diff(sorted_runs, prepend=-1))
+        runs = []
         for start, stop in zip(starts, [*starts[1:], self._count], strict=True):
-            queue, partition = divmod(int(sorted_lanes[start]), len(partitions))
-            lanes.append((queues[queue], partitions[partition], int(start), int(stop)))
-        return pa.array(order), lanes
+            queue, partition = divmod(int(sorted_runs[start]), len(partitions))
+            runs.append((queues[queue], partitions[partition], int(start), int(stop)))
+        return pa.array(order), runs
 
     def _queues(self) -> tuple[list[str], NDArray[np.int64]]:
         default = self._layout.default_queue

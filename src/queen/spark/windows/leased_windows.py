@@ -233,12 +233,12 @@ class _FrameWindow(LeasedWindow):
 
     def _staged_pushes(self, sink: dict[str, Any]) -> dict[str, int]:
         """Stage what was pushed, behind what was written."""
-        lanes: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        by_partition: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for item in self._pushes:
             if "delay" in item or "deliverAt" in item:
                 raise BadRequest("what is written with the ack is for now: push later things apart")
-            lanes.setdefault((item["queue"], item["partition"]), []).append(item)
-        body = b"".join(_packed(*lane, items) for lane, items in lanes.items())
+            by_partition.setdefault((item["queue"], item["partition"]), []).append(item)
+        body = b"".join(_packed(*key, items) for key, items in by_partition.items())
         task = len(self._writes) * _TASKS_OF_A_WRITE
         key = {**sink, "task": task, "attempt": 0}
         del key["query"], key["stages"]

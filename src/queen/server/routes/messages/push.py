@@ -290,14 +290,14 @@ def plan(
     refused: list[InvalidItem] = []
     columns = Columns.of(items)
     timed = columns.are_timed()
-    one_lane = columns.are_one_lane()
-    if timed or not (trusted and columns.are_ordinary(one_lane)):
+    one_partition = columns.are_one_partition()
+    if timed or not (trusted and columns.are_ordinary(one_partition)):
         items, indexes, refused = _sift(items, indexes)
         columns = Columns.of(items)
-        one_lane = columns.are_one_lane()
+        one_partition = columns.are_one_partition()
     if not items:
         return [], refused, timed
-    if one_lane:
+    if one_partition:
         return [columns.planned(indexes, subject)], refused, timed
     groups: dict[tuple[str, str], list[int]] = {}
     for at, item in enumerate(items):
@@ -349,7 +349,7 @@ class Columns(NamedTuple):
     def of(cls, items: Sequence[PushItem]) -> Columns:
         return cls(*(zip(*map(astuple, items), strict=True) if items else ((),) * 8))
 
-    def are_one_lane(self) -> bool:
+    def are_one_partition(self) -> bool:
         count, queues, partitions = len(self.ids), self.queues, self.partitions
         return (
             count > 0
@@ -362,7 +362,7 @@ class Columns(NamedTuple):
         unset = self.times.count(None) + self.delays.count(None) + self.delays_ms.count(None)
         return unset < 3 * len(self.ids)
 
-    def are_ordinary(self, one_lane: bool) -> bool:
+    def are_ordinary(self, one_partition: bool) -> bool:
         """Return whether nothing calls for a closer look at single items."""
         count = len(self.ids)
         if not count or self.ids.count(None) or self.traces.count(None) != count:
@@ -375,12 +375,12 @@ class Columns(NamedTuple):
             and min(lengths) > 0
             and max(lengths) <= MAX_TRANSACTION_ID_BYTES
             and longest_is_shallow(max(map(len, self.payloads)))
-            and self._names_are_good(one_lane)
+            and self._names_are_good(one_partition)
         )
 
-    def _names_are_good(self, one_lane: bool) -> bool:
-        queues = self.queues[:1] if one_lane else set(self.queues)
-        partitions = self.partitions[:1] if one_lane else set(self.partitions)
+    def _names_are_good(self, one_partition: bool) -> bool:
+        queues = self.queues[:1] if one_partition else set(self.queues)
+        partitions = self.partitions[:1] if one_partition else set(self.partitions)
         return not any(reason_against_name("queue", name) for name in queues) and not any(
             name is not None and reason_against_name("partition", name) for name in partitions
         )
@@ -501,24 +501,24 @@ def _is_plain_success(append: Append) -> bool:
 
 
 def _stored(planned: Planned) -> answers.Stored:
-    append, lane = planned.append, planned.append.lane
-    assert lane is not None
-    return answers.Stored(planned.ids, append.base_offset, lane.prefix, lane.uuid, append.queue)
+    append, target = planned.append, planned.append.target
+    assert target is not None
+    return answers.Stored(planned.ids, append.base_offset, target.prefix, target.uuid, append.queue)
 
 
 def _results(planned: Planned) -> list[str]:
-    append, lane = planned.append, planned.append.lane
+    append, target = planned.append, planned.append.target
     if _is_plain_success(append):
         return answers.queued_items(planned.indexes, _stored(planned))
-    assert lane is not None
+    assert target is not None
     traces = append.extras.get("traceId") if append.extras else None
     return [
         answers.push_item(
             index,
             planned.ids[at],
             "duplicate" if append.is_duplicate(at) else "queued",
-            message_id(lane.id, append.offset_of(at)),
-            lane.uuid,
+            message_id(target.id, append.offset_of(at)),
+            target.uuid,
             traces[at] if traces else None,
             append.queue,
         )
@@ -545,21 +545,21 @@ def _partly_refused(
 
 
 def _segment_result(append: Append) -> dict[str, object]:
-    lane = append.lane
+    target = append.target
     if append.error is not None:
         where = {"queue": append.queue, "partition": append.partition}
         told = details_of(append.error)
         names = {"error", "code", "retryable", "left"}
         why = {name: value for name, value in told.items() if name in names}
         return {**where, "status": "refused", "count": 0, **why}
-    assert lane is not None
+    assert target is not None
     duplicates = (
         [at for at in range(len(append)) if append.is_duplicate(at)] if append.repeats else []
     )
     result: dict[str, object] = {
         "queue": append.queue,
         "partition": append.partition,
-        "partitionId": lane.uuid,
+        "partitionId": target.uuid,
         "status": "queued" if len(duplicates) < len(append) else "duplicate",
         "count": len(append) - len(duplicates),
         "baseOffset": append.base_offset,

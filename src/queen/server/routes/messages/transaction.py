@@ -173,16 +173,16 @@ def pushed_items(
     """Return the results of the pushed items by operation."""
     by_operation: dict[int, list[dict[str, Any]]] = {}
     for append, indexes, ids in planned:
-        lane = append.lane
-        assert lane is not None
+        target = append.target
+        assert target is not None
         for at, index in enumerate(indexes):
             duplicate = append.is_duplicate(at)
             offset = append.offset_of(at)
             by_operation.setdefault(places[index][0], []).append(
                 {
                     "transactionId": ids[at],
-                    "messageId": None if offset < 0 else message_id(lane.id, offset),
-                    "partitionId": lane.uuid,
+                    "messageId": None if offset < 0 else message_id(target.id, offset),
+                    "partitionId": target.uuid,
                     "queueName": append.queue,
                     "status": "duplicate" if duplicate else "queued",
                 }

@@ -299,8 +299,8 @@ def _known_results(planned: list[Planned]) -> list[PushResult]:
     """Return what is still known of results that were pushed before."""
     found = []
     for append, indexes, ids in planned:
-        lane = append.lane
-        assert lane is not None
+        target = append.target
+        assert target is not None
         for at, index in enumerate(indexes):
             known = append.is_duplicate(at)
             found.append(
@@ -308,8 +308,8 @@ def _known_results(planned: list[Planned]) -> list[PushResult]:
                     index=index,
                     transaction_id=ids[at],
                     status="duplicate",
-                    message_id=message_id(lane.id, append.offset_of(at)) if known else None,
-                    partition_id=lane.uuid,
+                    message_id=message_id(target.id, append.offset_of(at)) if known else None,
+                    partition_id=target.uuid,
                     trace_id=None,
                     queueName=append.queue,
                 )

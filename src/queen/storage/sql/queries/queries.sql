@@ -8,7 +8,7 @@ from queen.queries q
 left join queen.query_lanes l on l.query_id = q.id and l.partition_id = $2
 where q.id = $1
 
--- name: open_query_lane :exec again
+-- name: open_query_partition :exec again
 -- Make the row whose lock puts cycles one after the other.
 insert into queen.query_lanes (query_id, partition_id, consumer_group)
 values ($1, $2, $3)
@@ -17,7 +17,7 @@ on conflict (query_id, partition_id) do nothing
 -- name: mark_windowed :exec again
 update queen.queries set is_windowed = true where id = $1 and not is_windowed
 
--- name: lock_query_lane :many once
+-- name: lock_query_partition :many once
 -- Begin a cycle: no other one of this query in this partition runs until it is over.
 update queen.query_lanes l
 set epoch = l.epoch + 1, consumer_group = $3

@@ -24,7 +24,7 @@ order by p.task, p.part
 -- name: lock_parts :many
 select id from queen.sink_parts where id = any ($1::bigint[]) order by id for update
 
--- name: sink_lanes :many
+-- name: sink_partitions :many
 -- Which partitions parts go to, and with how much.
 select c.partition_id, c.queue, c.partition, sum(c.messages)::bigint as messages,
        sum(c.bytes)::bigint as bytes, bool_or(p.compared) as compared
