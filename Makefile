@@ -61,11 +61,12 @@ bench-spark: $(STAMP) ## Measure Spark over queues: NEXMark, reading speed, late
 	$(BIN)/python -m benchmarks.spark_read
 	$(BIN)/python -m benchmarks.spark_latency
 
-reference: $(STAMP) ## Write docs/reference from the served API document, the commands and the client
+reference: $(STAMP) ## Write docs/reference from the served API document, the commands and the code
 	$(BIN)/python -m tools.reference
 	$(BIN)/python -m tools.serve_reference
 	$(BIN)/python -m tools.cli_reference
 	$(BIN)/python -m tools.client_reference
+	$(BIN)/python -m tools.module_map
 
 lock: ## Resolve requirements/*.in again (needs uv)
 	for each in dev original-0.7.4 original-0.15.0 original-2.6.0; do \

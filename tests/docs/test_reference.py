@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from tools import cli_reference, client_reference, serve_reference
+from tools import cli_reference, client_reference, module_map, serve_reference
 from tools.reference import PAGE, render, served
 
 from tests.conftest import ServerProcess
@@ -25,6 +25,10 @@ def test_the_reference_of_the_command_line_is_up_to_date() -> None:
 
 def test_the_reference_of_the_client_is_up_to_date() -> None:
     assert client_reference.PAGE.read_text() == client_reference.render(), "run `make reference`"
+
+
+def test_the_map_of_the_modules_is_up_to_date() -> None:
+    assert module_map.PAGE.read_text() == module_map.render(), "run `make reference`"
 
 
 @pytest.mark.parametrize("kind", client_reference.CLASSES)

@@ -13,8 +13,10 @@ from collections.abc import Iterable
 from queen.core.names import labels_of
 from queen.errors import NotFound
 from queen.server.auth.access import Caller
+from queen.server.protocol.http import check_name
 from queen.service.broker import Broker
 from queen.service.catalog import Partition, Queue
+from queen.service.streams.definitions import Stream
 
 
 async def queue_for(broker: Broker, caller: Caller, name: str) -> Queue | None:
@@ -70,3 +72,16 @@ async def check_lease(broker: Broker, caller: Caller, lease_id: uuid.UUID) -> No
     held = {partition for partition, _ in await broker.cursors_of(lease_id)}
     if len(await partitions_for(broker, caller, held)) < len(held):
         raise NotFound("Lease not found or expired")
+
+
+async def stream_for(broker: Broker, caller: Caller, name: str) -> Stream:
+    """Return a stream that exists and is the caller's to see."""
+    check_name("stream", name)
+    stream = await broker.streams.get(name)
+    check_stream_is_seen(caller, stream)
+    return stream
+
+
+def check_stream_is_seen(caller: Caller, stream: Stream) -> None:
+    if not caller.sees(stream.namespace):
+        raise NotFound("Stream not found")

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from itertools import chain
 
+from queen.core.frame import CONTENT_TYPE
 from queen.server.protocol.http import Headers, Request, Response
 
 PART_BYTES = 512 * 1024
@@ -79,3 +80,8 @@ def _cut(whole: bytes) -> Iterator[bytes]:
         return
     for at in range(0, len(whole), PART_BYTES):
         yield whole[at : at + PART_BYTES]
+
+
+async def stream_frames(request: Request, pages: AsyncGenerator[bytes, None]) -> None:
+    """Answer with frames as they are read."""
+    await stream_pages(request, pages, (("content-type", CONTENT_TYPE),))

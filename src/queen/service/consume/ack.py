@@ -49,6 +49,7 @@ _LOCK_WAIT_MS = 100
 _PAGE_BYTES = 8 * 1024 * 1024
 # How far back an ended lease is looked through for the messages of a repeated ack.
 _LOOK_BACK = 10_000
+_MAX_ERROR_CHARACTERS = 10_000
 _SILENT = "No consumer ever came back with it"
 
 # Partition, group, lease, how far the group has got, and how long the rest must wait.
@@ -503,3 +504,8 @@ def _apply(one: AckBatch, cursor: Cursor) -> Settled:
     one.committed = after.cursor.committed
     one.ended = cursor.lease_id is not None and after.cursor.lease_id is None
     return after
+
+
+def storable(error: str) -> str:
+    """Return a consumer's error text as PostgreSQL can keep it."""
+    return error[:_MAX_ERROR_CHARACTERS].replace("\0", "\N{REPLACEMENT CHARACTER}")

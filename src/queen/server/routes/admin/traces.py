@@ -16,8 +16,9 @@ from queen.core.names import (
 from queen.core.payload import reason_against_payload
 from queen.errors import BadRequest, NotFound
 from queen.server.api.failures import decoded
+from queen.server.api.message_path import MESSAGE_PATH
 from queen.server.api.paging import MAX_LIMIT, page_of, page_params
-from queen.server.api.routing import Doc, Param, Route
+from queen.server.api.routing import Doc, Route
 from queen.server.api.scope import listed, partitions_for
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
@@ -27,7 +28,6 @@ from queen.storage.database import Record
 from queen.wire import traces as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination
-from queen.wire.parts import PartitionId, TransactionId
 
 _decoder = msgspec.json.Decoder(wire.TraceRequest)
 
@@ -35,17 +35,6 @@ MAX_DATA_BYTES = 256 * 1024
 MAX_NAMES = 100
 
 _NULL = msgspec.Raw(b"null")
-
-
-MESSAGE_PATH = (
-    Param(
-        "partition",
-        PartitionId,
-        "The id of a partition.",
-        example="00000000-0000-8007-bfff-ffffffffffff",
-    ),
-    Param("message", TransactionId, "The transaction id of a message.", example="order-1042"),
-)
 
 
 class TraceRoutes:

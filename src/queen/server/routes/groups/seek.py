@@ -9,9 +9,9 @@ from queen.server.api.audit import audit
 from queen.server.api.failures import decoded
 from queen.server.api.routing import Doc, Route
 from queen.server.api.scope import existing_queue_for
+from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Request, Response, check_name
-from queen.server.routes.messages.pop import parse_time
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
 from queen.service.consume.groups import BEGINNING, END, Target

@@ -20,7 +20,7 @@ from queen.server.auth.access import Caller, Role
 from queen.server.protocol.http import Request, Response
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
-from queen.service.consume.ack import AckBatch
+from queen.service.consume.ack import AckBatch, storable
 from queen.wire import answers
 from queen.wire.answers import MAX_ACKS
 from queen.wire.requests import (
@@ -36,7 +36,6 @@ _one = msgspec.json.Decoder(AckRequest)
 _batch = msgspec.json.Decoder(AckBatchRequest)
 _extend = msgspec.json.Decoder(ExtendRequest)
 
-MAX_ERROR_CHARACTERS = 10_000
 _DEFAULT_EXTEND_S = 60
 
 # A repeated acknowledgment is answered by the word of the first.
@@ -159,11 +158,6 @@ async def prepare(
         if one.error and asked is not AckStatus.DONE:
             ack_batch.errors[one.transactionId] = storable(one.error)
     return prepared
-
-
-def storable(error: str) -> str:
-    """Return a consumer's error text as PostgreSQL can keep it."""
-    return error[:MAX_ERROR_CHARACTERS].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 async def _ack_batch(

@@ -15,9 +15,9 @@ from queen.server.api.failures import decoded
 from queen.server.api.paging import limit_of, limit_param, page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.scope import listed, queue_for
+from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
-from queen.server.routes.messages.pop import parse_time
 from queen.service.broker import Broker
 from queen.service.consume.dead_letters import Filter
 from queen.storage.database import Record

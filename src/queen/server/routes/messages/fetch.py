@@ -6,7 +6,6 @@ for, and their headers say by how much. The body is streamed page by page.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Annotated
 
@@ -16,10 +15,10 @@ from queen.core.frame import CONTENT_TYPE
 from queen.errors import NotFound
 from queen.server.api.routing import Doc, Other, Param, Route
 from queen.server.api.scope import existing_queue_for, queue_for
+from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
-from queen.server.protocol.answer_parts import stream_pages
+from queen.server.protocol.answer_parts import stream_frames
 from queen.server.protocol.http import Query, Request, check_name
-from queen.server.routes.messages.pop import parse_time
 from queen.service.broker import Broker
 from queen.wire.parts import Instant
 
@@ -98,8 +97,3 @@ class FetchRoutes:
 def _time(query: Query, name: str) -> datetime | None:
     text = query.text(name)
     return parse_time(name, text) if text else None
-
-
-async def stream_frames(request: Request, pages: AsyncGenerator[bytes, None]) -> None:
-    """Answer with frames as they are read."""
-    await stream_pages(request, pages, (("content-type", CONTENT_TYPE),))

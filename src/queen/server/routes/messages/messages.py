@@ -15,16 +15,16 @@ from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest, Conflict, NotFound
 from queen.server.api.audit import audit
 from queen.server.api.failures import decoded
+from queen.server.api.message_path import MESSAGE_PATH
 from queen.server.api.paging import page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.scope import existing_queue_for, partitions_for, queue_for
 from queen.server.api.time_range import RANGE_PARAMS, window_of
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
-from queen.server.routes.admin.traces import MESSAGE_PATH
-from queen.server.routes.messages.ack import storable
 from queen.service.broker import Broker
 from queen.service.catalog import Partition, Queue
+from queen.service.consume.ack import storable
 from queen.service.consume.dead_letters import Filter
 from queen.service.log.message import Message
 from queen.service.read.browse import Browsed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain, groupby
 from typing import Annotated, Literal, TypeVar
 
@@ -17,6 +17,7 @@ from queen.core.names import QUEUE_MODE_GROUP
 from queen.errors import BadRequest, NotFound
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.scope import queue_for
+from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.answer_parts import answer_in_parts
 from queen.server.protocol.http import EMPTY, Query, Request, Response, check_name
@@ -243,15 +244,6 @@ def _subscription(query: Query, group: str, since: datetime | None) -> Subscript
     if mode not in _FROM_BEGINNING and mode != "timestamp":
         raise BadRequest(f"subscriptionMode {mode!r} is not known: all, new or timestamp")
     return FROM_BEGINNING
-
-
-def parse_time(name: str, text: str) -> datetime:
-    """Return an instant from ISO-8601 text; without a zone it is UTC."""
-    try:
-        at = datetime.fromisoformat(text)
-        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        raise BadRequest(f"{name} is not an ISO-8601 time: {text!r}") from None
 
 
 def pop_bits(grants: list[Grant], group: str) -> Iterator[bytes]:

@@ -17,8 +17,8 @@ from queen.server.api.failures import decoded
 from queen.server.api.routing import Doc, Other, Route
 from queen.server.api.scope import existing_queue_for, partitions_for
 from queen.server.auth.access import Role
+from queen.server.protocol.answer_parts import stream_frames
 from queen.server.protocol.http import Request, Response, check_name
-from queen.server.routes.messages.fetch import stream_frames
 from queen.service.broker import Broker
 from queen.service.catalog import Partition, Queue
 from queen.service.read import sealed_reads

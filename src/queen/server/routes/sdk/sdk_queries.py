@@ -22,10 +22,10 @@ from queen.server.api.routing import Doc, Route
 from queen.server.api.scope import partitions_for, queue_for
 from queen.server.auth.access import Caller, Role
 from queen.server.protocol.http import Request, Response
-from queen.server.routes.messages.ack import storable
 from queen.server.routes.messages.push import Later, Planned, push_body
 from queen.server.routes.messages.transaction import plan_pushes
 from queen.service.broker import Broker
+from queen.service.consume.ack import storable
 from queen.service.sdk.sdk_cycles import STALE, Cycle, CycleAck
 from queen.service.sdk.sdk_queries import Query, Wanted
 from queen.wire import queries as wire

@@ -13,11 +13,10 @@ from queen.server.api.failures import decoded
 from queen.server.api.paging import page_of, page_params
 from queen.server.api.render_window import ranges_of, window_id
 from queen.server.api.routing import Doc, Param, Route
-from queen.server.api.scope import listed
+from queen.server.api.scope import listed, stream_for
+from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
-from queen.server.routes.messages.pop import parse_time
-from queen.server.routes.streams.streams import stream_for
 from queen.service.broker import Broker
 from queen.service.streams.definitions import Stream
 from queen.service.streams.overview import Reason, next_end

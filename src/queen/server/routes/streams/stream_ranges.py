@@ -14,10 +14,11 @@ from queen.errors import BadRequest
 from queen.server.api.paging import limit_of, limit_param
 from queen.server.api.render_window import ranges_of, window_id
 from queen.server.api.routing import Doc, Param, Route
+from queen.server.api.scope import stream_for
+from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response
-from queen.server.routes.messages.pop import parse_time
-from queen.server.routes.streams.streams import leased, stream_for
+from queen.server.routes.streams.streams import leased
 from queen.service.broker import Broker
 from queen.service.streams.definitions import Stream
 from queen.service.streams.work import spans_of

@@ -16,14 +16,13 @@ from queen.server.api.failures import decoded
 from queen.server.api.paging import limit_of, limit_param
 from queen.server.api.render_window import page_bits, ranges_of, window_bits
 from queen.server.api.routing import Doc, Other, Param, Route
-from queen.server.api.scope import queue_for
+from queen.server.api.scope import check_stream_is_seen, queue_for, stream_for
+from queen.server.api.times import parse_time
 from queen.server.auth.access import Caller, Role
-from queen.server.protocol.answer_parts import answer_in_parts
+from queen.server.protocol.answer_parts import answer_in_parts, stream_frames
 from queen.server.protocol.held_bytes import SMALL_BODY_BYTES
 from queen.server.protocol.http import EMPTY, Query, Request, Response, check_name
 from queen.server.protocol.long_poll import unless_gone
-from queen.server.routes.messages.fetch import stream_frames
-from queen.server.routes.messages.pop import parse_time
 from queen.server.routes.messages.transaction import plan_pushes, pushed_items
 from queen.server.routes.spark.sinks import batch_of
 from queen.service.broker import Broker
@@ -184,7 +183,7 @@ class StreamRoutes:
         check_name("consumer group", wanted.consumerGroup)
         check_name("stream", wanted.streamName)
         stream = await self._broker.streams.recent(wanted.streamName)
-        _check_seen(request.caller, stream)
+        check_stream_is_seen(request.caller, stream)
         starts_at = await self._starts_at(wanted)
         work = self._broker.work
         polling = self._granted(stream, wanted, starts_at)
@@ -332,19 +331,6 @@ async def leased(broker: Broker, caller: Caller, text: str) -> Record:
     if not rows or not caller.sees(rows[0]["namespace"]):
         raise LeaseLost("Invalid or expired lease")
     return rows[0]
-
-
-async def stream_for(broker: Broker, caller: Caller, name: str) -> Stream:
-    """Return a stream that exists and is the caller's to see."""
-    check_name("stream", name)
-    stream = await broker.streams.get(name)
-    _check_seen(caller, stream)
-    return stream
-
-
-def _check_seen(caller: Caller, stream: Stream) -> None:
-    if not caller.sees(stream.namespace):
-        raise NotFound("Stream not found")
 
 
 def _definition_of(wanted: wire.DefineRequest) -> StreamDefinition:
