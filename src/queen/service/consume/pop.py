@@ -165,7 +165,7 @@ class Popper:
                 return await asyncio.shield(pop.done)
         except TimeoutError:
             _answer_empty(pop)
-            # If a claim is under way, what it brings must not fall between two chairs.
+            # If a claim is under way, what it brings must reach somebody.
             return await pop.done
 
     async def _feed(self, queue: Queue, pop: Pop) -> Feed:
