@@ -88,3 +88,15 @@ def test_no_word_is_used_that_the_glossary_bans() -> None:
     for path in SOURCES:
         found = words.search(path.read_text())
         assert found is None, f"{path}: {found}"
+
+
+def test_no_two_classes_of_one_package_have_one_name() -> None:
+    named: dict[tuple[str, str], Path] = {}
+    for path in SOURCES:
+        if path.parent in _FLAT:
+            continue
+        package = path.relative_to(ROOT / "src/queen").parts[0]
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                other = named.setdefault((package, node.name), path)
+                assert other == path, f"{node.name}: {other} and {path}"

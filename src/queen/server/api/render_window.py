@@ -11,7 +11,7 @@ import msgspec
 
 from queen.core.ids import message_prefix, partition_uuid
 from queen.service.catalog import Partition
-from queen.service.streams.content import Piece, Span
+from queen.service.streams.content import Piece, WindowSpan
 from queen.service.streams.definitions import Stream
 from queen.service.streams.work import Granted
 from queen.wire.answers import iso, message_list
@@ -36,7 +36,7 @@ def id_of(granted: Granted) -> str:
     return window_id(granted.stream, granted.key, *times, granted.lease.window_id)
 
 
-def ranges_of(spans: list[Span], partitions: dict[int, Partition]) -> list[Range]:
+def ranges_of(spans: list[WindowSpan], partitions: dict[int, Partition]) -> list[Range]:
     """Return where the messages of a window lie; partitions that are gone have no name."""
     return [
         Range(

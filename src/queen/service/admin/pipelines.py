@@ -23,7 +23,7 @@ _definition = msgspec.json.Decoder(Definition)
 _progress = msgspec.json.Decoder(Progress)
 
 
-class Stored(NamedTuple):
+class StoredPipeline(NamedTuple):
     """What became of a definition."""
 
     fingerprint: str
@@ -38,7 +38,7 @@ class Pipelines:
 
     async def define(
         self, definition: Definition, *, replace: bool, among: list[str] | None = None
-    ) -> Stored:
+    ) -> StoredPipeline:
         """Store a definition; the same one again changes nothing.
 
         Names are one for all namespaces. With `among`, a pipeline of another namespace is left
@@ -49,7 +49,7 @@ class Pipelines:
         values = (definition.name, definition.namespace, text, print_)
         version = await self._database.fetchval("insert_pipeline", *values)
         if version is not None:
-            return Stored(print_, version, created=True, changed=False)
+            return StoredPipeline(print_, version, created=True, changed=False)
         async with self._database.transaction() as transaction:
             rows = await transaction.fetch("lock_pipeline", definition.name)
             if not rows:
@@ -57,12 +57,12 @@ class Pipelines:
             if among is not None and rows[0]["namespace"] not in among:
                 raise Conflict(f"the name {definition.name!r} is taken: choose another one")
             if rows[0]["fingerprint"] == print_:
-                return Stored(print_, rows[0]["version"], created=False, changed=False)
+                return StoredPipeline(print_, rows[0]["version"], created=False, changed=False)
             if not replace:
                 old, new = plain(definition_of(rows[0]), whole=True), plain(definition, whole=True)
                 raise _differs(definition.name, differences(old, new))
             (row,) = await transaction.fetch("replace_pipeline", *values)
-            return Stored(print_, row["version"], created=False, changed=True)
+            return StoredPipeline(print_, row["version"], created=False, changed=True)
 
     async def page(
         self, among: list[str] | None, limit: int, offset: int, name: str | None = None

@@ -29,7 +29,7 @@ _PAGE_BYTES = 2 * 1024 * 1024
 _DECODED_BYTES = 8 * 1024 * 1024
 
 
-class Span(NamedTuple):
+class WindowSpan(NamedTuple):
     """Offsets [low, high) of a partition."""
 
     partition_id: int
@@ -75,7 +75,7 @@ class Content:
         self._vault = vault
         self._fetcher = fetcher
 
-    async def lost(self, spans: list[Span]) -> int:
+    async def lost(self, spans: list[WindowSpan]) -> int:
         """Return how many messages of a window retention has removed."""
         rows = await self._database.fetch("tails", [span.partition_id for span in spans])
         tails = {row["id"]: row["tail"] for row in rows}
@@ -85,7 +85,7 @@ class Content:
             for span in spans
         )
 
-    async def pieces(self, spans: list[Span], max_bytes: int) -> list[Piece] | None:
+    async def pieces(self, spans: list[WindowSpan], max_bytes: int) -> list[Piece] | None:
         """Return everything in order of time, or None when it is more than so many bytes."""
         rows = await self._database.fetch("window_segments", *_columns(spans), max_bytes)
         if rows and rows[0]["all_bytes"] > max_bytes:
@@ -102,7 +102,7 @@ class Content:
         ]
 
     async def page(
-        self, spans: list[Span], place: Place, limit: int
+        self, spans: list[WindowSpan], place: Place, limit: int
     ) -> tuple[list[tuple[Piece, list[int]]], Place | None]:
         """Return some messages of a window, range by range, and where the next page begins."""
         found: list[tuple[Piece, list[int]]] = []
@@ -123,7 +123,7 @@ class Content:
                     decoded_bytes += piece.stored.segment.size_bytes
         return found, None
 
-    async def _walk(self, span: Span, low: int) -> AsyncGenerator[Piece, None]:
+    async def _walk(self, span: WindowSpan, low: int) -> AsyncGenerator[Piece, None]:
         """Yield what a range holds from an offset on; each segment is decoded when it is due."""
         offset = max(span.low, low)
         partition = (await self._catalog.partitions([span.partition_id])).get(span.partition_id)
@@ -138,7 +138,7 @@ class Content:
             for row in rows:
                 yield self._piece(partition, row, bounds)
 
-    async def frames(self, spans: list[Span]) -> AsyncGenerator[bytes, None]:
+    async def frames(self, spans: list[WindowSpan]) -> AsyncGenerator[bytes, None]:
         """Yield the stored segments of a window as they are, range by range."""
         partitions = await self._catalog.partitions(span.partition_id for span in spans)
         for span in spans:
@@ -150,13 +150,13 @@ class Content:
             ):
                 yield frames
 
-    def _piece(self, partition: Partition, row: Record, span: Span) -> Piece:
+    def _piece(self, partition: Partition, row: Record, span: WindowSpan) -> Piece:
         segment: Segment = self._vault.segment(row)
         stored = Stored(row["base_offset"], row["created_at"], segment)
         return Piece(partition, stored, *stored.part(span.low, span.high))
 
 
-def _columns(spans: list[Span]) -> tuple[list[int], list[int], list[int]]:
+def _columns(spans: list[WindowSpan]) -> tuple[list[int], list[int], list[int]]:
     return (
         [span.partition_id for span in spans],
         [span.low for span in spans],

@@ -25,7 +25,7 @@ from queen.service.log.append import Append
 from queen.service.outbox.scheduled import Scheduled
 from queen.service.sinks.publish import Publisher
 from queen.service.sinks.sinks import Batch
-from queen.service.streams.content import Span
+from queen.service.streams.content import WindowSpan
 from queen.service.streams.definitions import Stream
 from queen.service.streams.ttl_cache import Recent
 from queen.storage.database import Abandoned, Database, Record, Transaction
@@ -67,7 +67,7 @@ class Granted(NamedTuple):
     key: str
     starts_at: datetime
     ends_at: datetime
-    spans: list[Span]
+    spans: list[WindowSpan]
     messages: int
     bytes: int
 
@@ -367,7 +367,7 @@ def _granted(stream: Stream, group: str, group_id: int, row: Record) -> Granted:
     )
 
 
-def spans_of(row: Record) -> list[Span]:
+def spans_of(row: Record) -> list[WindowSpan]:
     """Return the ranges of a window's row."""
     columns = row["partitions"], row["from_offsets"], row["to_offsets"]
-    return [Span(*one) for one in zip(*columns, strict=True)]
+    return [WindowSpan(*one) for one in zip(*columns, strict=True)]
