@@ -5,9 +5,16 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from tools import cli_reference, client_reference, module_map, serve_reference
+from tools import (
+    cli_reference,
+    client_reference,
+    error_reference,
+    module_map,
+    serve_reference,
+)
 from tools.reference import PAGE, render, served
 
+from queen.server.api.failures import STATUS
 from tests.conftest import ServerProcess
 
 
@@ -25,6 +32,13 @@ def test_the_reference_of_the_command_line_is_up_to_date() -> None:
 
 def test_the_reference_of_the_client_is_up_to_date() -> None:
     assert client_reference.PAGE.read_text() == client_reference.render(), "run `make reference`"
+
+
+def test_the_reference_of_the_errors_is_up_to_date_and_has_all_of_them() -> None:
+    page = error_reference.PAGE.read_text()
+    assert page == error_reference.render(), "run `make reference`"
+    rows = [line for line in page.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == len(STATUS) - 1, "the base class is listed as nobody's own"
 
 
 def test_the_map_of_the_modules_is_up_to_date() -> None:
