@@ -133,7 +133,7 @@ class Api:
         return [one["data"] for one in self.messages(queue, partition, **query)]
 
     def fetch(self, queue: str, partition: str | None = None, **query: Any) -> Answer:
-        return self.call("GET", _lane_path("fetch", queue, partition, query))
+        return self.call("GET", _partition_path("fetch", queue, partition, query))
 
     def frames(self, queue: str, partition: str | None = None, **query: Any) -> list[Frame]:
         answer = self.fetch(queue, partition, **query)
@@ -201,10 +201,10 @@ class Poll:
 
 
 def pop_path(queue: str, partition: str | None = None, **query: Any) -> str:
-    return _lane_path("pop", queue, partition, query)
+    return _partition_path("pop", queue, partition, query)
 
 
-def _lane_path(verb: str, queue: str, partition: str | None, query: dict[str, Any]) -> str:
+def _partition_path(verb: str, queue: str, partition: str | None, query: dict[str, Any]) -> str:
     path = f"/api/v1/{verb}/queue/{quote(queue, safe='')}"
     if partition is not None:
         path += f"/partition/{quote(partition, safe='')}"

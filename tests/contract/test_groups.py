@@ -9,6 +9,8 @@ import pytest
 
 from tests.api import Api
 from tests.contract.conftest import Park, age
+from tests.contract.groupcalls import entries
+from tests.waiting import until
 
 
 def test_groups_do_not_see_each_other(api: Api, queue: str) -> None:
@@ -127,6 +129,8 @@ def test_a_subscription_that_is_not_understood_is_refused(
 def test_subscriptions_work_with_waiting_too(api: Api, queue: str, park: Park) -> None:
     api.push({"queue": queue, "payload": "old"})
     poll = park(api, queue, batch=10, consumerGroup="g", subscriptionMode="new")
+    # What is new is what comes after the group has been registered.
+    until(lambda: "g" in entries(api, queue))
     api.push({"queue": queue, "payload": "new"})
     assert poll.data() == ["new"]
 

@@ -19,6 +19,7 @@ from queen.core.cipher import KeyRing
 from queen.core.names import DEFAULT_PARTITION
 from queen.core.options import QueueOptions
 from queen.errors import EncryptionUnavailable, QueenError, Unavailable
+from queen.service.admin.audit_trail import AuditTrail
 from queen.service.admin.clock import Clock
 from queen.service.admin.maintenance import Maintenance
 from queen.service.admin.pipelines import Pipelines
@@ -52,6 +53,7 @@ from queen.service.sinks.sinks import JOB_INTERVAL_S as SINKS_INTERVAL_S
 from queen.service.sinks.sinks import Sinks
 from queen.service.stats.activity import Activity, ServerName
 from queen.service.stats.lag import Lag
+from queen.service.stats.reads import StoredNumbers
 from queen.service.stats.statistics import Statistics
 from queen.service.stats.vitals import Vitals
 from queen.service.streams.content import Content
@@ -220,6 +222,8 @@ class Broker:
         self.groups = Groups(self.database, self.popper, self.signals)
         self.traces = Traces(self.database, self.limits.trace_days)
         self.tokens = Tokens(self.hot)
+        self.audit_trail = AuditTrail(self.database)
+        self.numbers = StoredNumbers(self.database)
         self.pipelines = Pipelines(self.database)
         self.clock = Clock(
             self.database,

@@ -29,8 +29,7 @@ async def audit(broker: Broker, request: Request, act: str, target: str, **detai
     line = audit_line(request, act, target, "done", detail)
     caller = request.caller
     try:
-        await broker.database.fetch(
-            "write_audit",
+        await broker.audit_trail.write(
             caller.subject or _NOBODY,
             caller.credential,
             request.line.address,

@@ -6,10 +6,11 @@ from collections import defaultdict
 from datetime import datetime
 
 from queen.server.api.stats_rows import average, rounded
-from queen.server.api.time_range import Filter, Window
+from queen.server.api.time_range import Window
 from queen.service.broker import Broker
+from queen.service.rows import Record
+from queen.service.stats.reads import QueueFilter
 from queen.service.stats.vitals import GAUGES
-from queen.storage.database import Record
 from queen.wire.answers import iso
 from queen.wire.status import ThroughputPoint, Worker
 
@@ -105,16 +106,15 @@ class Past:
 
 
 async def past(
-    broker: Broker, window: Window, wanted: Filter, now: datetime, minutes: int | None = None
+    broker: Broker, window: Window, wanted: QueueFilter, now: datetime, minutes: int | None = None
 ) -> Past:
     period = minutes or window.minutes
     await broker.activity.settle()
-    database = broker.database
-    activity = await database.fetch("activity_series", period, *window, *wanted)
+    activity = await broker.numbers.activity_series(period, window, wanted)
     moments: defaultdict[datetime, Moment] = defaultdict(Moment)
     # Servers belong to no namespace: their vitals are for those who may see all of them.
     if wanted.namespaces is None:
-        for row in await database.fetch("vitals_series", period, *window, "", -1):
+        for row in await broker.numbers.vitals_series(period, window):
             moments[row["bucket"]].add(row)
     return Past(window, period, now, activity, dict(moments))
 
@@ -161,5 +161,5 @@ async def live_workers(broker: Broker) -> list[Worker]:
             started_at=iso(row["started_at"]),
             last_seen=iso(row["seen_at"]),
         )
-        for row in await broker.database.fetch("live_servers")
+        for row in await broker.numbers.live_servers()
     ]

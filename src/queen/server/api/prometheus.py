@@ -32,9 +32,10 @@ from queen.errors import QueenError
 from queen.server.api.stats_rows import average, lag_of
 from queen.service.admin.pipelines import is_alive, progress_of
 from queen.service.broker import Broker
+from queen.service.rows import Record
 from queen.service.stats.activity import FIELDS, Counters, Histogram
+from queen.service.stats.reads import ALL_QUEUES
 from queen.service.stats.statistics import Stamp
-from queen.storage.database import Record
 from queen.wire.pipelines import Progress
 
 OTHER = "other"
@@ -497,20 +498,20 @@ class Exporter:
         try:
             await broker.activity.settle()
             stamp = await broker.statistics.current()
-            database = broker.database
-            rows = await database.fetch("cluster_totals")
+            numbers = broker.numbers
+            rows = await numbers.cluster_totals()
             totals = {
                 FIELDS[row["at"] - 1]: row["total"] for row in rows if row["at"] <= len(FIELDS)
             }
-            queues = await database.fetch("busiest_queues")
-            groups = await database.fetch("list_groups", "", "", "", None, max(most, 1))
-            streams = await database.fetch("stream_gauges", max(most, 1))
+            queues = await numbers.busiest_queues()
+            groups = await numbers.list_groups(ALL_QUEUES, max(most, 1))
+            streams = await numbers.stream_gauges(max(most, 1))
             end = (await broker.now()).replace(second=0, microsecond=0)
-            minute = await database.fetch(
-                "queue_series", 1, end - timedelta(minutes=1), end, "", "", "", None, max(most, 1)
+            minute = await numbers.queue_series(
+                1, (end - timedelta(minutes=1), end), ALL_QUEUES, max(most, 1)
             )
             pipelines = await broker.pipelines.page(None, max(most, 1), 0)
-            snapshot_s = await database.fetchval("oldest_snapshot_s") or 0.0
+            snapshot_s = await numbers.oldest_snapshot_s()
         except QueenError:
             # A scrape must tell that the database is down, not fail because of it.
             return Snapshot([], [], [], [], nothing, [], Stamp(None, 0.0, None), 0.0, False)

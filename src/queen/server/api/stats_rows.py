@@ -7,10 +7,10 @@ from datetime import datetime
 from statistics import fmean, median
 
 from queen.core.ids import partition_uuid
-from queen.server.api.time_range import Filter
 from queen.service.broker import Broker
+from queen.service.rows import Record
+from queen.service.stats.reads import QueueFilter
 from queen.service.stats.statistics import Stamp
-from queen.storage.database import Record
 from queen.wire.answers import iso
 from queen.wire.resources import (
     GroupSummary,
@@ -54,8 +54,8 @@ def lag_of(row: Record, stamp: Stamp) -> float:
     return rounded(max((stamp.at - oldest).total_seconds(), 0.0))
 
 
-async def groups_of(broker: Broker, wanted: Filter) -> list[Record]:
-    return await broker.database.fetch("list_groups", *wanted, _MAX_GROUPS)
+async def groups_of(broker: Broker, wanted: QueueFilter) -> list[Record]:
+    return await broker.numbers.list_groups(wanted, _MAX_GROUPS)
 
 
 def group_summary(row: Record, stamp: Stamp) -> GroupSummary:
@@ -72,7 +72,7 @@ def group_summary(row: Record, stamp: Stamp) -> GroupSummary:
 
 async def partition_rows(broker: Broker, queue_id: int, limit: int, offset: int) -> list[Record]:
     """Return a page of a queue's partitions, counted now."""
-    return await broker.database.fetch("partition_page", queue_id, limit, offset)
+    return await broker.numbers.partition_page(queue_id, limit, offset)
 
 
 def partition_counts(row: Record) -> MessageCounts:

@@ -11,6 +11,7 @@ from queen.server.api.routing import Param
 from queen.server.api.scope import listed
 from queen.server.api.times import parse_time
 from queen.server.protocol.http import Query, Request
+from queen.service.stats.reads import QueueFilter
 from queen.wire.answers import iso
 from queen.wire.status import TimeRange
 
@@ -29,18 +30,6 @@ FILTER_PARAMS = (
     Param("namespace", str, "Only queues of this namespace"),
     Param("task", str, "Only queues of this task"),
 )
-
-
-class Filter(NamedTuple):
-    """Which queues: empty texts match all, None is every namespace. In the order of the SQL."""
-
-    queue: str
-    namespace: str
-    task: str
-    namespaces: list[str] | None
-
-    def allows(self, namespace: str) -> bool:
-        return self.namespaces is None or namespace in self.namespaces
 
 
 class Window(NamedTuple):
@@ -67,7 +56,7 @@ class Window(NamedTuple):
         return max(passed, 1.0)
 
 
-def filter_of(request: Request, query: Query, *, queue: str = "") -> Filter:
+def filter_of(request: Request, query: Query, *, queue: str = "") -> QueueFilter:
     names = []
     for kind in ("queue", "namespace", "task"):
         text = query.text(kind)
@@ -75,7 +64,7 @@ def filter_of(request: Request, query: Query, *, queue: str = "") -> Filter:
         if reason:
             raise BadRequest(reason)
         names.append(text)
-    return Filter(queue or names[0], names[1], names[2], listed(request.caller.namespaces))
+    return QueueFilter(queue or names[0], names[1], names[2], listed(request.caller.namespaces))
 
 
 def window_of(query: Query, now: datetime, default: timedelta = timedelta(hours=1)) -> Window:

@@ -82,6 +82,10 @@ class DeadLetters:
         """Remove letters for good, the oldest first; return how many."""
         return len(await self._database.fetch("purge_dead_letters", *wanted, limit))
 
+    async def of_message(self, partition_id: int, offset: int) -> list[Record]:
+        """Return the letters of a message: one for each group that has given it up."""
+        return await self._database.fetch("letters_of_message", partition_id, offset)
+
     async def retry(self, wanted: Filter, limit: int) -> int:
         """Deliver letters again to the groups that gave them up; return how many.
 

@@ -55,6 +55,29 @@ class Overview:
         total: int = await self._database.fetchval("count_dead_windows", stream.id, group)
         return rows, total
 
+    async def ranges(
+        self,
+        stream: Stream,
+        since: datetime,
+        until: datetime,
+        after_end: datetime,
+        after_id: int,
+        group_id: int | None,
+        limit: int,
+    ) -> list[Record]:
+        """Return whole windows between two times, with a group those that it has finished."""
+        return await self._database.fetch(
+            "window_ranges", stream.id, since, until, after_end, after_id, group_id, limit
+        )
+
+    async def pause_group(self, stream: Stream, group: str, paused: bool) -> bool:
+        """Stop handing out windows to a group, or go on; false when there is none."""
+        return bool(await self._database.fetch("pause_stream_group", stream.id, group, paused))
+
+    async def delete_group(self, stream: Stream, group: str) -> bool:
+        """Forget what a group has done; false when there is none."""
+        return bool(await self._database.fetch("delete_stream_group", stream.id, group))
+
     async def explain(self, stream: Stream, group_id: int | None, key: str | None) -> list[Reason]:
         """Return why each unfinished key of a group, or each open one, is not further."""
         found: list[Reason] = []

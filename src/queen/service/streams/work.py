@@ -162,6 +162,10 @@ class Work:
             raise NotFound("Consumer group not found")
         return int(group_id)
 
+    async def leased(self, group_id: int, window_id: int, lease_id: uuid.UUID) -> list[Record]:
+        """Return the window that a live lease holds, and whose it is; empty when it has ended."""
+        return await self._database.fetch("leased_window", group_id, window_id, lease_id)
+
     async def poll(
         self, stream: Stream, group: str, group_id: int, consumer: str, timeout_s: float
     ) -> Granted | None:

@@ -86,7 +86,7 @@ class AccessRoutes:
         actor, act = query.text("actor"), query.text("act")
         if "\0" in actor + act:
             raise BadRequest("actor and act have no NUL characters")
-        rows = await self._broker.database.fetch("audit_page", before, limit, actor, act)
+        rows = await self._broker.audit_trail.page(before, limit, actor, act)
         entries = [_entry(row) for row in rows]
         following = entries[-1].id if len(entries) == limit else None
         return Response(200, msgspec.json.encode(AuditPage(entries, following)))

@@ -24,7 +24,7 @@ from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
-from queen.storage.database import Record
+from queen.service.rows import Record
 from queen.wire import traces as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination

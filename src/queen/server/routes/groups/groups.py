@@ -18,8 +18,8 @@ from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.broker import Broker
+from queen.service.rows import Record
 from queen.service.stats.statistics import Stamp
-from queen.storage.database import Record
 from queen.wire.answers import iso
 from queen.wire.groups import (
     GroupDeleted,

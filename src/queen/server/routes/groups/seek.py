@@ -15,7 +15,7 @@ from queen.server.protocol.http import Request, Response, check_name
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
 from queen.service.consume.groups import BEGINNING, END, Target
-from queen.storage.database import Record
+from queen.service.rows import Record
 from queen.wire.answers import iso
 from queen.wire.groups import PartitionSeek, QueueSeek, SeekRequest
 

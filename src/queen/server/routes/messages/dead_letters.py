@@ -20,7 +20,7 @@ from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.broker import Broker
 from queen.service.consume.dead_letters import Filter
-from queen.storage.database import Record
+from queen.service.rows import Record
 from queen.wire import deadletters as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination

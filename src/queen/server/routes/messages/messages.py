@@ -200,7 +200,7 @@ class MessageRoutes:
 
     async def retry(self, request: Request) -> Response:
         partition, message = await self._find(request)
-        rows = await self._broker.database.fetch("letters_of_message", partition.id, message.offset)
+        rows = await self._broker.dead_letters.of_message(partition.id, message.offset)
         if not rows:
             raise Conflict(
                 "no group has given the message up; to read it again, seek the group back"

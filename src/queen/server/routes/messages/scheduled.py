@@ -12,7 +12,7 @@ from queen.server.api.scope import listed, queue_for
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.broker import Broker
-from queen.storage.database import Record
+from queen.service.rows import Record
 from queen.wire.answers import iso
 from queen.wire.parts import TransactionId
 from queen.wire.scheduled import Cancelled, ScheduledMessage, ScheduledPage

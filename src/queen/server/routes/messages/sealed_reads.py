@@ -23,7 +23,7 @@ from queen.service.broker import Broker
 from queen.service.catalog import Partition, Queue
 from queen.service.read import sealed_reads
 from queen.service.read.sealed_reads import OffsetRange, TimeRange, instant_at, microseconds
-from queen.storage.database import Record
+from queen.service.rows import Record
 from queen.wire.cuts import (
     Cut,
     CutRequest,

@@ -16,7 +16,7 @@ from queen.server.auth.access import Caller, Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.admin.pipelines import definition_of, progress_of, state_of
 from queen.service.broker import Broker
-from queen.storage.database import Record
+from queen.service.rows import Record
 from queen.wire import pipelines as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination

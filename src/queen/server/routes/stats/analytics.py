@@ -15,7 +15,6 @@ from queen.server.api.stats_rows import average, rounded
 from queen.server.api.time_range import (
     FILTER_PARAMS,
     RANGE_PARAMS,
-    Filter,
     Window,
     filter_of,
     window_of,
@@ -23,8 +22,9 @@ from queen.server.api.time_range import (
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response
 from queen.service.broker import Broker
+from queen.service.rows import Record
+from queen.service.stats.reads import QueueFilter
 from queen.service.stats.vitals import GAUGES
-from queen.storage.database import Record
 from queen.wire import analytics as wire
 from queen.wire.answers import iso
 
@@ -55,7 +55,7 @@ class AnalyticsRoutes:
             Route("GET", f"{_BASE}/postgres-stats", Role.READ, self.postgres, _POSTGRES),
         ]
 
-    async def _asked(self, request: Request) -> tuple[Query, Window, Filter, datetime]:
+    async def _asked(self, request: Request) -> tuple[Query, Window, QueueFilter, datetime]:
         query = Query(request.query)
         wanted = filter_of(request, query)
         now = await self._broker.now()
@@ -66,9 +66,7 @@ class AnalyticsRoutes:
         worker = query.number("workerId", -1, 0, 2**31 - 1)
         hostname = query.text("hostname")
         await self._broker.activity.settle()
-        rows = await self._broker.database.fetch(
-            "vitals_series", window.minutes, *window, hostname, worker
-        )
+        rows = await self._broker.numbers.vitals_series(window.minutes, window, hostname, worker)
         replicas = _replicas(rows)
         answer = wire.SystemMetrics(window.wire(), window.minutes, replicas, len(replicas))
         return Response(200, msgspec.json.encode(answer))
@@ -77,10 +75,10 @@ class AnalyticsRoutes:
         _, window, wanted, now = await self._asked(request)
         await self._broker.statistics.current()
         seen = await past(self._broker, window, wanted, now)
-        database = self._broker.database
-        (row,) = await database.fetch("sum_queues", *wanted)
-        queues = await database.fetch(
-            "queue_series", 2**20, *window, *wanted, self._broker.limits.metrics_queues or 1
+        numbers = self._broker.numbers
+        row = await numbers.sum_queues(wanted)
+        queues = await numbers.queue_series(
+            2**20, window, wanted, self._broker.limits.metrics_queues or 1
         )
         points = [_worker_point(seen, bucket) for bucket in seen.buckets]
         answer = wire.WorkerMetrics(
@@ -94,12 +92,12 @@ class AnalyticsRoutes:
         )
         return Response(200, msgspec.json.encode(answer))
 
-    async def _queue_series(self, query: Query, window: Window, wanted: Filter) -> list[Record]:
+    async def _queue_series(
+        self, query: Query, window: Window, wanted: QueueFilter
+    ) -> list[Record]:
         await self._broker.activity.settle()
         count = query.number("limit", 100, 1, _MAX_QUEUES)
-        return await self._broker.database.fetch(
-            "queue_series", window.minutes, *window, *wanted, count
-        )
+        return await self._broker.numbers.queue_series(window.minutes, window, wanted, count)
 
     async def queue_lag(self, request: Request) -> Response:
         query, window, wanted, _ = await self._asked(request)
@@ -127,7 +125,7 @@ class AnalyticsRoutes:
     async def parked(self, request: Request) -> Response:
         _, window, wanted, _ = await self._asked(request)
         await self._broker.activity.flush()
-        rows = await self._broker.database.fetch("parked_series", window.minutes, *window, *wanted)
+        rows = await self._broker.numbers.parked_series(window.minutes, window, wanted)
         points = [
             wire.ParkedPoint(
                 iso(row["bucket"]), row["queue"], row["hostname"], row["worker"], row["parked"]
@@ -142,9 +140,7 @@ class AnalyticsRoutes:
 
     async def retention(self, request: Request) -> Response:
         _, window, wanted, _ = await self._asked(request)
-        rows = await self._broker.database.fetch(
-            "retention_series", window.minutes, *window, *wanted
-        )
+        rows = await self._broker.numbers.retention_series(window.minutes, window, wanted)
         points: dict[datetime, wire.RetentionPoint] = {}
         totals = wire.RetentionCounts()
         for row in rows:
@@ -157,7 +153,7 @@ class AnalyticsRoutes:
 
     async def postgres(self, _request: Request) -> Response:
         async def rows(name: str) -> list[dict[str, Any]]:
-            return [_plain(row) for row in await self._broker.database.fetch(name)]
+            return [_plain(row) for row in await self._broker.numbers.postgres(name)]
 
         (database,) = await rows("pg_database")
         (cache,) = await rows("pg_database_cache")

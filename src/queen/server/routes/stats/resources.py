@@ -7,6 +7,7 @@ A page of partitions is counted while it is read.
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import msgspec
@@ -26,12 +27,13 @@ from queen.server.api.stats_rows import (
     rounded,
     spread,
 )
-from queen.server.api.time_range import FILTER_PARAMS, Filter, Window, filter_of
+from queen.server.api.time_range import FILTER_PARAMS, Window, filter_of
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.broker import Broker
+from queen.service.rows import Record
+from queen.service.stats.reads import QueueFilter
 from queen.service.stats.statistics import Stamp
-from queen.storage.database import Record
 from queen.wire import resources as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination
@@ -66,7 +68,7 @@ class ResourceRoutes:
         wanted = filter_of(request, query)
         limit, offset = page_of(query, _MAX_QUEUES, _MAX_QUEUES)
         stamp = await self._broker.statistics.current()
-        rows = await self._broker.database.fetch("list_queues", *wanted, limit, offset, False)
+        rows = await self._broker.numbers.list_queues(wanted, limit, offset)
         answer = wire.QueueList(
             stats_age=age_of(stamp),
             stats_at=iso_or_none(stamp.at),
@@ -116,7 +118,7 @@ class ResourceRoutes:
         return Response(200, msgspec.json.encode(answer))
 
     async def namespaces(self, request: Request) -> Response:
-        rows, stamp = await self._labels(request, "list_namespaces")
+        rows, stamp = await self._labels(request, self._broker.numbers.list_namespaces)
         answer = wire.NamespaceList(
             stats_age=age_of(stamp),
             stats_at=iso_or_none(stamp.at),
@@ -130,7 +132,7 @@ class ResourceRoutes:
         return Response(200, msgspec.json.encode(answer))
 
     async def tasks(self, request: Request) -> Response:
-        rows, stamp = await self._labels(request, "list_tasks")
+        rows, stamp = await self._labels(request, self._broker.numbers.list_tasks)
         answer = wire.TaskList(
             stats_age=age_of(stamp),
             stats_at=iso_or_none(stamp.at),
@@ -141,15 +143,17 @@ class ResourceRoutes:
         )
         return Response(200, msgspec.json.encode(answer))
 
-    async def _labels(self, request: Request, statement: str) -> tuple[list[Record], Stamp]:
+    async def _labels(
+        self, request: Request, read: Callable[[list[str] | None], Awaitable[list[Record]]]
+    ) -> tuple[list[Record], Stamp]:
         allowed = filter_of(request, Query("")).namespaces
         stamp = await self._broker.statistics.current()
-        return await self._broker.database.fetch(statement, allowed), stamp
+        return await read(allowed), stamp
 
     async def overview(self, request: Request) -> Response:
         wanted = filter_of(request, Query(""))
         stamp = await self._broker.statistics.current()
-        (row,) = await self._broker.database.fetch("sum_queues", *wanted)
+        row = await self._broker.numbers.sum_queues(wanted)
         groups = await groups_of(self._broker, wanted)
         answer = wire.Overview(
             stats_age=age_of(stamp),
@@ -169,12 +173,12 @@ class ResourceRoutes:
         )
         return Response(200, msgspec.json.encode(answer))
 
-    async def _rates(self, wanted: Filter) -> wire.Rates:
+    async def _rates(self, wanted: QueueFilter) -> wire.Rates:
         await self._broker.activity.settle()
         now = await self._broker.now()
         start = now.replace(second=0, microsecond=0) - timedelta(minutes=1)
         window = Window(start, now)
-        rows = await self._broker.database.fetch("activity_series", 1, *window, *wanted)
+        rows = await self._broker.numbers.activity_series(1, window, wanted)
         elapsed_s = (now - start).total_seconds()
         processed = sum(row["ack_ok"] + row["auto_acked"] for row in rows)
         return wire.Rates(
@@ -197,9 +201,9 @@ class ResourceRoutes:
         return Response(200, msgspec.json.encode(answer))
 
 
-async def queue_row(broker: Broker, wanted: Filter) -> Record:
+async def queue_row(broker: Broker, wanted: QueueFilter) -> Record:
     """Return the only queue that a filter names, with its counts."""
-    rows = await broker.database.fetch("list_queues", *wanted, 1, 0, False)
+    rows = await broker.numbers.list_queues(wanted, 1, 0)
     if not rows:
         raise NotFound("Queue not found")
     return rows[0]

@@ -28,7 +28,6 @@ from queen.server.api.stats_rows import (
 from queen.server.api.time_range import (
     FILTER_PARAMS,
     RANGE_PARAMS,
-    Filter,
     Window,
     filter_of,
     window_of,
@@ -38,7 +37,8 @@ from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.server.routes.stats.resources import queue_row
 from queen.service.broker import Broker
 from queen.service.read.browse import COMPLETED, DEAD, MAX_OFFSET, PENDING, PROCESSING, Browsed
-from queen.storage.database import Record
+from queen.service.rows import Record
+from queen.service.stats.reads import QueueFilter
 from queen.wire import status as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination
@@ -83,7 +83,7 @@ class StatusRoutes:
         window, now = await self._window(query)
         stamp = await self._broker.statistics.current()
         seen = await past(self._broker, window, wanted, now)
-        (row,) = await self._broker.database.fetch("sum_queues", *wanted)
+        row = await self._broker.numbers.sum_queues(wanted)
         points = [throughput_point(seen, bucket) for bucket in seen.buckets]
         answer = wire.Status(
             stats_age=age_of(stamp),
@@ -103,8 +103,8 @@ class StatusRoutes:
         )
         return Response(200, msgspec.json.encode(answer))
 
-    async def _active_queues(self, window: Window, wanted: Filter) -> list[wire.StatusQueue]:
-        rows = await self._broker.database.fetch("active_queues", *window, *wanted)
+    async def _active_queues(self, window: Window, wanted: QueueFilter) -> list[wire.StatusQueue]:
+        rows = await self._broker.numbers.active_queues(window, wanted)
         return [
             wire.StatusQueue(
                 id=row["id"],
@@ -117,7 +117,7 @@ class StatusRoutes:
             for row in rows
         ]
 
-    async def _leases(self, wanted: Filter, row: Record) -> wire.Leases:
+    async def _leases(self, wanted: QueueFilter, row: Record) -> wire.Leases:
         groups = await groups_of(self._broker, wanted)
         return wire.Leases(
             active=sum(one["leased_partitions"] for one in groups),
@@ -127,17 +127,17 @@ class StatusRoutes:
         )
 
     async def _dead_letters(
-        self, window: Window, wanted: Filter, row: Record
+        self, window: Window, wanted: QueueFilter, row: Record
     ) -> wire.DeadLetterSummary:
-        database = self._broker.database
+        numbers = self._broker.numbers
         return wire.DeadLetterSummary(
             total_messages=row["dead_letters"],
-            affected_partitions=await database.fetchval("affected_partitions", *wanted, *window),
+            affected_partitions=await numbers.affected_partitions(wanted, window),
             top_errors=await self._top_errors(window, wanted),
         )
 
-    async def _top_errors(self, window: Window, wanted: Filter) -> list[wire.ErrorCount]:
-        rows = await self._broker.database.fetch("top_errors", *wanted, *window)
+    async def _top_errors(self, window: Window, wanted: QueueFilter) -> list[wire.ErrorCount]:
+        rows = await self._broker.numbers.top_errors(wanted, window)
         return [wire.ErrorCount(row["error"], row["count"]) for row in rows]
 
     async def queues(self, request: Request) -> Response:
@@ -145,8 +145,8 @@ class StatusRoutes:
         wanted, (limit, offset) = filter_of(request, query), page_of(query, 100, _MAX_QUEUES)
         window, _ = await self._window(query)
         stamp = await self._broker.statistics.current()
-        rows = await self._broker.database.fetch("list_queues", *wanted, limit, offset, True)
-        (totals,) = await self._broker.database.fetch("sum_queues", *wanted)
+        rows = await self._broker.numbers.list_queues(wanted, limit, offset, by_priority=True)
+        totals = await self._broker.numbers.sum_queues(wanted)
         answer = wire.QueueStatusList(
             stats_age=age_of(stamp),
             stats_at=iso_or_none(stamp.at),
@@ -247,7 +247,7 @@ class StatusRoutes:
         window, now = await self._window(query, hours=24)
         stamp = await self._broker.statistics.current()
         seen = await past(self._broker, window, wanted, now, _INTERVALS[interval])
-        (row,) = await self._broker.database.fetch("sum_queues", *wanted)
+        row = await self._broker.numbers.sum_queues(wanted)
         counts = counts_of(row)
         points = [throughput_point(seen, bucket) for bucket in seen.buckets[:_MAX_POINTS]]
         span = window.wire()
@@ -268,19 +268,17 @@ class StatusRoutes:
         )
         return Response(200, msgspec.json.encode(answer))
 
-    async def _top_queues(self, window: Window, wanted: Filter) -> list[wire.TopQueue]:
-        rows = await self._broker.database.fetch("active_queues", *window, *wanted)
+    async def _top_queues(self, window: Window, wanted: QueueFilter) -> list[wire.TopQueue]:
+        rows = await self._broker.numbers.active_queues(window, wanted)
         return [
             wire.TopQueue(row["name"], row["ingested"], row["processed"], row["pending"] or 0)
             for row in rows[:_TOP_QUEUES]
         ]
 
     async def _letter_series(
-        self, window: Window, wanted: Filter, seen: Past, row: Record
+        self, window: Window, wanted: QueueFilter, seen: Past, row: Record
     ) -> wire.DeadLetterSeries:
-        rows = await self._broker.database.fetch(
-            "dead_letter_series", seen.minutes, *window, *wanted
-        )
+        rows = await self._broker.numbers.dead_letter_series(seen.minutes, window, wanted)
         return wire.DeadLetterSeries(
             [wire.DeadLetterPoint(iso(one["bucket"]), one["letters"]) for one in rows],
             row["dead_letters"],

@@ -18,10 +18,10 @@ from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.broker import Broker
+from queen.service.rows import Record
 from queen.service.streams.definitions import Stream
 from queen.service.streams.overview import Reason, next_end
 from queen.service.streams.work import spans_of
-from queen.storage.database import Record
 from queen.wire import streams as wire
 from queen.wire.answers import iso
 
@@ -165,7 +165,7 @@ class StreamListRoutes:
 
     async def forget(self, request: Request) -> Response:
         stream, group = await self._stream(request), request.params[1]
-        existed = await self._broker.database.fetch("delete_stream_group", stream.id, group)
+        existed = await self._broker.stream_overview.delete_group(stream, group)
         self._broker.work.forget_group(stream, group)
         await audit(self._broker, request, "stream.group.delete", f"{stream.name}/{group}")
         answer = wire.GroupDeleted(True, bool(existed))
@@ -179,7 +179,7 @@ class StreamListRoutes:
 
     async def _switch(self, request: Request, *, paused: bool) -> Response:
         stream, group = await self._stream(request), request.params[1]
-        rows = await self._broker.database.fetch("pause_stream_group", stream.id, group, paused)
+        rows = await self._broker.stream_overview.pause_group(stream, group, paused)
         if not rows:
             raise NotFound("Consumer group not found")
         self._broker.work.look(stream.id)

@@ -20,9 +20,9 @@ from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response
 from queen.server.routes.streams.streams import leased
 from queen.service.broker import Broker
+from queen.service.rows import Record
 from queen.service.streams.definitions import Stream
 from queen.service.streams.work import spans_of
-from queen.storage.database import Record
 from queen.wire import streams as wire
 from queen.wire.answers import iso
 from queen.wire.parts import Instant
@@ -81,9 +81,8 @@ class StreamRangeRoutes:
         stream = await stream_for(self._broker, request.caller, request.params[0])
         query = Query(request.query)
         group, limit = query.text("group"), limit_of(query, _PAGE, _MOST)
-        rows = await self._broker.database.fetch(
-            "window_ranges",
-            stream.id,
+        rows = await self._broker.stream_overview.ranges(
+            stream,
             _time(query, "fromTime", _EPOCH),
             _time(query, "toTime", _END),
             *_place(query.text("after")),

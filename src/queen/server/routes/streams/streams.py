@@ -27,10 +27,10 @@ from queen.server.routes.messages.transaction import plan_pushes, pushed_items
 from queen.server.routes.spark.sinks import batch_of
 from queen.service.broker import Broker
 from queen.service.consume.groups import BEGINNING
+from queen.service.rows import Record
 from queen.service.streams.content import Place
 from queen.service.streams.definitions import Stream
 from queen.service.streams.work import Granted, Lease, Owner, parse_window_lease, spans_of
-from queen.storage.database import Record
 from queen.wire import streams as wire
 from queen.wire.answers import iso
 
@@ -327,7 +327,7 @@ class StreamRoutes:
 async def leased(broker: Broker, caller: Caller, text: str) -> Record:
     """Return the window of a lease that lives and is the caller's."""
     lease = _lease(text)
-    rows = await broker.database.fetch("leased_window", lease.group_id, lease.window_id, lease.id)
+    rows = await broker.work.leased(lease.group_id, lease.window_id, lease.id)
     if not rows or not caller.sees(rows[0]["namespace"]):
         raise LeaseLost("Invalid or expired lease")
     return rows[0]

@@ -1,0 +1,138 @@
+"""Numbers that are stored, read for those who show them.
+
+Every method is one statement and has its name; the SQL says what the columns are.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from queen.service.rows import Record
+from queen.storage.database import Database
+
+# A half-open time range.
+Range = tuple[datetime, datetime]
+
+# Views of PostgreSQL about itself.
+POSTGRES_VIEWS = (
+    "pg_active_queries",
+    "pg_autovacuum",
+    "pg_buffer_config",
+    "pg_buffer_usage",
+    "pg_cache_summary",
+    "pg_database",
+    "pg_database_cache",
+    "pg_dead_tuples",
+    "pg_hot_updates",
+    "pg_index_cache",
+    "pg_table_cache",
+    "pg_table_sizes",
+)
+
+
+class QueueFilter(NamedTuple):
+    """Which queues: empty texts match all, None is every namespace. In the order of the SQL."""
+
+    queue: str
+    namespace: str
+    task: str
+    namespaces: list[str] | None
+
+    def allows(self, namespace: str) -> bool:
+        return self.namespaces is None or namespace in self.namespaces
+
+
+ALL_QUEUES = QueueFilter("", "", "", None)
+
+
+class StoredNumbers:
+    def __init__(self, database: Database) -> None:
+        self._fetch = database.fetch
+        self._fetchval = database.fetchval
+
+    # ---- what there is ----
+
+    async def list_queues(
+        self, wanted: QueueFilter, limit: int, offset: int, *, by_priority: bool = False
+    ) -> list[Record]:
+        return await self._fetch("list_queues", *wanted, limit, offset, by_priority)
+
+    async def sum_queues(self, wanted: QueueFilter) -> Record:
+        (row,) = await self._fetch("sum_queues", *wanted)
+        return row
+
+    async def list_groups(self, wanted: QueueFilter, limit: int) -> list[Record]:
+        return await self._fetch("list_groups", *wanted, limit)
+
+    async def partition_page(self, queue_id: int, limit: int, offset: int) -> list[Record]:
+        return await self._fetch("partition_page", queue_id, limit, offset)
+
+    async def list_namespaces(self, namespaces: list[str] | None) -> list[Record]:
+        return await self._fetch("list_namespaces", namespaces)
+
+    async def list_tasks(self, namespaces: list[str] | None) -> list[Record]:
+        return await self._fetch("list_tasks", namespaces)
+
+    async def busiest_queues(self) -> list[Record]:
+        return await self._fetch("busiest_queues")
+
+    async def stream_gauges(self, limit: int) -> list[Record]:
+        return await self._fetch("stream_gauges", limit)
+
+    # ---- what happened ----
+
+    async def cluster_totals(self) -> list[Record]:
+        return await self._fetch("cluster_totals")
+
+    async def active_queues(self, within: Range, wanted: QueueFilter) -> list[Record]:
+        return await self._fetch("active_queues", *within, *wanted)
+
+    async def activity_series(
+        self, minutes: int, within: Range, wanted: QueueFilter
+    ) -> list[Record]:
+        return await self._fetch("activity_series", minutes, *within, *wanted)
+
+    async def queue_series(
+        self, minutes: int, within: Range, wanted: QueueFilter, queues: int
+    ) -> list[Record]:
+        return await self._fetch("queue_series", minutes, *within, *wanted, queues)
+
+    async def parked_series(self, minutes: int, within: Range, wanted: QueueFilter) -> list[Record]:
+        return await self._fetch("parked_series", minutes, *within, *wanted)
+
+    async def retention_series(
+        self, minutes: int, within: Range, wanted: QueueFilter
+    ) -> list[Record]:
+        return await self._fetch("retention_series", minutes, *within, *wanted)
+
+    # ---- dead letters ----
+
+    async def dead_letter_series(
+        self, minutes: int, within: Range, wanted: QueueFilter
+    ) -> list[Record]:
+        return await self._fetch("dead_letter_series", minutes, *within, *wanted)
+
+    async def top_errors(self, wanted: QueueFilter, within: Range) -> list[Record]:
+        return await self._fetch("top_errors", *wanted, *within)
+
+    async def affected_partitions(self, wanted: QueueFilter, within: Range) -> int:
+        return int(await self._fetchval("affected_partitions", *wanted, *within))
+
+    # ---- servers and PostgreSQL ----
+
+    async def live_servers(self) -> list[Record]:
+        return await self._fetch("live_servers")
+
+    async def vitals_series(
+        self, minutes: int, within: Range, hostname: str = "", worker: int = -1
+    ) -> list[Record]:
+        return await self._fetch("vitals_series", minutes, *within, hostname, worker)
+
+    async def oldest_snapshot_s(self) -> float:
+        return await self._fetchval("oldest_snapshot_s") or 0.0
+
+    async def postgres(self, view: str) -> list[Record]:
+        """Return what PostgreSQL says of itself, in one of `POSTGRES_VIEWS`."""
+        assert view in POSTGRES_VIEWS
+        return await self._fetch(view)
