@@ -4,8 +4,8 @@ Spark calls the listener after each micro-batch. A thread of ours tells the brok
 seconds, whether or not there was a batch: silence means that the run is lost.
 
 What Spark tells is read as one JSON text. PySpark's own way asks the JVM for each field, in
-hundreds of calls, and for some it looks through all of Spark's archives: a fifth of the time of
-a small batch.
+hundreds of calls, and for some it looks through all of Spark's archives: a fifth of the samples
+of a profiler of the JVM, in runs of small batches.
 """
 
 from __future__ import annotations
