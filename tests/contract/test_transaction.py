@@ -449,3 +449,18 @@ def test_a_condition_that_is_not_known_refuses_all_of_it(api: Api, queue: str, r
     assert rider in answer.json["error"]
     assert api.pop(queue).status == 204
     assert api.call("POST", "/api/v1/transaction", {**body, rider: []}).status == 200
+
+
+def test_pushed_items_are_answered_in_the_order_in_which_they_came(api: Api, queue: str) -> None:
+    partitions = ["a", "c", "b", "c", "a"]
+    items = [
+        {"queue": queue, "partition": name, "payload": n, "transactionId": f"t{n}"}
+        for n, name in enumerate(partitions)
+    ]
+    items[2]["delay"] = 3600
+    answer = api.call(
+        "POST", "/api/v1/transaction", {"operations": [{"type": "push", "items": items}]}
+    )
+    assert answer.status == 200, answer.raw
+    (result,) = answer.json["results"]
+    assert [one["transactionId"] for one in result["items"]] == ["t0", "t1", "t2", "t3", "t4"]

@@ -291,6 +291,24 @@ async def test_a_locked_partition_holds_up_no_other_push(broker: Broker, dsn: st
     assert [one.offset_of(0) for one in behind] == [1, 2, 3, 4, 5]
 
 
+async def test_a_locked_queue_that_gets_a_new_partition_holds_up_no_other_push(
+    broker: Broker, dsn: str
+) -> None:
+    name, other = f"a-{uuid.uuid4().hex[:8]}", f"b-{uuid.uuid4().hex[:8]}"
+    await _push(broker, name, "first")
+    await _push(broker, other, "first")
+    queue = await _found(broker, name)
+    async with _locked(dsn, "queues", "id = $1", queue.id):
+        behind = [_append(name, f"b{n}", partition="new") for n in range(5)]
+        waiting = asyncio.create_task(broker.pusher.push(behind))
+        beside = [asyncio.create_task(_push(broker, other, f"o{n}")) for n in range(20)]
+        await asyncio.wait_for(asyncio.gather(*beside), 5)
+        await asyncio.wait_for(_push(broker, name, "second"), 5)
+        assert not waiting.done()
+    await waiting
+    assert [one.offset_of(0) for one in behind] == list(range(5))
+
+
 async def test_a_partition_that_stays_locked_is_told(
     broker: Broker, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

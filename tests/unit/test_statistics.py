@@ -60,15 +60,18 @@ async def test_a_count_that_another_began_later_does() -> None:
     assert rounds.counted_here == 0 and stamp.at is not None and stamp.at > _START
 
 
-@pytest.mark.parametrize(("began_ms_ago", "is_new"), [(50, False), (0, True)])
+@pytest.mark.parametrize(("began_ms_ago", "counted_here"), [(50, 1), (0, 0)])
 async def test_a_refresh_is_not_what_another_began_before_it(
-    began_ms_ago: int, is_new: bool
+    began_ms_ago: int, counted_here: int
 ) -> None:
     rounds = _Rounds(timedelta(milliseconds=began_ms_ago))
-    statistics = _statistics(rounds)
-    assert await statistics.refresh() is is_new
-    assert await statistics.refresh() is True
-    assert rounds.counted_here == 1
+    assert await _statistics(rounds).refresh() is True
+    assert rounds.counted_here == counted_here
+
+
+async def test_a_refresh_gives_up_when_others_count_all_the_time() -> None:
+    rounds = _Rounds(*[timedelta(hours=1)] * 10_000)
+    assert await _statistics(rounds).refresh() is False
 
 
 @pytest.mark.parametrize("asked", [1, 5])

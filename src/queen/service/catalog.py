@@ -196,40 +196,47 @@ class Catalog:
         rows = await self._database.fetch("queues_by_label", namespace, task)
         return [self._remember_queue(row) for row in rows]
 
-    async def resolve(self, names: Iterable[tuple[str, str]]) -> None:
-        """Make sure that queues and partitions exist and are cached. Creates what is missing."""
+    async def resolve(self, names: Iterable[tuple[str, str]], wait_ms: int | None = None) -> None:
+        """Make sure that queues and partitions exist and are cached. Creates what is missing.
+
+        Raises `Contended` when somebody holds one of the queues for longer than `wait_ms`.
+        """
         wanted = list(dict.fromkeys(names))
         queues = list(dict.fromkeys(queue for queue, _ in wanted))
         await self._load_queues(queues)
         for name in queues:
-            await self.ensure_queue(name)
+            await self.ensure_queue(name, wait_ms)
         # One that was deleted in the same moment is missing; the next try makes it anew.
         known = [(self._queues[q], p) for q, p in wanted if q in self._queues]
         pairs = [(queue, p) for queue, p in known if p not in queue.partitions]
         if pairs:
-            await self._resolve_partitions(pairs)
+            await self._resolve_partitions(pairs, wait_ms)
         for queue, partition in pairs:
             if partition not in queue.partitions:
                 # Deleted by another server a moment ago; the next try makes it anew.
                 self.forget_queue(queue.name)
 
-    async def ensure_queue(self, name: str) -> None:
+    async def ensure_queue(self, name: str, wait_ms: int | None = None) -> None:
         """Create a queue with default options unless it exists."""
         if name not in self._queues:
             namespace, task = labels_of(name)
-            await self._database.fetch("ensure_queues", [name], [namespace], [task])
+            wait = None if wait_ms is None else str(wait_ms)
+            await self._database.fetch("ensure_queues", [name], [namespace], [task], wait)
             await self._load_queues([name])
 
-    async def _resolve_partitions(self, pairs: list[tuple[Queue, str]]) -> None:
+    async def _resolve_partitions(
+        self, pairs: list[tuple[Queue, str]], wait_ms: int | None
+    ) -> None:
         ids, names = [queue.id for queue, _ in pairs], [name for _, name in pairs]
         queues = {queue.id: queue for queue, _ in pairs}
         rows = await self._database.fetch("partitions_by_name", ids, names)
         if len(rows) < len(pairs):
             known = {(row["queue_id"], row["name"]) for row in rows}
+            wait = None if wait_ms is None else str(wait_ms)
+            await self._database.fetch("ensure_partitions", ids, names, wait)
             for queue in queues.values():
                 new = sum(one is queue and (one.id, name) not in known for one, name in pairs)
                 self.made_partitions(queue, new)
-            await self._database.fetch("ensure_partitions", ids, names)
             rows = await self._database.fetch("partitions_by_name", ids, names)
         for row in rows:
             self._remember(Partition(row["id"], queues[row["queue_id"]], row["name"], row["head"]))

@@ -230,7 +230,7 @@ class Pusher:
                 append.request = None
 
     async def _store(self, appends: list[Append], *, alone: bool) -> None:
-        shares = await self._ready(await self._shares(appends), alone=alone)
+        shares = await self._ready(await self._reachable(appends, alone=alone), alone=alone)
         for _ in range(MAX_ROUNDS):
             shares = self.build(shares)
             if not shares:
@@ -316,10 +316,25 @@ class Pusher:
             for error in share.refused.values():
                 raise error
 
-    async def _shares(self, appends: list[Append]) -> list[Share]:
+    async def _reachable(self, appends: list[Append], *, alone: bool) -> list[Share]:
+        """Group appends by partition; leave those whose partitions cannot be made at once."""
+        try:
+            return await self._shares(appends, _LOCK_WAIT_MS)
+        except Contended:
+            if alone:
+                raise
+        known = []
+        for append in appends:
+            if append.target or self._catalog.known(append.queue, append.partition):
+                known.append(append)
+            else:
+                self._set_aside((append.queue, append.partition), [append])
+        return await self._shares(known, _LOCK_WAIT_MS)
+
+    async def _shares(self, appends: list[Append], wait_ms: int | None = None) -> list[Share]:
         unknown = [(one.queue, one.partition) for one in appends if one.target is None]
         if unknown:
-            await self._catalog.resolve(unknown)
+            await self._catalog.resolve(unknown, wait_ms)
         grouped: dict[Partition, list[Append]] = {}
         for append in appends:
             if append.target is None:

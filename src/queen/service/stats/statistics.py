@@ -44,6 +44,7 @@ _PAGE_LETTERS = 100_000
 _PAGE_SEGMENTS = 100_000
 _TRIES = 20
 _FIRST_TRIES = 1000
+_REFRESH_TRIES = 500
 _TRY_PAUSE_S = 0.01
 
 # What a round is to count.
@@ -123,12 +124,16 @@ class Statistics:
         return _stamp(await self._round())
 
     async def refresh(self) -> bool:
-        """Count everything now, whatever it costs; false when another server was at it already."""
+        """Count everything now, whatever it costs; false when others were at it all the time.
+
+        What another server began before it was asked here may lack what the caller has done.
+        """
         asked = (await self._round())["now"]
-        if await self._run(_ALL):
-            return True
-        # What another server began before it was asked here may lack what the caller has done.
-        return bool((await self._round())["computed_at"] >= asked)
+        for _ in range(_REFRESH_TRIES):
+            if await self._run(_ALL) or (await self._round())["computed_at"] >= asked:
+                return True
+            await asyncio.sleep(_TRY_PAUSE_S)
+        return False
 
     async def _round(self) -> Record:
         (row,) = await self._database.fetch("stats_round")

@@ -170,34 +170,33 @@ def _places(
 def pushed_items(
     planned: list[Planned], later: list[Later], places: list[tuple[int, PushItem]]
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return the results of the pushed items by operation."""
-    by_operation: dict[int, list[dict[str, Any]]] = {}
+    """Return the results of the pushed items by operation, in the order in which they came."""
+    by_place: dict[int, dict[str, Any]] = {}
     for append, indexes, ids in planned:
         target = append.target
         assert target is not None
         for at, index in enumerate(indexes):
             duplicate = append.is_duplicate(at)
             offset = append.offset_of(at)
-            by_operation.setdefault(places[index][0], []).append(
-                {
-                    "transactionId": ids[at],
-                    "messageId": None if offset < 0 else message_id(target.id, offset),
-                    "partitionId": target.uuid,
-                    "queueName": append.queue,
-                    "status": "duplicate" if duplicate else "queued",
-                }
-            )
-    for place, message in later:
-        by_operation.setdefault(places[place][0], []).append(
-            {
-                "transactionId": message.transaction_id,
-                "messageId": None,
-                "partitionId": None,
-                "queueName": message.queue,
-                "status": "scheduled",
-                "deliverAt": iso(message.deliver_at),
+            by_place[index] = {
+                "transactionId": ids[at],
+                "messageId": None if offset < 0 else message_id(target.id, offset),
+                "partitionId": target.uuid,
+                "queueName": append.queue,
+                "status": "duplicate" if duplicate else "queued",
             }
-        )
+    for place, message in later:
+        by_place[place] = {
+            "transactionId": message.transaction_id,
+            "messageId": None,
+            "partitionId": None,
+            "queueName": message.queue,
+            "status": "scheduled",
+            "deliverAt": iso(message.deliver_at),
+        }
+    by_operation: dict[int, list[dict[str, Any]]] = {}
+    for place in sorted(by_place):
+        by_operation.setdefault(places[place][0], []).append(by_place[place])
     return by_operation
 
 

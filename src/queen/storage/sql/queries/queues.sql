@@ -5,9 +5,11 @@ select queen.configure_queue($1, $2, $3, $4)
 -- name: ensure_queues :exec again
 -- Create the queues that a push names and nobody has configured. Here as everywhere else, those
 -- that exist are left out first: a conflicting insert would draw a number in vain, each time.
+-- $4 is how long to wait for somebody's lock, in milliseconds; null: as the session says.
 insert into queen.queues (name, namespace, task)
 select w.name, w.namespace, w.task
-from unnest($1::text[], $2::text[], $3::text[]) with ordinality w (name, namespace, task, number)
+from (select set_config('lock_timeout', coalesce($4, current_setting('lock_timeout')), true)) s,
+     unnest($1::text[], $2::text[], $3::text[]) with ordinality w (name, namespace, task, number)
 where not exists (select 1 from queen.queues q where q.name = w.name)
 order by w.number
 on conflict (name) do nothing
@@ -23,10 +25,12 @@ where ($1 = '' or namespace = $1) and ($2 = '' or task = $2)
 order by id
 
 -- name: ensure_partitions :exec again
--- Create partitions of queues that still exist.
+-- Create partitions of queues that still exist. $3 is how long to wait for somebody's lock, in
+-- milliseconds; null: as the session says.
 insert into queen.partitions (queue_id, name)
 select q.id, w.name
-from unnest($1::integer[], $2::text[]) with ordinality w (queue_id, name, number)
+from (select set_config('lock_timeout', coalesce($3, current_setting('lock_timeout')), true)) s
+cross join unnest($1::integer[], $2::text[]) with ordinality w (queue_id, name, number)
 join queen.queues q on q.id = w.queue_id
 where not exists (select 1 from queen.partitions p where p.queue_id = q.id and p.name = w.name)
 -- Those of one request get their ids in its order.
