@@ -45,7 +45,7 @@ async def push(broker: Broker, queue: Queue) -> object:
     broker.catalog.forget_queue(queue.name)
     await broker.catalog.ensure_queue(queue.name)
     # As when another server has made it between the look and this.
-    return await broker.database.fetch("ensure_partitions", [queue.id], ["p"])
+    return await broker.database.fetch("ensure_partitions", [queue.id], ["p"], None)
 
 
 async def define(broker: Broker, queue: Queue) -> object:

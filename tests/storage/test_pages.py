@@ -175,7 +175,7 @@ async def many(
 ) -> AsyncIterator[list[Queue]]:
     """Queues with nothing in them, but for one message in the last."""
     names = [f"{queue}.{n:03}" for n in range(300)]
-    await broker.database.fetch("ensure_queues", names, [queue] * 300, [""] * 300)
+    await broker.database.fetch("ensure_queues", names, [queue] * 300, [""] * 300, None)
     await _push(broker, names[-1], "p", b"1")
     yield await broker.catalog.queues_by_label(queue, "")
     # So many would make counting dear for the tests behind this one.
