@@ -309,6 +309,24 @@ async def test_a_locked_queue_that_gets_a_new_partition_holds_up_no_other_push(
     assert [one.offset_of(0) for one in behind] == list(range(5))
 
 
+async def test_a_queue_that_somebody_is_making_holds_up_no_other_push(
+    broker: Broker, dsn: str
+) -> None:
+    name, other = f"a-{uuid.uuid4().hex[:8]}", f"b-{uuid.uuid4().hex[:8]}"
+    await _push(broker, other, "first")
+    peer = await asyncpg.connect(dsn)
+    transaction = peer.transaction()
+    await transaction.start()
+    await peer.execute("insert into queen.queues (name) values ($1)", name)
+    waiting = asyncio.create_task(_push(broker, name, "behind"))
+    for n in range(20):
+        await asyncio.wait_for(_push(broker, other, f"o{n}"), 5)
+    assert not waiting.done()
+    await transaction.commit()
+    await waiting
+    await peer.close()
+
+
 async def test_a_partition_that_stays_locked_is_told(
     broker: Broker, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,8 +220,7 @@ class Catalog:
         """Create a queue with default options unless it exists."""
         if name not in self._queues:
             namespace, task = labels_of(name)
-            wait = None if wait_ms is None else str(wait_ms)
-            await self._database.fetch("ensure_queues", [name], [namespace], [task], wait)
+            await self._database.fetch("ensure_queues", [name], [namespace], [task], wait_ms)
             await self._load_queues([name])
 
     async def _resolve_partitions(
@@ -232,8 +231,7 @@ class Catalog:
         rows = await self._database.fetch("partitions_by_name", ids, names)
         if len(rows) < len(pairs):
             known = {(row["queue_id"], row["name"]) for row in rows}
-            wait = None if wait_ms is None else str(wait_ms)
-            await self._database.fetch("ensure_partitions", ids, names, wait)
+            await self._database.fetch("ensure_partitions", ids, names, wait_ms)
             for queue in queues.values():
                 new = sum(one is queue and (one.id, name) not in known for one, name in pairs)
                 self.made_partitions(queue, new)

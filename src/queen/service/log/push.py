@@ -325,7 +325,8 @@ class Pusher:
                 raise
         known = []
         for append in appends:
-            if append.target or self._catalog.known(append.queue, append.partition):
+            is_made = self._catalog.known(append.queue, append.partition) is not None
+            if append.target is not None or is_made:
                 known.append(append)
             else:
                 self._set_aside((append.queue, append.partition), [append])

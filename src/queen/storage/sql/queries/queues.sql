@@ -8,7 +8,8 @@ select queen.configure_queue($1, $2, $3, $4)
 -- $4 is how long to wait for somebody's lock, in milliseconds; null: as the session says.
 insert into queen.queues (name, namespace, task)
 select w.name, w.namespace, w.task
-from (select set_config('lock_timeout', coalesce($4, current_setting('lock_timeout')), true)) s,
+from (select set_config('lock_timeout', coalesce($4::integer::text,
+                                                 current_setting('lock_timeout')), true)) s,
      unnest($1::text[], $2::text[], $3::text[]) with ordinality w (name, namespace, task, number)
 where not exists (select 1 from queen.queues q where q.name = w.name)
 order by w.number
@@ -29,7 +30,8 @@ order by id
 -- milliseconds; null: as the session says.
 insert into queen.partitions (queue_id, name)
 select q.id, w.name
-from (select set_config('lock_timeout', coalesce($3, current_setting('lock_timeout')), true)) s
+from (select set_config('lock_timeout', coalesce($3::integer::text,
+                                                 current_setting('lock_timeout')), true)) s
 cross join unnest($1::integer[], $2::text[]) with ordinality w (queue_id, name, number)
 join queen.queues q on q.id = w.queue_id
 where not exists (select 1 from queen.partitions p where p.queue_id = q.id and p.name = w.name)
