@@ -90,9 +90,9 @@ def main() -> int:
             on_row=lambda row: _print_row(console, row),
         )
         whole = _measure(bench, steps, console)
-    found = report.print_all(console, bench.results, options.many_partitions)
+    reached = report.print_all(console, bench.results, options.many_partitions)
     file = arguments.json or _FOLDER / f"{str(about['at']).replace(':', '')}.json"
-    report.write_json(file, about, bench.results, found)
+    report.write_json(file, about, bench.results, reached)
     console.print(f"raw results: {file}", highlight=False)
     return 0 if whole and not any(row.errors for row in bench.results) else 1
 

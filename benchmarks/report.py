@@ -85,7 +85,7 @@ def rates_table(summaries: Summaries) -> Table:
 
 
 @dataclass(frozen=True)
-class AckResult:
+class Aim:
     what: str
     value: float | None
     aim: float | None = None
@@ -101,11 +101,9 @@ class AckResult:
         return self.value < self.aim if self.at_most else self.value >= self.aim
 
 
-def _ratio(
-    summaries: Summaries, what: str, *, of: str, to: str, aim: float | None = None
-) -> AckResult:
+def _ratio(summaries: Summaries, what: str, *, of: str, to: str, aim: float | None = None) -> Aim:
     if of not in summaries or to not in summaries or not summaries[to].messages_per_s:
-        return AckResult(what, None, aim)
+        return Aim(what, None, aim)
     above, below = summaries[of], summaries[to]
     by_round = tuple(
         one.messages_per_s / other.messages_per_s
@@ -113,14 +111,14 @@ def _ratio(
         if other.messages_per_s
     )
     value = above.messages_per_s / below.messages_per_s
-    return AckResult(what, value, aim, by_round=by_round)
+    return Aim(what, value, aim, by_round=by_round)
 
 
-def verdicts(summaries: Summaries, many: int) -> list[AckResult]:
+def aims(summaries: Summaries, many: int) -> list[Aim]:
     push100, off = "push100/p100/c16", "dedup-off/push100"
     few, lots = "partitions-10", f"partitions-{many}"
 
-    def ratio(what: str, of: str, to: str, aim: float | None = None) -> AckResult:
+    def ratio(what: str, of: str, to: str, aim: float | None = None) -> Aim:
         return _ratio(summaries, what, of=of, to=to, aim=aim)
 
     return [
@@ -143,40 +141,40 @@ def verdicts(summaries: Summaries, many: int) -> list[AckResult]:
     ]
 
 
-def _rate(summaries: Summaries, what: str, name: str, aim: float) -> AckResult:
+def _rate(summaries: Summaries, what: str, name: str, aim: float) -> Aim:
     found = summaries.get(name)
     rate = found.messages_per_s if found else None
-    return AckResult(what, rate, aim, unit=" msg/s")
+    return Aim(what, rate, aim, unit=" msg/s")
 
 
-def _rss(summaries: Summaries) -> AckResult:
+def _rss(summaries: Summaries) -> Aim:
     pushes = [s.rss_mb for name, s in summaries.items() if "push" in name or "frames" in name]
     value = max(pushes, default=None)
-    return AckResult("server RSS, highest of all pushes", value, _RSS_AIM_MB, True, " MB")
+    return Aim("server RSS, highest of all pushes", value, _RSS_AIM_MB, True, " MB")
 
 
-def _stored(summaries: Summaries, push100: str) -> AckResult:
+def _stored(summaries: Summaries, push100: str) -> Aim:
     def stored(name: str) -> float | None:
         summary = summaries.get(name)
         return summary.median(lambda row: row.stored_bytes_per_message) if summary else None
 
     ours, theirs = stored(push100), stored("rows100")
     value = ours / theirs if ours is not None and theirs else None
-    return AckResult("bytes stored per message / rows", value, at_most=True)
+    return Aim("bytes stored per message / rows", value, at_most=True)
 
 
-def verdicts_table(found: list[AckResult]) -> Table:
+def aims_table(reached: list[Aim]) -> Table:
     table = Table(title="Aims")
     for title in ("what", "measured", "aim", "", "by round"):
         table.add_column(title, justify="right" if title in ("measured", "aim") else "left")
     words = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
-    for one in found:
-        digits = 2 if one.unit == "x" else 0
-        value = "not run" if one.value is None else _number(one.value, digits) + one.unit
-        sign = "<" if one.at_most else "≥"
-        aim = "" if one.aim is None else f"{sign} {_number(one.aim, digits)}{one.unit}"
-        by_round = " ".join(_number(ratio, 2) for ratio in one.by_round)
-        table.add_row(one.what, value, aim, words[one.met], by_round)
+    for row in reached:
+        digits = 2 if row.unit == "x" else 0
+        value = "not run" if row.value is None else _number(row.value, digits) + row.unit
+        sign = "<" if row.at_most else "≥"
+        aim = "" if row.aim is None else f"{sign} {_number(row.aim, digits)}{row.unit}"
+        by_round = " ".join(_number(ratio, 2) for ratio in row.by_round)
+        table.add_row(row.what, value, aim, words[row.met], by_round)
     return table
 
 
@@ -197,25 +195,25 @@ def machine() -> dict[str, object]:
 
 
 def write_json(
-    file: Path, about: dict[str, object], results: list[Measurement], found: list[AckResult]
+    file: Path, about: dict[str, object], results: list[Measurement], reached: list[Aim]
 ) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "machine": about,
         "results": [asdict(row) for row in results],
-        "aims": [asdict(one) | {"met": one.met} for one in found],
+        "aims": [asdict(aim) | {"met": aim.met} for aim in reached],
     }
     file.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def print_all(console: Console, results: list[Measurement], many: int) -> list[AckResult]:
+def print_all(console: Console, results: list[Measurement], many: int) -> list[Aim]:
     summaries = summarize(results)
-    found = verdicts(summaries, many)
+    reached = aims(summaries, many)
     console.print(rates_table(summaries))
-    console.print(verdicts_table(found))
+    console.print(aims_table(reached))
     for name, summary in summaries.items():
         if summary.errors:
             first = next(row.first_error for row in summary.rows if row.errors)
             text = f"{name}: {summary.errors} refused answers, first: {first}"
             console.print(escape(text), style="red")
-    return found
+    return reached
