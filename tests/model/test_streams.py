@@ -37,8 +37,8 @@ from hypothesis.stateful import (
 
 from queen.core.streams import StreamDefinition
 from queen.errors import LeaseLost
+from queen.service.admin.groups import BEGINNING
 from queen.service.broker import Broker, Limits
-from queen.service.consume.groups import BEGINNING
 from queen.service.log.append import Append
 from queen.service.streams.work import Granted
 

@@ -12,6 +12,7 @@ from queen.core.options import QueueOptions
 from queen.errors import Unavailable
 from queen.service.catalog import Queue
 from queen.service.stats.activity import FIELDS, Activity, ServerName
+from queen.service.stats.activity_report import ActivityReport
 from queen.storage.database import Database, session_settings
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import migrate
@@ -51,17 +52,18 @@ async def test_a_report_that_is_repeated_counts_once(
     database: Database, connection: asyncpg.Connection, queue: str
 ) -> None:
     made = await _queue(connection, queue)
-    activity = Activity(database, ServerName("here", 1, 0))
+    activity = Activity(ServerName("here", 1, 0))
+    report = ActivityReport(database, activity)
     activity.of(made).push_messages += 5
-    await activity.flush()
+    await report.flush()
     activity.of(made).push_messages += 2
-    await activity.flush()
+    await report.flush()
     activity.of(made)
-    await activity.flush()
+    await report.flush()
     assert await _pushed(connection, made) == 7
     assert activity.totals()["push_messages"] == 7
     totals = await connection.fetchval(
-        "select totals from queen.servers where id = $1", activity.server_id
+        "select totals from queen.servers where id = $1", report.server_id
     )
     assert totals[FIELDS.index("push_messages")] == 7
 
@@ -70,21 +72,23 @@ async def test_what_could_not_be_written_is_written_later(
     database: Database, connection: asyncpg.Connection, queue: str
 ) -> None:
     made = await _queue(connection, queue)
-    activity = Activity(database, ServerName("here", 1, 0))
-    activity.of(made).push_messages += 5
+    activity = Activity(ServerName("here", 1, 0))
+    is_refused = True
 
     async def fail(*_: object) -> None:
-        raise Unavailable
+        if is_refused:
+            raise Unavailable
 
-    activity.also = fail
+    report = ActivityReport(database, activity, more=fail)
+    activity.of(made).push_messages += 5
     with pytest.raises(Unavailable):
-        await activity.flush()
+        await report.flush()
     assert await _pushed(connection, made) == 0
-    activity.also = None
+    is_refused = False
     activity.of(made).push_messages += 1
-    await activity.flush()
+    await report.flush()
     activity.of(made).push_messages += 1
-    await activity.flush()
+    await report.flush()
     assert await _pushed(connection, made) == 7
     assert activity.totals()["push_messages"] == 7
 
@@ -93,20 +97,21 @@ async def test_the_next_minute_starts_at_zero(
     database: Database, connection: asyncpg.Connection, queue: str
 ) -> None:
     made = await _queue(connection, queue)
-    activity = Activity(database, ServerName("here", 1, 0))
+    activity = Activity(ServerName("here", 1, 0))
+    report = ActivityReport(database, activity)
     activity.of(made).push_messages += 5
-    await activity.flush()
+    await report.flush()
     # As if the minute that was written to were the one before.
     for table in ("activity", "worker_samples"):
         await connection.execute(
             f"update queen.{table} set bucket = bucket - interval '1 minute' where server_id = $1",
-            activity.server_id,
+            report.server_id,
         )
     counters = activity.of(made)
     assert counters.bucket is not None
     counters.bucket = counters.bucket.replace(year=2020)
     counters.push_messages += 2
-    await activity.flush()
+    await report.flush()
     rows = await connection.fetch(
         "select push_messages from queen.activity where queue_id = $1 order by bucket", made.id
     )
@@ -117,12 +122,13 @@ async def test_a_queue_that_is_gone_is_forgotten(
     database: Database, connection: asyncpg.Connection, queue: str
 ) -> None:
     made = await _queue(connection, queue)
-    activity = Activity(database, ServerName("here", 1, 0))
+    activity = Activity(ServerName("here", 1, 0))
+    report = ActivityReport(database, activity)
     activity.of(made).push_messages += 5
-    await activity.flush()
+    await report.flush()
     await connection.execute("select queen.delete_queue($1)", queue)
     activity.of(made).push_messages += 1
-    await activity.flush()
+    await report.flush()
     assert activity.by_queue() == []
     assert activity.totals()["push_messages"] == 6
 

@@ -26,7 +26,7 @@ async def brokers(dsn: str) -> AsyncIterator[tuple[Broker, Broker]]:
 
 async def _queue(broker: Broker, policy: str) -> str:
     name = f"dedup-{uuid.uuid4().hex[:8]}"
-    await broker.configure(name, "", "", QueueOptions(dedup=policy))  # type: ignore[arg-type]
+    await broker.queues.configure(name, "", "", QueueOptions(dedup=policy))  # type: ignore[arg-type]
     return name
 
 

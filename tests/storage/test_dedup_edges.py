@@ -35,7 +35,7 @@ async def brokers(dsn: str) -> AsyncIterator[tuple[Broker, Broker]]:
 
 async def _queue(broker: Broker, **options: Any) -> str:
     name = f"edge-{uuid.uuid4().hex[:8]}"
-    await broker.configure(name, "", "", QueueOptions(**options))
+    await broker.queues.configure(name, "", "", QueueOptions(**options))
     return name
 
 
@@ -82,7 +82,7 @@ async def test_a_window_that_was_made_longer_knows_what_the_shorter_one_forgot(
     await _push(one, queue, "a", "b")
     _age(one, monkeypatch, 1)
     _age(one, monkeypatch, 1000)
-    await one.configure(queue, "", "", QueueOptions(dedup_window_seconds=3600))
+    await one.queues.configure(queue, "", "", QueueOptions(dedup_window_seconds=3600))
     assert await _push(one, queue, "a", "c") == [(0, True), (2, False)]
 
 
@@ -191,7 +191,7 @@ async def test_a_switch_to_forever_beside_traffic_forgets_no_id(
         for n in range(3)
     ]
     await until_async(lambda: _are(pushed, 600))
-    queue_id, _ = await brokers[0].configure(queue, "", "", QueueOptions(dedup="forever"))
+    queue_id, _ = await brokers[0].queues.configure(queue, "", "", QueueOptions(dedup="forever"))
     assert await brokers[0].indexer.complete(queue_id, 60)
     before = len(pushed)
     await until_async(lambda: _are(pushed, before + 300))
@@ -209,7 +209,7 @@ async def test_an_append_made_for_other_options_is_made_again(
     one, other = brokers
     queue = await _queue(one, dedup="off")
     await _push(other, queue, "a")
-    await one.configure(queue, "", "", QueueOptions(dedup="forever"))
+    await one.queues.configure(queue, "", "", QueueOptions(dedup="forever"))
     # As if the signal had been lost, and the options were fresh.
     known = await other.catalog.queue(queue)
     assert known is not None
@@ -235,7 +235,7 @@ async def test_a_queue_is_indexed_beside_its_pushes(
 
     for broker in brokers:
         monkeypatch.setattr(broker.indexer, "_page", later)
-    queue_id, _ = await one.configure(queue, "", "", QueueOptions(dedup="forever"))
+    queue_id, _ = await one.queues.configure(queue, "", "", QueueOptions(dedup="forever"))
     assert not await one.indexer.complete(queue_id, 0)
     assert await _push(other, queue, "new", "old") == [(1, False), (0, True)]
     may_index.set()
@@ -250,9 +250,9 @@ async def test_the_same_configuration_again_changes_nothing(
     queue = await _queue(one, lease_time=17)
     sql = "select revision from queen.queues where name = $1"
     before = await connection.fetchval(sql, queue)
-    await one.configure(queue, "", "", QueueOptions(lease_time=17))
+    await one.queues.configure(queue, "", "", QueueOptions(lease_time=17))
     assert await connection.fetchval(sql, queue) == before
-    await one.configure(queue, "", "", QueueOptions(lease_time=18))
+    await one.queues.configure(queue, "", "", QueueOptions(lease_time=18))
     assert await connection.fetchval(sql, queue) == before + 1
 
 

@@ -20,7 +20,7 @@ async def place(dsn: str) -> tuple[int, int]:
     """A partition with something to read, and a group."""
     broker = await Broker.start(dsn, Limits(dedup_hashes=1000, connections=3))
     name = f"epoch-{uuid.uuid4().hex[:8]}"
-    _, partition = await broker.configure(name, "", "", QueueOptions())
+    _, partition = await broker.queues.configure(name, "", "", QueueOptions())
     await broker.pusher.push([Append(name, partition.name, [b"a"], [b"1"], 100)])
     group_id = await broker.catalog.group(partition.queue, "g", FROM_BEGINNING)
     await broker.stop()

@@ -33,7 +33,7 @@ async def brokers(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[li
 
 async def _queue(broker: Broker) -> str:
     name = f"look-{uuid.uuid4().hex[:8]}"
-    await broker.configure(name, "", "", QueueOptions())
+    await broker.queues.configure(name, "", "", QueueOptions())
     return name
 
 
@@ -55,7 +55,7 @@ async def test_a_push_is_seen_by_the_very_next_pop_beside_others_that_look(
         queue = await other.catalog.queue(name)
         assert queue is not None
         while not stop.is_set():
-            await other.popper.sweeper.look([queue])
+            await other.sweeper.look([queue])
 
     looking = [asyncio.create_task(look()) for _ in range(4)]
     for n in range(300):
@@ -86,8 +86,8 @@ async def test_a_commit_that_takes_long_is_seen_when_it_is_done(
         for _ in range(5):
             assert await _pop(other, name) == []
     await slow.close()
-    await other.popper.sweeper.look([queue])
-    feed = other.popper.dispatcher.feed(queue.id, "g")
+    await other.sweeper.look([queue])
+    feed = other.dispatcher.feed(queue.id, "g")
     assert feed is not None and feed.has_ready
 
 

@@ -38,14 +38,14 @@ async def _pop(broker: Broker, name: str, wait_s: float = 0) -> list[Grant]:
 
 async def test_a_lease_that_another_server_ended_is_found_free(brokers: list[Broker]) -> None:
     one, other = brokers
-    await one.configure(name := uuid.uuid4().hex, "", "", QueueOptions(lease_time=3600))
+    await one.queues.configure(name := uuid.uuid4().hex, "", "", QueueOptions(lease_time=3600))
     await one.pusher.push([Append(name, "p", [b"a", b"b"], [b"1", b"2"], 100)])
     (held,) = await _pop(one, name)
     waiting = asyncio.create_task(_pop(other, name, 300))
 
     def holding() -> Feed | None:
         known = other.catalog.known(name, "p")
-        feed = other.popper.dispatcher.feed(known.queue.id, "g") if known else None
+        feed = other.dispatcher.feed(known.queue.id, "g") if known else None
         return feed if feed is not None and feed.held else None
 
     feed = await until_met(holding)
@@ -62,7 +62,7 @@ async def test_a_lease_of_its_own_that_another_server_ended_is_found_free(
     brokers: list[Broker],
 ) -> None:
     one, other = brokers
-    await one.configure(name := uuid.uuid4().hex, "", "", QueueOptions(lease_time=3600))
+    await one.queues.configure(name := uuid.uuid4().hex, "", "", QueueOptions(lease_time=3600))
     await one.pusher.push([Append(name, "p", [b"a", b"b"], [b"1", b"2"], 100)])
     (held,) = await _pop(one, name)
     waiting = asyncio.create_task(_pop(one, name, 300))

@@ -26,7 +26,7 @@ async def broker(dsn: str) -> AsyncIterator[Broker]:
 
 async def _partition(broker: Broker, policy: str) -> Partition:
     name = f"lookup-{uuid.uuid4().hex[:8]}"
-    await broker.configure(name, "", "", QueueOptions(dedup=policy))  # type: ignore[arg-type]
+    await broker.queues.configure(name, "", "", QueueOptions(dedup=policy))  # type: ignore[arg-type]
     await broker.catalog.resolve([(name, "p")])
     found = broker.catalog.known(name, "p")
     assert found is not None

@@ -14,11 +14,11 @@ from queen.core.cipher import KeyRing, parse_keys
 from queen.core.cursor import AckResult, AckStatus
 from queen.core.options import QueueOptions
 from queen.errors import Contended, QueenError, Unreadable
+from queen.service.admin.groups import BEGINNING, Target
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import FROM_BEGINNING, Queue
 from queen.service.consume.ack import AckBatch
 from queen.service.consume.feeds import Grant, Pop
-from queen.service.consume.groups import BEGINNING, Target
 from queen.service.log import aside
 from queen.service.log.append import Append
 from queen.service.log.flush_share import Share
@@ -57,7 +57,7 @@ async def keyless(start: Callable[[KeyRing], Awaitable[Broker]]) -> Broker:
 
 async def _queue(broker: Broker, **options: object) -> str:
     name = f"near-{uuid.uuid4().hex[:8]}"
-    await broker.configure(name, "", "", QueueOptions(**options))  # type: ignore[arg-type]
+    await broker.queues.configure(name, "", "", QueueOptions(**options))  # type: ignore[arg-type]
     return name
 
 
@@ -440,7 +440,7 @@ async def test_transactions_that_wait_for_a_lock_leave_connections_to_others(
         for n in range(5):
             async with asyncio.timeout(_PATIENCE_S):
                 await broker.transactor.run([_append(name, f"o{n}")], [], [], [])
-                await broker.configure(name, "", "", QueueOptions(lease_time=10 + n))
+                await broker.queues.configure(name, "", "", QueueOptions(lease_time=10 + n))
         assert not any(task.done() for task in waiting)
     await asyncio.gather(*waiting)
 

@@ -26,7 +26,7 @@ Repeated = Callable[[Broker, Queue], Awaitable[object]]
 
 
 async def report(broker: Broker, queue: Queue) -> object:
-    return await broker.cuts.progress("spark", {queue.id: 0}, instant_at(1))
+    return await broker.sealed_reads.progress("spark", {queue.id: 0}, instant_at(1))
 
 
 async def pop(broker: Broker, queue: Queue) -> object:
@@ -38,7 +38,7 @@ async def pop(broker: Broker, queue: Queue) -> object:
 
 
 async def configure(broker: Broker, queue: Queue) -> object:
-    return await broker.configure(queue.name, "", "", QueueOptions())
+    return await broker.queues.configure(queue.name, "", "", QueueOptions())
 
 
 async def push(broker: Broker, queue: Queue) -> object:
@@ -87,7 +87,7 @@ async def sequence(connection: asyncpg.Connection, table: str) -> str:
 async def test_what_is_there_already_draws_no_number(
     broker: Broker, connection: asyncpg.Connection, repeated: Repeated
 ) -> None:
-    await broker.configure(name := uuid.uuid4().hex, "", "", QueueOptions())
+    await broker.queues.configure(name := uuid.uuid4().hex, "", "", QueueOptions())
     queue = await broker.catalog.queue(name)
     assert queue is not None
     await repeated(broker, queue)
@@ -102,7 +102,7 @@ async def test_what_is_there_already_draws_no_number(
 async def test_a_report_for_a_group_of_consumers_is_refused_and_draws_no_number(
     broker: Broker, connection: asyncpg.Connection
 ) -> None:
-    await broker.configure(name := uuid.uuid4().hex, "", "", QueueOptions())
+    await broker.queues.configure(name := uuid.uuid4().hex, "", "", QueueOptions())
     queue = await broker.catalog.queue(name)
     assert queue is not None
     await broker.catalog.group(queue, "spark", FROM_BEGINNING)

@@ -13,7 +13,7 @@ from queen.core.frame import compress, encode_body, segment_of
 from queen.core.options import QueueOptions
 from queen.service.broker import Broker, Limits
 from queen.service.log.append import Append
-from queen.service.log.push import outcomes
+from queen.service.log.appender import outcomes
 from queen.service.sinks import publish as publish_module
 from queen.service.sinks.sinks import Batch, Named, Stage
 
@@ -53,7 +53,7 @@ async def test_what_others_wrote_meanwhile_is_loaded_before_the_lock_when_it_is_
     brokers: list[Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away, busy = brokers
-    await busy.configure(queue := uuid.uuid4().hex, "", "", QueueOptions())
+    await busy.queues.configure(queue := uuid.uuid4().hex, "", "", QueueOptions())
     await _push(away, queue, [b"first"])
     for first in range(0, MESSAGES, AT_ONCE):
         await _push(busy, queue, [b"m%d" % n for n in range(first, first + AT_ONCE)])
@@ -72,7 +72,7 @@ async def test_what_others_wrote_meanwhile_is_loaded_before_the_lock_when_it_is_
 
 async def test_a_little_is_compared_at_once(brokers: list[Broker]) -> None:
     away, busy = brokers
-    await busy.configure(queue := uuid.uuid4().hex, "", "", QueueOptions())
+    await busy.queues.configure(queue := uuid.uuid4().hex, "", "", QueueOptions())
     await _push(away, queue, [b"first"])
     await _push(busy, queue, [b"second", b"third"])
     published = await _publish(away, queue, [b"third", b"fresh", b"first"])

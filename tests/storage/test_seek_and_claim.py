@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from queen.core.options import QueueOptions
+from queen.service.admin.groups import BEGINNING, Target
 from queen.service.broker import Broker, Limits
 from queen.service.consume.feeds import Pop
-from queen.service.consume.groups import BEGINNING, Target
 from queen.service.log.append import Append
 
 
@@ -26,13 +26,13 @@ async def test_a_lease_that_ended_before_it_was_known_does_not_block_its_partiti
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"race-{uuid.uuid4().hex[:8]}"
-    await broker.configure(name, "", "", QueueOptions())
+    await broker.queues.configure(name, "", "", QueueOptions())
     await broker.pusher.push([Append(name, "p", [b"t"], [b"1"], 100)])
     queue = await broker.catalog.queue(name)
     assert queue is not None
     await broker.popper.pop([queue], Pop("g", 1, named="none"), 0)
     (group,) = await broker.groups.find("g", name)
-    feed = broker.popper.dispatcher.feed(queue.id, "g")
+    feed = broker.dispatcher.feed(queue.id, "g")
     assert feed is not None
     fetch = broker.hot.fetch
 

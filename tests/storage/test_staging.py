@@ -459,7 +459,7 @@ async def test_what_fails_for_an_unknown_reason_is_found_and_put_back(
 ) -> None:
     dsn = urlsplit(postgres.dsn)._replace(path=f"/{quiet}").geturl()
     broker = await Broker.start(dsn, Limits(dedup_hashes=1000, connections=3))
-    build = broker.pusher.build
+    build = broker.appender.build
 
     def refuse(shares: list[Share]) -> list[Share]:
         if any(share.partition.name == "bad" for share in shares):
@@ -467,7 +467,7 @@ async def test_what_fails_for_an_unknown_reason_is_found_and_put_back(
         return build(shares)
 
     try:
-        monkeypatch.setattr(broker.pusher, "build", refuse)
+        monkeypatch.setattr(broker.appender, "build", refuse)
         for number, partition in enumerate(("p", "p", "bad", "p")):
             await push(one, number, partition)
         async with asyncio.timeout(60):

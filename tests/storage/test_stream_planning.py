@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from queen.service.events import Events
 from queen.service.streams.planner import Planner
 from queen.storage.database import Database
 
@@ -64,7 +65,7 @@ async def _planned(
     database: Database, connection: asyncpg.Connection, row: dict[str, Any], page: int
 ) -> list[Any]:
     """Plan a stream to its end; everything about its windows but their ids."""
-    planner = Planner(database, lambda _: None, page_segments=page)
+    planner = Planner(database, Events(), page_segments=page)
     before = None
     while row["planned_until"] is None or row["planned_until"] != before:
         before = row["planned_until"]
@@ -120,7 +121,7 @@ async def test_what_was_planned_meanwhile_is_not_planned_again(
     row = await _stream(connection, queues)
     first = await _planned(database, connection, dict(row), 10_000)
     # As a server that had begun before.
-    await Planner(database, lambda _: None)._plan(row)  # type: ignore[arg-type]
+    await Planner(database, Events())._plan(row)  # type: ignore[arg-type]
     count = await connection.fetchval(
         "select count(*) from queen.stream_windows where stream_id = $1", row["id"]
     )

@@ -9,14 +9,15 @@ import pytest
 from queen.core.options import QueueOptions
 from queen.errors import Unavailable
 from queen.service.catalog import Partition, Queue
+from queen.service.events import Events
 from queen.service.signals import MAX_BYTES, Signals
 
 LARGE = 2**31 - 10_000
 
 
-def signals(database: Any = None) -> Signals:
+def signals(database: Any = None, events: Events | None = None) -> Signals:
     nobody: Any = None
-    return Signals(database, nobody, nobody, nobody, nobody)
+    return Signals(database, nobody, nobody, nobody, nobody, events or Events())
 
 
 def said(sender: Signals) -> list[str]:
@@ -89,8 +90,9 @@ async def test_what_could_not_be_sent_is_sent_later() -> None:
 
 
 async def test_a_word_that_cannot_be_followed_does_not_keep_the_others() -> None:
-    receiver = signals()
+    events = Events()
+    receiver = signals(events=events)
     heard: list[int] = []
-    receiver.on_windows = heard.append
+    events.windows_elsewhere.subscribe(heard.append)
     await receiver._act(["w1:2", "", "sx:y", "p7", "p8"])
     assert heard == [7, 8]

@@ -14,7 +14,8 @@ from queen.service.catalog import Partition, Queue
 from queen.service.consume import timers as timers_module
 from queen.service.consume.dispatch import Dispatcher
 from queen.service.consume.feeds import Feed
-from queen.service.consume.leases import LeaseBook
+from queen.service.consume.lease_book import LeaseBook
+from queen.service.events import Events
 from tests.waiting import PATIENCE_S
 
 PARTITIONS = 50
@@ -29,7 +30,7 @@ class Group:
     """A feed of fifty partitions and the dispatcher it belongs to."""
 
     def __init__(self) -> None:
-        self.dispatcher = Dispatcher(LeaseBook())
+        self.dispatcher = Dispatcher(LeaseBook(), Events())
         self.queue = Queue(1, "q", "", "", QueueOptions())
         self.feed = Feed(self.queue, "g", 1)
         self.dispatcher.add(self.feed)

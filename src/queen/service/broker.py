@@ -1,4 +1,4 @@
-"""The broker: all verbs over one database, wired together.
+"""The broker: all services over one database, wired together. Nothing else is here.
 
 A broker keeps no state that matters: several may run on one database, each can be killed at
 any time, and what it had accepted is in the log.
@@ -8,30 +8,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 
 import asyncpg
 import msgspec
 
 from queen.core.cipher import KeyRing
-from queen.core.names import DEFAULT_PARTITION
-from queen.core.options import QueueOptions
-from queen.errors import EncryptionUnavailable, QueenError, Unavailable
+from queen.errors import QueenError
 from queen.service.admin.audit_trail import AuditTrail
-from queen.service.admin.clock import Clock
+from queen.service.admin.dead_letters import DeadLetters
+from queen.service.admin.groups import Groups
 from queen.service.admin.maintenance import Maintenance
 from queen.service.admin.pipelines import Pipelines
+from queen.service.admin.queues import Queues
+from queen.service.admin.time_steps import TimeSteps
 from queen.service.admin.tokens import Tokens
 from queen.service.admin.traces import DEFAULT_DAYS, JOB, JOB_INTERVAL_S, Traces
-from queen.service.catalog import Catalog, Partition
+from queen.service.background import Background
+from queen.service.catalog import Catalog
+from queen.service.clock import Clock
 from queen.service.consume.ack import Acker
-from queen.service.consume.dead_letters import DeadLetters
-from queen.service.consume.groups import Groups
-from queen.service.consume.leases import LeaseBook
+from queen.service.consume.claims import Claims
+from queen.service.consume.dispatch import Dispatcher
+from queen.service.consume.give_back import GiveBack
+from queen.service.consume.granted_reads import Reader
+from queen.service.consume.lease_book import LeaseBook
+from queen.service.consume.leases import Leases
 from queen.service.consume.pop import Popper
+from queen.service.consume.sweeper import Sweeper
 from queen.service.consume.transact import Transactor
+from queen.service.consume.wakeups import Wakeups
+from queen.service.events import Events
+from queen.service.intake.acks import AckIntake
+from queen.service.intake.pushes import Intake
+from queen.service.log.appender import Appender
 from queen.service.log.dedup import Dedup
 from queen.service.log.dedup_index import Indexer
 from queen.service.log.push import Pusher
@@ -44,6 +54,7 @@ from queen.service.read.browse import Browser
 from queen.service.read.fetch import Fetcher
 from queen.service.read.message_finder import Lookup
 from queen.service.read.sealed_reads import SealedReads
+from queen.service.scope import Scope
 from queen.service.sdk.sdk_cycles import Cycles
 from queen.service.sdk.sdk_queries import Queries
 from queen.service.signals import Signals
@@ -52,6 +63,7 @@ from queen.service.sinks.sinks import JOB as SINKS_JOB
 from queen.service.sinks.sinks import JOB_INTERVAL_S as SINKS_INTERVAL_S
 from queen.service.sinks.sinks import Sinks
 from queen.service.stats.activity import Activity, ServerName
+from queen.service.stats.activity_report import ActivityReport
 from queen.service.stats.lag import Lag
 from queen.service.stats.reads import StoredNumbers
 from queen.service.stats.statistics import Statistics
@@ -63,17 +75,17 @@ from queen.service.streams.planner import FORGET_INTERVAL_S, Planner, forget_win
 from queen.service.streams.work import Work
 from queen.service.upkeep.erase import Eraser
 from queen.service.upkeep.jobs import Jobs
-from queen.service.upkeep.reencrypt import INTERVAL_S as RESEAL_INTERVAL_S
+from queen.service.upkeep.reencrypt import INTERVAL_S as REENCRYPT_INTERVAL_S
 from queen.service.upkeep.reencrypt import Reencrypter
 from queen.service.upkeep.retention import CLEANUP_INTERVAL_S, Retention
 from queen.service.upkeep.supervisor import Supervisor
 from queen.service.upkeep.watchdog import Watchdog
-from queen.storage.database import Database, Transaction, session_settings
+from queen.storage.database import Database, session_settings
 
 _log = logging.getLogger(__name__)
 
-_FORGET_ROWS = 10_000
-_DELETE_TRIES = 6
+# Messages that were popped and not sent yet, as they are in memory.
+_MAX_UNSENT_BYTES = 96 * 1024 * 1024
 _FORGET_INTERVAL_S = 600.0
 # Longer than a statement may take.
 _STEP_S = 40.0
@@ -110,12 +122,18 @@ class Broker:
         # All else.
         self.database = database.background
         self.limits = limits
-        self.activity = Activity(self.database, name)
+        self.events = Events()
+        self.activity = Activity(name)
+        self.events.partitions_made.subscribe(self.activity.made_partitions)
         self.vault = Vault(keys)
+        self.clock = Clock(self.database)
         self.jobs = Jobs(self.database)
-        self.maintenance = Maintenance(self.hot)
+        self.maintenance = Maintenance(self.hot, self.events)
+        self.background = Background()
         self._remember()
-        self._produce_and_consume()
+        self._consume()
+        self._produce()
+        self._decide_together()
         self._cut_windows()
         self._administrate()
         self._clean_up()
@@ -125,68 +143,100 @@ class Broker:
 
     def _remember(self) -> None:
         """What is kept in memory of what the database knows."""
-        self.catalog = Catalog(self.hot)
-        self.catalog.made_partitions = self.activity.made_partitions
-        self.catalog.lost = self._lost
-        self.leases = LeaseBook()
+        self.catalog = Catalog(self.hot, self.events)
+        self.lease_book = LeaseBook()
         self.cache = SegmentCache(self.limits.segment_cache_bytes)
+        self.events.partition_lost.subscribe(lambda partition: self.cache.forget(partition.id))
         self.dedup = Dedup(self.hot, self.vault, self.limits.dedup_hashes)
+        self.streams = Definitions(self.database, self.catalog, self.events)
 
-    def _produce_and_consume(self) -> None:
-        """The verbs that must be fast."""
-        self.popper = Popper(
+    def _consume(self) -> None:
+        """From a pop to the ack, in the order in which they are passed."""
+        self.dispatcher = Dispatcher(self.lease_book, self.events)
+        self.sweeper = Sweeper(self.hot, self.catalog, self.dispatcher)
+        reader = Reader(self.hot, self.cache, self.vault, _MAX_UNSENT_BYTES)
+        give_back = GiveBack(self.hot, self.lease_book, reader, self.dispatcher, self.background)
+        self.acker = Acker(self.hot, self.vault, self.lease_book, self.activity, self.events)
+        claims = Claims(
             self.hot,
             self.catalog,
             self.cache,
-            self.leases,
-            self.vault,
+            self.lease_book,
+            reader,
+            self.dispatcher,
+            self.acker,
+            give_back,
+            self.events,
+        )
+        self.popper = Popper(
+            self.catalog,
+            self.dispatcher,
+            self.sweeper,
+            reader,
+            claims,
+            give_back,
+            self.background,
             self.activity,
             self.maintenance,
+            self.events,
         )
-        self.signals = Signals(self.hot, self.catalog, self.cache, self.popper, self.maintenance)
-        self.pusher = Pusher(
+        self.wakeups = Wakeups(
+            self.hot,
+            self.catalog,
+            self.lease_book,
+            self.dispatcher,
+            self.sweeper,
+            self.background,
+            self.events,
+        )
+        self.signals = Signals(
+            self.hot, self.catalog, self.cache, self.wakeups, self.maintenance, self.events
+        )
+        self.leases = Leases(self.hot, self.lease_book, self.dispatcher)
+        self.scope = Scope(self.catalog, self.leases, self.streams)
+        self.ack_intake = AckIntake(self.catalog, self.scope)
+
+    def _produce(self) -> None:
+        """From a push to the log."""
+        self.appender = Appender(
             self.hot,
             self.catalog,
             self.dedup,
             self.vault,
             self.cache,
             self.activity,
-            self._committed,
+            self.events,
+        )
+        self.pusher = Pusher(
+            self.hot,
+            self.catalog,
+            self.appender,
+            self.activity,
             self.maintenance,
             self.limits.flushes,
         )
-        self.acker = Acker(
-            self.hot,
-            self.vault,
-            self.leases,
-            self.activity,
-            self.popper.dispatcher.lease_ended,
-            self.signals.released,
-        )
-        self.popper.acker = self.acker
+        self.staging = Staging(self.database, self.catalog, self.vault, self.maintenance)
+        self.intake = Intake(self.scope, self.clock, self.pusher, self.staging)
+        self.relay = Relay(self.database, self.catalog, self.appender, self.vault, self.maintenance)
+        self.signals.also_listen("queen_staged", self.relay.wake)
+
+    def _decide_together(self) -> None:
+        """What acks and appends in one transaction, and what publishes for many."""
         self.lookup = Lookup(self.database, self.vault)
         self.transactor = Transactor(
             self.database,
-            self.pusher,
+            self.appender,
             self.acker,
+            self.leases,
             Repeats(self.catalog, self.lookup),
             self.activity,
             self.maintenance,
         )
         self.queries = Queries(self.database, self.catalog, self.vault)
         self.cycles = Cycles(
-            self.database, self.catalog, self.queries, self.leases, self.acker, self.transactor
+            self.database, self.catalog, self.queries, self.lease_book, self.acker, self.transactor
         )
-        self.fetcher = Fetcher(self.database, self.catalog, self.vault)
-        self.cuts = SealedReads(self.database)
-        self.staging = Staging(self.database, self.catalog, self.vault, self.maintenance)
-        self.relay = Relay(self.database, self.catalog, self.pusher, self.vault, self.maintenance)
-        self.signals.also_listen("queen_staged", self.relay.wake)
-        self._collect()
-
-    def _collect(self) -> None:
-        """The verbs of those who compute in many places and publish in one."""
-        self.sinks = Sinks(self.database, self.catalog, self.vault, self.maintenance)
+        self.sinks = Sinks(self.database, self.catalog, self.scope, self.vault, self.maintenance)
         self.publisher = Publisher(
             self.database,
             self.catalog,
@@ -194,38 +244,33 @@ class Broker:
             self.vault,
             self.activity,
             self.maintenance,
-            self._committed,
+            self.events,
         )
 
     def _cut_windows(self) -> None:
         """Streams: what is written, in windows."""
-        self.planner = Planner(self.database, self._windows_planned)
-        self.work = Work(
-            self.database, self.transactor, self.publisher, self.signals.windows_planned
-        )
-        self.signals.on_windows = self.work.look
-        self.streams = Definitions(self.database, self.catalog, self.planner.wake)
+        self.fetcher = Fetcher(self.database, self.catalog, self.vault)
+        self.sealed_reads = SealedReads(self.database)
+        self.planner = Planner(self.database, self.events)
+        self.work = Work(self.database, self.transactor, self.publisher, self.signals, self.events)
         self.content = Content(self.database, self.catalog, self.vault, self.fetcher)
         self.stream_overview = Overview(self.database)
         self.jobs.add("stream_windows", FORGET_INTERVAL_S, forget_windows)
 
-    def _windows_planned(self, stream_id: int) -> None:
-        self.work.look(stream_id)
-        self.signals.windows_planned(stream_id)
-
     def _administrate(self) -> None:
         """The verbs of those who look after queues."""
-        self.dead_letters = DeadLetters(self.database, self.catalog, self.vault, self.pusher)
+        self.queues = Queues(self.database, self.catalog, self.vault, self.wakeups, self.events)
+        self.dead_letters = DeadLetters(self.database, self.catalog, self.vault, self.appender)
         self.eraser = Eraser(self.database, self.vault)
         self.browser = Browser(self.database, self.catalog, self.vault)
         self.lag = Lag(self.database)
-        self.groups = Groups(self.database, self.popper, self.signals)
+        self.groups = Groups(self.database, self.events)
         self.traces = Traces(self.database, self.limits.trace_days)
         self.tokens = Tokens(self.hot)
         self.audit_trail = AuditTrail(self.database)
         self.numbers = StoredNumbers(self.database)
         self.pipelines = Pipelines(self.database)
-        self.clock = Clock(
+        self.time_steps = TimeSteps(
             self.database,
             self.signals,
             self.groups,
@@ -239,22 +284,27 @@ class Broker:
         self.statistics = Statistics(
             self.database, self.jobs, lambda: self.activity.version() + self.groups.version
         )
-        self.jobs.add("forget_activity", _FORGET_INTERVAL_S, self._forget_activity)
         self.vitals = Vitals(
             self.database,
             lambda: self.activity.requests,
             lambda: self.popper.parked_count,
             lambda: self.pusher.waiting,
         )
-        self.activity.parked = self.popper.parked
-        self.activity.also = self.vitals.report
+        self.report = ActivityReport(
+            self.database,
+            self.activity,
+            self.popper.parked,
+            self.vitals.report,
+            self.limits.metrics_retention_days,
+        )
+        self.jobs.add("forget_activity", _FORGET_INTERVAL_S, self.report.forget_old)
 
     def _clean_up(self) -> None:
         limits = self.limits
         retention = Retention(limits.abandoned_group_days, limits.idle_partition_days)
-        self.indexer = Indexer(self.hot, self.jobs, self._options_changed)
+        self.indexer = Indexer(self.hot, self.jobs, self.events)
         self.jobs.add("retention", limits.retention_interval_s, retention.remove_old)
-        self.jobs.add("reseal", RESEAL_INTERVAL_S, Reencrypter(self.vault).seal_some)
+        self.jobs.add("reseal", REENCRYPT_INTERVAL_S, Reencrypter(self.vault).seal_some)
         self.jobs.add("idle_partitions", CLEANUP_INTERVAL_S, retention.drop_idle)
         self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
         self.jobs.add(SINKS_JOB, SINKS_INTERVAL_S, self.sinks.remove_old)
@@ -278,12 +328,12 @@ class Broker:
     def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """What runs beside the requests, for as long as the server does."""
         return {
-            "timers": self.popper.sweeper.run_timers,
-            "sweeper": self.popper.sweeper.run_net,
+            "timers": self.sweeper.run_timers,
+            "sweeper": self.sweeper.run_net,
             "labels": self.popper.run_labels,
             "jobs": self.jobs.run,
             "maintenance": self.maintenance.run,
-            "activity": self.activity.run,
+            "activity": self.report.run,
             "vitals": self.vitals.run,
             "relay": self.relay.run,
             "planner": self.planner.run,
@@ -298,111 +348,20 @@ class Broker:
         """
         try:
             self.work.close()
-            await _tried("answering pops", self.popper.close)
-            await _tried("finishing pushes", self.pusher.drained)
-            await _tried("finishing acknowledgments", self.acker.drained)
-            await _tried("ending loops", self.supervisor.stop)
-            await _tried("writing activity", self.activity.flush)
+            await _try_step("answering pops", self.popper.close)
+            await _try_step("finishing pushes", self.pusher.drained)
+            await _try_step("finishing acknowledgments", self.acker.drained)
+            await _try_step("ending loops", self.supervisor.stop)
+            await _try_step("writing activity", self.report.flush)
         finally:
             self.watchdog.stop()
             await self.database.close()
 
-    async def _forget_activity(self, transaction: Transaction) -> bool:
-        """Remove numbers about the past that are older than they are kept."""
-        days = self.limits.metrics_retention_days
-        (row,) = await transaction.fetch("forget_activity", days, _FORGET_ROWS)
-        await transaction.execute("forget_servers", days)
-        return bool(max(row) == _FORGET_ROWS)
-
-    def _options_changed(self) -> None:
-        self.catalog.expire_options()
-        self.signals.options_changed()
-
-    def _lost(self, partition: Partition) -> None:
-        """The database has lost a part of a partition: forget what it was."""
-        self.cache.forget(partition.id)
-        self.popper.dispatcher.went_back(partition)
-
-    def _committed(self, partitions: list[Partition]) -> None:
-        self.popper.written(partitions)
-        self.signals.written(partitions)
-
     async def _listener(self) -> asyncpg.Connection:
         return await asyncpg.connect(self._dsn, timeout=5, server_settings=session_settings())
 
-    async def configure(
-        self, queue: str, namespace: str, task: str, options: QueueOptions
-    ) -> tuple[int, Partition]:
-        """Create a queue or overwrite its configuration; returns its id and first partition."""
-        if options.encryption_enabled and not self.vault.keys:
-            raise EncryptionUnavailable
-        encoded = msgspec.json.encode(options).decode()
-        queue_id: int = await self.database.fetchval(
-            "configure_queue", queue, namespace, task, encoded
-        )
-        self._options_changed()
-        await self.catalog.resolve([(queue, DEFAULT_PARTITION)])
-        partition = self.catalog.known(queue, DEFAULT_PARTITION)
-        if partition is None:
-            raise Unavailable("the queue was deleted at the same moment")
-        return queue_id, partition
 
-    async def now(self) -> datetime:
-        """Return the time that counts: the database's."""
-        at: datetime = await self.database.fetchval("now")
-        return at
-
-    async def turn_maintenance(self, switch: str, enabled: bool) -> None:
-        """Hold pushes or pops back on all servers, or let them through again."""
-        await self.maintenance.turn(switch, enabled)
-        self.signals.maintenance_turned()
-
-    async def cursors_of(self, lease_id: uuid.UUID) -> list[tuple[int, int]]:
-        """Return partition and group of every cursor that a lease holds, or held a moment ago."""
-        held = [(span.partition.id, span.group_id) for span in self.leases.spans(lease_id)]
-        if not held:
-            rows = await self.hot.fetch("cursors_of_lease", lease_id)
-            held = [(row["partition_id"], row["group_id"]) for row in rows]
-        return held
-
-    async def extend(self, lease_id: uuid.UUID, seconds: int) -> datetime | None:
-        """Prolong a live lease; None when it is not, or no longer, one."""
-        held = await self.cursors_of(lease_id)
-        rows = await self.hot.fetch(
-            "extend_lease",
-            [partition for partition, _ in held],
-            [group for _, group in held],
-            lease_id,
-            seconds * 1000,
-        )
-        for span in self.leases.spans(lease_id):
-            self.popper.dispatcher.lease_extended(span, lease_id, seconds * 1000)
-        return min((row["lease_until"] for row in rows), default=None)
-
-    async def delete_queue(self, queue: str) -> bool:
-        """Delete a queue with everything in it; false when there is none."""
-        known = await self.catalog.queue(queue)
-        existed = await self._delete(queue)
-        self.catalog.forget_queue(queue)
-        if known is not None:
-            self.popper.forget_queue(known.id)
-        self.signals.options_changed()
-        return existed
-
-    async def _delete(self, queue: str) -> bool:
-        """Delete until nobody adds a partition or a group in the same moment."""
-        for attempt in range(_DELETE_TRIES):
-            try:
-                existed: bool = await self.database.fetchval("delete_queue", queue)
-                return existed
-            except Unavailable:
-                if attempt == _DELETE_TRIES - 1:
-                    raise
-                await asyncio.sleep(0.01 * 2**attempt)
-        raise AssertionError("unreachable")
-
-
-async def _tried(what: str, step: Callable[[], Awaitable[None]]) -> None:
+async def _try_step(what: str, step: Callable[[], Awaitable[None]]) -> None:
     """Take one step of the end; the steps after it are taken whatever becomes of it."""
     try:
         async with asyncio.timeout(_STEP_S):

@@ -22,6 +22,7 @@ from queen.core.ids import message_prefix, partition_uuid
 from queen.core.names import labels_of
 from queen.core.options import QueueOptions
 from queen.errors import Conflict, NotFound
+from queen.service.events import Events
 from queen.service.singleflight import SingleFlight
 from queen.storage.database import Database, Record
 
@@ -128,18 +129,16 @@ class Sizes(NamedTuple):
 
 
 class Catalog:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, events: Events) -> None:
         self._database = database
+        self._events = events
+        events.options_changed.subscribe(self.expire_options)
         self._queues: dict[str, Queue] = {}
         self._by_id: dict[int, Partition] = {}
         self._groups: dict[tuple[int, str], int] = {}
         self._made = asyncio.Event()
         self._appearing = SingleFlight[Queue | None]()
         self._registering = SingleFlight[int]()
-        # Told of partitions that this server made.
-        self.made_partitions: Callable[[Queue, int], None] = _tell_nobody
-        # Told of partitions of which the database has lost a part.
-        self.lost: Callable[[Partition], None] = _tell_nobody
         self._stopping = False
 
     def sizes(self) -> Sizes:
@@ -234,7 +233,7 @@ class Catalog:
             await self._database.fetch("ensure_partitions", ids, names, wait_ms)
             for queue in queues.values():
                 new = sum(one is queue and (one.id, name) not in known for one, name in pairs)
-                self.made_partitions(queue, new)
+                self._events.partitions_made(queue, new)
             rows = await self._database.fetch("partitions_by_name", ids, names)
         for row in rows:
             self._remember(Partition(row["id"], queues[row["queue_id"]], row["name"], row["head"]))
@@ -379,7 +378,7 @@ class Catalog:
         )
         partition.head = head
         partition.known = None
-        self.lost(partition)
+        self._events.partition_lost(partition)
 
     def forget_partition(self, partition_id: int) -> None:
         partition = self._by_id.pop(partition_id, None)
@@ -404,7 +403,3 @@ class Catalog:
         """Ask for options again before they are next used."""
         for queue in self._queues.values():
             queue.loaded_at = float("-inf")
-
-
-def _tell_nobody(*_: object) -> None:
-    pass

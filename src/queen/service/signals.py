@@ -33,7 +33,8 @@ import asyncpg
 from queen.errors import QueenError
 from queen.service.admin.maintenance import Maintenance
 from queen.service.catalog import Catalog, Partition
-from queen.service.consume.pop import Popper
+from queen.service.consume.wakeups import Wakeups
+from queen.service.events import Events
 from queen.service.log.segment_cache import SegmentCache
 from queen.storage.database import Database
 
@@ -56,14 +57,16 @@ class Signals:
         database: Database,
         catalog: Catalog,
         cache: SegmentCache,
-        popper: Popper,
+        wakeups: Wakeups,
         maintenance: Maintenance,
+        events: Events,
     ) -> None:
         self._database = database
         self._catalog = catalog
         self._cache = cache
-        self._popper = popper
+        self._wakeups = wakeups
         self._maintenance = maintenance
+        self._events = events
         self._id = uuid.uuid4().hex[:12]
         self._written: dict[int, dict[int, int]] = {}
         # In order, each once.
@@ -76,8 +79,14 @@ class Signals:
         self._connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._others: dict[str, Callable[[], None]] = {}
-        # Told which stream has windows that were not there before.
-        self.on_windows: Callable[[int], None] = lambda _: None
+        events.written.subscribe(self.written)
+        events.lease_released.subscribe(self.released)
+        events.options_changed.subscribe(self.options_changed)
+        events.maintenance_turned.subscribe(self.maintenance_turned)
+        events.group_moved.subscribe(self.group_moved)
+        events.group_resumed.subscribe(self.look_again)
+        events.group_deleted.subscribe(self.group_deleted)
+        events.windows_planned.subscribe(self.windows_planned)
 
     # ---- sending ----
 
@@ -114,7 +123,7 @@ class Signals:
 
     def _follow_clock(self, queue_id: int) -> None:
         self._cache.forget_all()
-        self._popper.time_has_passed(queue_id)
+        self._wakeups.time_has_passed(queue_id)
 
     def _tell(self, word: str) -> None:
         self._words[word] = None
@@ -205,9 +214,7 @@ class Signals:
     async def _catch_up(self) -> None:
         """Anything may have been said while nobody listened."""
         self._catalog.expire_options()
-        for feeds in self._popper.dispatcher.feeds_by_queue():
-            for feed in feeds:
-                feed.look_again()
+        self._wakeups.look_everywhere()
         try:
             await self._maintenance.refresh()
         except QueenError as error:
@@ -239,14 +246,13 @@ class Signals:
             partitions = await self._catalog.partitions(map(int, heads))
             for partition in partitions.values():
                 partition.saw_head(int(heads[str(partition.id)]))
-            self._popper.written(partitions.values())
+            self._events.written_elsewhere(list(partitions.values()))
         elif kind == "l":
-            self._popper.look_at(int(rest))
+            self._wakeups.look_at(int(rest))
         elif kind == "r":
             partition_id, group_id = map(int, rest.split(":"))
-            found = await self._catalog.partitions([partition_id])
-            for partition in found.values():
-                self._popper.dispatcher.released_elsewhere(partition, group_id)
+            partitions = await self._catalog.partitions([partition_id])
+            self._wakeups.released_elsewhere(partitions.values(), group_id)
         elif kind == "c":
             self._catalog.expire_options()
         elif kind == "m":
@@ -254,12 +260,12 @@ class Signals:
         elif kind == "t":
             self._follow_clock(int(rest))
         elif kind == "p":
-            self.on_windows(int(rest))
+            self._events.windows_elsewhere(int(rest))
         else:
             queue_id, group_id = map(int, rest.split(":"))
             follow = {
-                "s": self._popper.group_moved,
-                "g": self._popper.look_again,
-                "d": self._popper.forget_group,
+                "s": self._wakeups.group_moved,
+                "g": self._wakeups.look_again,
+                "d": self._wakeups.forget_group,
             }
             follow[kind](queue_id, group_id)

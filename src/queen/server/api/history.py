@@ -109,7 +109,7 @@ async def past(
     broker: Broker, window: Window, wanted: QueueFilter, now: datetime, minutes: int | None = None
 ) -> Past:
     period = minutes or window.minutes
-    await broker.activity.settle()
+    await broker.report.settle()
     activity = await broker.numbers.activity_series(period, window, wanted)
     moments: defaultdict[datetime, Moment] = defaultdict(Moment)
     # Servers belong to no namespace: their vitals are for those who may see all of them.

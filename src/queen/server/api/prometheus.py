@@ -496,7 +496,7 @@ class Exporter:
         broker, most = self._broker, self._broker.limits.metrics_queues
         nothing = dict.fromkeys(FIELDS, 0)
         try:
-            await broker.activity.settle()
+            await broker.report.settle()
             stamp = await broker.statistics.current()
             numbers = broker.numbers
             rows = await numbers.cluster_totals()
@@ -506,7 +506,7 @@ class Exporter:
             queues = await numbers.busiest_queues()
             groups = await numbers.list_groups(ALL_QUEUES, max(most, 1))
             streams = await numbers.stream_gauges(max(most, 1))
-            end = (await broker.now()).replace(second=0, microsecond=0)
+            end = (await broker.clock.now()).replace(second=0, microsecond=0)
             minute = await numbers.queue_series(
                 1, (end - timedelta(minutes=1), end), ALL_QUEUES, max(most, 1)
             )

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from queen.core.names import reason_against_name
 from queen.errors import BadRequest
 from queen.server.api.routing import Param
-from queen.server.api.scope import listed
 from queen.server.api.times import parse_time
 from queen.server.protocol.http import Query, Request
+from queen.service.scope import listed
 from queen.service.stats.reads import QueueFilter
 from queen.wire.answers import iso
 from queen.wire.status import TimeRange

@@ -9,7 +9,7 @@ is, is found out once for each request, before its handler runs.
     admin   also deletes, and changes what others depend on
 
 A caller may be limited to some namespaces. Such a caller reaches only routes that are
-declared `scoped`; these ask `queen.server.api.scope` for the queues they name, and what the
+declared `scoped`; these ask `queen.service.scope` for the queues they name, and what the
 caller may not see does not exist for it.
 """
 

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 from queen.core.cursor import Cursor, is_done, set_aside
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.core.visibility import ONLY_GROUP
-from queen.errors import EncryptionUnavailable, Unavailable
+from queen.errors import EncryptionUnavailable
 from queen.service.catalog import FROM_BEGINNING, Catalog, Partition
 from queen.service.consume.cursors import Key, lock, store
 from queen.service.consume.dead_letter_copies import Burial, DeadLetter
 from queen.service.log.append import Append
+from queen.service.log.appender import Appender, Outcome, append_columns, outcomes
 from queen.service.log.flush_share import Share
 from queen.service.log.message import Message
-from queen.service.log.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
 from queen.service.log.segment_encryption import Vault
 from queen.storage.database import Database, Record
 
@@ -52,11 +52,13 @@ class _Taken(Exception):
 
 
 class DeadLetters:
-    def __init__(self, database: Database, catalog: Catalog, vault: Vault, pusher: Pusher) -> None:
+    def __init__(
+        self, database: Database, catalog: Catalog, vault: Vault, appender: Appender
+    ) -> None:
         self._database = database
         self._catalog = catalog
         self._vault = vault
-        self._pusher = pusher
+        self._appender = appender
         self._burial = Burial(vault)
 
     # ---- looking ----
@@ -128,11 +130,12 @@ class DeadLetters:
             raise EncryptionUnavailable
 
     async def _redrive(self, rows: list[Record]) -> int:
-        """Append letters again and remove them, in one transaction."""
+        """Append letters again and remove them, in one transaction; return how many."""
         ids = [row["id"] for row in rows]
-        shares = await self._pusher.plan(await self._appends(rows))
-        for _ in range(MAX_ROUNDS):
-            shares = self._pusher.build(shares)
+        redriven = 0
+
+        async def append_and_take(shares: list[Share]) -> list[Share] | None:
+            nonlocal redriven
             appended: list[Outcome] = []
             try:
                 async with self._database.transaction() as transaction:
@@ -143,16 +146,17 @@ class DeadLetters:
                         raise _Taken
             except _Taken:
                 if all(row.is_appended for row in appended):
-                    return 0
-                shares = await self._again(shares, appended)
-                continue
-            self._pusher.appended(shares, appended)
-            return len(ids)
-        raise Unavailable("the queue is deleted and made again all the time")
+                    return None
+                await self._appender.learn_all(shares, appended)
+                return shares
+            self._appender.tell(shares, appended)
+            redriven = len(ids)
+            return None
 
-    async def _again(self, shares: list[Share], rows: list[Outcome]) -> list[Share]:
-        await self._pusher.refused(shares, rows)
-        return shares
+        await self._appender.append(
+            await self._appender.plan(await self._appends(rows)), append_and_take
+        )
+        return redriven
 
     async def _appends(self, rows: list[Record]) -> list[Append]:
         """Return an append for each partition, with its letters in their old order."""

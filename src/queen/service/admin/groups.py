@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from queen.errors import Conflict, NotFound
 from queen.service.catalog import Partition
-from queen.service.consume.pop import Popper
-from queen.service.signals import Signals
+from queen.service.events import Events
 from queen.storage.database import Database, Record
 
 # What asyncpg takes for PostgreSQL's -infinity and infinity.
@@ -41,10 +40,9 @@ class Moved(NamedTuple):
 
 
 class Groups:
-    def __init__(self, database: Database, popper: Popper, signals: Signals) -> None:
+    def __init__(self, database: Database, events: Events) -> None:
         self._database = database
-        self._popper = popper
-        self._signals = signals
+        self._events = events
         # Grows with everything that changes what a group has not read.
         self.version = 0
 
@@ -87,8 +85,7 @@ class Groups:
         deleted = 0
         for row in rows:
             deleted += await self._database.fetchval("delete_group", row["id"], metadata) or 0
-            self._popper.forget_group(row["queue_id"], row["id"])
-            self._signals.group_deleted(row["queue_id"], row["id"])
+            self._events.group_deleted(row["queue_id"], row["id"])
         self.version += 1
         return deleted
 
@@ -112,8 +109,7 @@ class Groups:
             raise NotFound(f"Consumer group {group['name']!r} was deleted")
         if not dry:
             self.version += 1
-            self._popper.group_moved(group["queue_id"], group["id"])
-            self._signals.group_moved(group["queue_id"], group["id"])
+            self._events.group_moved(group["queue_id"], group["id"])
         (row,) = rows
         taken = None if target.offset is not None or at in (BEGINNING, END) else at
         moved = (row["partitions"], row["again"], row["skipped"], row["new_offset"] or 0)
@@ -125,5 +121,4 @@ class Groups:
 
     def _look_again(self, rows: list[Record]) -> None:
         for row in rows:
-            self._popper.look_again(row["queue_id"], row["id"])
-            self._signals.look_again(row["queue_id"], row["id"])
+            self._events.group_resumed(row["queue_id"], row["id"])

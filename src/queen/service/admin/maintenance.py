@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 import msgspec
 
 from queen.errors import InMaintenance, QueenError
+from queen.service.events import Events
 from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
@@ -32,12 +32,11 @@ _switch = msgspec.json.Decoder(_Switch)
 
 
 class Maintenance:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, events: Events) -> None:
         self._database = database
+        self._events = events
         self.pushes_are_held = False
         self.pops_are_held = False
-        # Called when pops begin to be held back: those that wait must not wait on.
-        self.pops_stopped: Callable[[], None] = lambda: None
 
     def check_push(self) -> None:
         """Raise when messages cannot be taken now. The spool will take them here instead."""
@@ -53,13 +52,15 @@ class Maintenance:
         stopped = on.get(POP, False) and not self.pops_are_held
         self.pops_are_held = on.get(POP, False)
         if stopped:
-            self.pops_stopped()
+            # Those that wait must not wait on.
+            self._events.pops_stopped()
 
     async def turn(self, switch: str, enabled: bool) -> None:
         """Turn a switch for all servers."""
         value = msgspec.json.encode(_Switch(enabled)).decode()
         await self._database.fetch("write_state", switch, value)
         await self.refresh()
+        self._events.maintenance_turned()
 
     async def run(self) -> None:
         """Follow what other servers turned, told or not."""

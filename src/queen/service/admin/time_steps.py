@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from queen.service.consume.groups import Groups
+from queen.service.admin.groups import Groups
 from queen.service.outbox.relay import Relay
 from queen.service.signals import Signals
 from queen.service.streams.planner import Planner, move_gathered
@@ -26,7 +26,7 @@ _RETENTION = "retention"
 _ROUNDS = 100
 
 
-class Clock:
+class TimeSteps:
     def __init__(
         self,
         database: Database,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,7 +31,8 @@ from queen.errors import Contended, QueenError, Unavailable, Unreadable
 from queen.service.catalog import Partition
 from queen.service.consume.cursors import Key, lock, store
 from queen.service.consume.dead_letter_copies import Burial, DeadLetter, Place
-from queen.service.consume.leases import LeaseBook, Span, SpanBuilder
+from queen.service.consume.lease_book import LeaseBook, Span, SpanBuilder
+from queen.service.events import Events
 from queen.service.log.aside import Aside
 from queen.service.log.batcher import Batcher
 from queen.service.log.message import Message
@@ -51,9 +52,6 @@ _PAGE_BYTES = 8 * 1024 * 1024
 _LOOK_BACK = 10_000
 _MAX_ERROR_CHARACTERS = 10_000
 _SILENT = "No consumer ever came back with it"
-
-# Partition, group, lease, how far the group has got, and how long the rest must wait.
-LeaseEnded = Callable[[Partition, str, uuid.UUID | None, int, int], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -128,16 +126,14 @@ class Acker:
         vault: Vault,
         leases: LeaseBook,
         activity: Activity,
-        lease_ended: LeaseEnded,
-        tell_others: Callable[[Partition, int], None],
+        events: Events,
     ) -> None:
         self._database = database
         self._vault = vault
         self._burial = Burial(vault)
         self._leases = leases
         self._activity = activity
-        self._lease_ended = lease_ended
-        self._tell_others = tell_others
+        self._events = events
         self._batcher: Batcher[AckBatch] = Batcher(
             self._flush,
             max_items=_MAX_FLUSH_ITEMS,
@@ -231,10 +227,12 @@ class Acker:
         if one.ended:
             if one.lease_id is not None:
                 self._leases.close(one.lease_id, one.partition.id)
-            self._lease_ended(one.partition, one.group, one.lease_id, one.committed, one.retry_ms)
+            self._events.lease_ended(
+                one.partition, one.group, one.lease_id, one.committed, one.retry_ms
+            )
             if not one.own or one.partition.head > one.committed:
                 # Consumers that wait at other servers may have what is left.
-                self._tell_others(one.partition, one.group_id)
+                self._events.lease_released(one.partition, one.group_id)
         if one.done is not None and not one.done.done():
             one.done.set_result(None)
 

@@ -13,17 +13,20 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Awaitable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from queen.core.cursor import acked_up_to, bits_from_bytes
 from queen.core.ids import new_lease
 from queen.errors import Contended, OutcomeUnknown, QueenError, Unavailable
 from queen.service.catalog import Catalog, Partition
+from queen.service.consume.ack import Acker
 from queen.service.consume.cursors import failures_of
 from queen.service.consume.dispatch import Attempt, Dispatcher
 from queen.service.consume.feeds import Feed, Grant
+from queen.service.consume.give_back import GiveBack
 from queen.service.consume.granted_reads import Claimed, Reader
-from queen.service.consume.leases import LeaseBook, Span, span_of
+from queen.service.consume.lease_book import LeaseBook, span_of
+from queen.service.events import Events
 from queen.service.log.batcher import Batcher
 from queen.service.log.segment_cache import SegmentCache
 from queen.storage.database import Database, Record
@@ -52,24 +55,6 @@ class Entry(NamedTuple):
     head: int
 
 
-class Hooks(Protocol):
-    """What a claim leaves to others."""
-
-    async def give_up(
-        self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
-    ) -> None:
-        """Set aside a message that no consumer ever came back from."""
-
-    def unwanted(self, grants: list[Grant], wait_ms: int = 0) -> None:
-        """Take grants for which nobody waits any more; their partitions wait before the next."""
-
-    async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
-        """End a lease of which the group is shown nothing."""
-
-    def missing(self, feed: Feed) -> None:
-        """Find out whether the group of a feed is gone."""
-
-
 class Claims:
     def __init__(
         self,
@@ -79,7 +64,9 @@ class Claims:
         leases: LeaseBook,
         reader: Reader,
         dispatcher: Dispatcher,
-        hooks: Hooks,
+        acker: Acker,
+        give_back: GiveBack,
+        events: Events,
     ) -> None:
         self._database = database
         self._catalog = catalog
@@ -87,11 +74,13 @@ class Claims:
         self._leases = leases
         self._dispatcher = dispatcher
         self._reader = reader
-        self.hooks = hooks
+        self._acker = acker
+        self._give_back = give_back
+        self._events = events
         self._batcher: Batcher[Attempt] = Batcher(
             self._flush, max_items=512, max_weight=1000, max_waiting_weight=100_000
         )
-        dispatcher.submit = self._batcher.submit
+        events.claim_wanted.subscribe(self._batcher.submit)
 
     def drained(self) -> Awaitable[None]:
         return self._batcher.drained()
@@ -221,7 +210,7 @@ class Claims:
         elif outcome == _MISSING:
             feed.forget(partition.id)
             self._catalog.forget_partition(partition.id)
-            self.hooks.missing(feed)
+            self._events.group_missing(feed)
         elif outcome == _EXHAUSTED:
             await self._give_up(one, partition, row)
         elif outcome == _PAUSED:
@@ -238,7 +227,7 @@ class Claims:
         # Whoever held it has lost it, even if this server's timer has not rung yet.
         feed.leased.pop(partition.id, None)
         try:
-            await self.hooks.give_up(
+            await self._acker.give_up(
                 partition, feed.group, feed.group_id, row["committed"], row["attempt"]
             )
         except Exception as error:
@@ -271,7 +260,7 @@ class Claims:
         """Give everything back, and tell why."""
         pop = one.attempt.pop
         pop.busy = False
-        self.hooks.unwanted(one.grants)
+        self._give_back.grants(one.grants)
         pop.fail(error)
         self._dispatcher.pump(one.attempt.feed)
 
@@ -294,7 +283,7 @@ class Claims:
                     shown.append(grant)
             except Exception as error:
                 one.error = _told(error, "a grant could not be handed over")
-                self.hooks.unwanted([grant])
+                self._give_back.grants([grant])
         one.grants = shown
         self._deliver(one)
 
@@ -302,7 +291,7 @@ class Claims:
         """Remember which messages a lease covers; return whether there is one to show."""
         if grant.start == grant.stop:
             # What did not fit is there for the next pop.
-            self.hooks.unwanted([grant], _UNREADABLE_PAUSE_MS if grant.is_unreadable else 0)
+            self._give_back.grants([grant], _UNREADABLE_PAUSE_MS if grant.is_unreadable else 0)
             return False
         if grant.is_cut and grant.lease_id is not None:
             await self._shorten(feed, grant)
@@ -314,7 +303,7 @@ class Claims:
         if grant.lease_id is not None:
             self._leases.add(grant.lease_id, span)
             if not grant.shown:
-                await self.hooks.pass_over(span, grant.lease_id)
+                await self._acker.pass_over(span, grant.lease_id)
         if not grant.shown:
             self._reader.release([grant])
         return bool(grant.shown)
@@ -335,7 +324,7 @@ class Claims:
             self._dispatcher.unserved(pop)
         elif pop.done.done():
             pop.busy = False
-            self.hooks.unwanted(one.grants)
+            self._give_back.grants(one.grants)
         else:
             pop.busy = False
             pop.finish(one.grants)
@@ -364,7 +353,7 @@ class Claims:
                 feed.lease_ended(grant.partition, grant.lease_id, grant.stop)
                 grant.lease_id = None
             else:
-                self.hooks.unwanted([grant])
+                self._give_back.grants([grant])
                 one.grants.remove(grant)
 
     async def _ack_alone(self, one: Claimed, grant: Grant) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from queen.service.catalog import Partition
 from queen.service.consume.feeds import Feed, Pop
-from queen.service.consume.leases import LeaseBook, Span
+from queen.service.consume.lease_book import LeaseBook, Span
 from queen.service.consume.timers import Timers
+from queen.service.events import Events
 
 # The database decides when a lease has ended; its clock may be a little behind ours.
 _CLOCK_MARGIN_S = 0.02
@@ -40,12 +41,15 @@ class Attempt:
 
 
 class Dispatcher:
-    def __init__(self, leases: LeaseBook) -> None:
+    def __init__(self, leases: LeaseBook, events: Events) -> None:
         self._leases = leases
+        self._events = events
         self._feeds: dict[int, dict[str, Feed]] = {}
         self.timers = Timers()
-        # Set by the one who claims.
-        self.submit: Callable[[Attempt], None] = _nobody_claims
+        events.written.subscribe(self.written)
+        events.written_elsewhere.subscribe(self.written)
+        events.lease_ended.subscribe(self.lease_ended)
+        events.partition_lost.subscribe(self.went_back)
 
     # ---- feeds ----
 
@@ -157,9 +161,9 @@ class Dispatcher:
     def attempt(self, pop: Pop, feed: Feed, partitions: list[Partition]) -> None:
         assert not pop.done.done(), "an answered pop must not claim"
         pop.busy = True
-        for one in pop.feeds:
-            one.unpark(pop)
-        self.submit(Attempt(pop, feed, partitions))
+        for parked in pop.feeds:
+            parked.unpark(pop)
+        self._events.claim_wanted(Attempt(pop, feed, partitions))
 
     def unserved(self, pop: Pop) -> None:
         """A claim brought nothing: try the next candidates, look for more, wait, or give up."""
@@ -205,7 +209,3 @@ class Dispatcher:
             feed.held.pop(partition.id, None)
             feed.offer_again(partition)
             self.pump(feed)
-
-
-def _nobody_claims(_attempt: Attempt) -> None:
-    raise AssertionError("no claim is connected")

@@ -133,6 +133,13 @@ class Pop:
         self.turn: asyncio.Future[None] | None = None
         self.done: asyncio.Future[list[Grant]] = asyncio.get_running_loop().create_future()
 
+    def answer_empty(self) -> None:
+        """Wait no longer: answer with nothing, or with what a claim under way brings."""
+        self.waits = False
+        self.over = True
+        if not self.busy:
+            self.finish([])
+
     def finish(self, grants: list[Grant]) -> None:
         """Answer the pop, once. It leaves its feeds first: nothing may be claimed for it now."""
         if not grants and self.error is not None:

@@ -10,31 +10,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
-from collections.abc import Coroutine, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from queen.errors import QueenError
 from queen.service.admin.maintenance import Maintenance
+from queen.service.background import Background
 from queen.service.catalog import Catalog, Partition, Queue
-from queen.service.consume.ack import Acker
 from queen.service.consume.claims import Claims
 from queen.service.consume.dispatch import Dispatcher
 from queen.service.consume.feeds import Feed, Grant, Pop
+from queen.service.consume.give_back import GiveBack
 from queen.service.consume.granted_reads import Reader
-from queen.service.consume.leases import LeaseBook, Span
 from queen.service.consume.sweeper import Sweeper
-from queen.service.log.segment_cache import SegmentCache
-from queen.service.log.segment_encryption import Vault
+from queen.service.events import Events
 from queen.service.stats.activity import Activity
-from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
 
 _LABEL_INTERVAL_S = 1.0
 _MAX_HELD_TRIED = 4
-# Messages that were popped and not sent yet, as they are in memory.
-_MAX_UNSENT_BYTES = 96 * 1024 * 1024
+# How long the end waits for grants that go back.
+_LAST_WORK_S = 5.0
 # Queues that one statement looks into, for a pop that may be served from many.
 _FEEDS_AT_ONCE = 500
 
@@ -42,32 +38,34 @@ _FEEDS_AT_ONCE = 500
 class Popper:
     def __init__(
         self,
-        database: Database,
         catalog: Catalog,
-        cache: SegmentCache,
-        leases: LeaseBook,
-        vault: Vault,
+        dispatcher: Dispatcher,
+        sweeper: Sweeper,
+        reader: Reader,
+        claims: Claims,
+        give_back: GiveBack,
+        background: Background,
         activity: Activity,
         maintenance: Maintenance,
+        events: Events,
     ) -> None:
-        self._database = database
         self._catalog = catalog
-        self._leases = leases
-        # Who sets aside what nobody can process; the broker puts it in place.
-        self.acker: Acker
+        self._dispatcher = dispatcher
+        self._sweeper = sweeper
+        self._reader = reader
+        self._claims = claims
+        self._give_back = give_back
+        self._background = background
         self._activity = activity
-        self.dispatcher = Dispatcher(leases)
-        self.sweeper = Sweeper(database, catalog, self.dispatcher)
-        self._reader = Reader(database, cache, vault, _MAX_UNSENT_BYTES)
-        self._claims = Claims(database, catalog, cache, leases, self._reader, self.dispatcher, self)
         self._maintenance = maintenance
-        maintenance.pops_stopped = self.answer_all
         # Pops by namespace and task that wait; queues that come up later may serve them.
         self._by_label: dict[Pop, tuple[str, str]] = {}
         # Every pop that has not been answered yet.
         self._pops: set[Pop] = set()
         self._closed = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        events.written.subscribe(self.adopt_written)
+        events.written_elsewhere.subscribe(self.adopt_written)
+        events.pops_stopped.subscribe(self.answer_all)
 
     # ---- taking requests ----
 
@@ -98,8 +96,8 @@ class Popper:
             return grants
         except BaseException:
             # The client has gone, or looking failed. What a claim still brings goes back.
-            _answer_empty(pop)
-            self._spawn(self._give_back_result(pop))
+            pop.answer_empty()
+            self._give_back.result_of(pop)
             raise
         finally:
             self._by_label.pop(pop, None)
@@ -119,13 +117,13 @@ class Popper:
         for feeds in batches:
             # Nobody has looked into new ones yet, and queues that are known to have something must
             # not be served for ever instead.
-            await self.sweeper.fill_all([feed for feed in feeds if feed.is_new])
+            await self._sweeper.fill_all([feed for feed in feeds if feed.is_new])
             if await self._try_each(pop, feeds):
                 return
         if pop.feeds:
-            await self.sweeper.look([feed.queue for feed in pop.feeds])
+            await self._sweeper.look([feed.queue for feed in pop.feeds])
         for feeds in batches:
-            await self.sweeper.fill_all(feeds)
+            await self._sweeper.fill_all(feeds)
             if not pop.waits:
                 # Who does not wait wants to know now; a few leases of others may have ended.
                 for feed in feeds:
@@ -136,7 +134,7 @@ class Popper:
     async def _try_each(self, pop: Pop, feeds: list[Feed]) -> bool:
         """Claim what is ready, in the order of the feeds; return whether the pop has its answer."""
         for feed in feeds:
-            self.dispatcher.pump(feed)
+            self._dispatcher.pump(feed)
             if await self._is_served(pop):
                 return True
         return False
@@ -155,7 +153,7 @@ class Popper:
         free = partition is not None and partition.id not in feed.claiming
         if partition is not None and free and not pop.busy and not pop.done.done():
             feed.claiming.add(partition.id)
-            self.dispatcher.attempt(pop, feed, [partition])
+            self._dispatcher.attempt(pop, feed, [partition])
 
     async def _served(self, pop: Pop, timeout_s: float) -> list[Grant]:
         try:
@@ -164,18 +162,18 @@ class Popper:
             async with asyncio.timeout(timeout_s if pop.waits else None):
                 return await asyncio.shield(pop.done)
         except TimeoutError:
-            _answer_empty(pop)
+            pop.answer_empty()
             # If a claim is under way, what it brings must reach somebody.
             return await pop.done
 
     async def _feed(self, queue: Queue, pop: Pop) -> Feed:
-        feed = self.dispatcher.feed(queue.id, pop.group)
+        feed = self._dispatcher.feed(queue.id, pop.group)
         if feed is None or feed.queue is not queue:
             group_id = await self._catalog.group(queue, pop.group, pop.subscription)
-            feed = self.dispatcher.feed(queue.id, pop.group)
+            feed = self._dispatcher.feed(queue.id, pop.group)
             if feed is None or feed.queue is not queue:
                 feed = Feed(queue, pop.group, group_id)
-                self.dispatcher.add(feed)
+                self._dispatcher.add(feed)
         feed.used_at = time.monotonic()
         return feed
 
@@ -196,72 +194,6 @@ class Popper:
     def parked_count(self) -> int:
         return sum(pop.waits and not pop.busy for pop in self._pops)
 
-    # ---- what others tell ----
-
-    def written(self, partitions: Iterable[Partition]) -> None:
-        """Partitions were written to, by this server or by another that said so."""
-        partitions = list(partitions)
-        self.dispatcher.written(partitions)
-        if self._by_label:
-            for queue in {
-                partition.queue.name: partition.queue for partition in partitions
-            }.values():
-                self._adopt(queue)
-
-    def look_at(self, queue_id: int) -> None:
-        """Another server wrote more to a queue than it could name."""
-        feeds = self.dispatcher.feeds_of(queue_id)
-        if feeds:
-            self._spawn(self.sweeper.look([feeds[0].queue]))
-
-    def forget_queue(self, queue_id: int) -> None:
-        for pop in self.dispatcher.remove_queue(queue_id):
-            _answer_empty(pop)
-
-    def forget_group(self, queue_id: int, group_id: int) -> None:
-        """A group was deleted. Who waits for it is answered, and comes back as a new group."""
-        self._catalog.forget_group(queue_id, group_id)
-        self._leases.forget_group(group_id)
-        feed = self.dispatcher.feed_of(queue_id, group_id)
-        if feed is not None:
-            for pop in self.dispatcher.remove(feed):
-                _answer_empty(pop)
-
-    def group_moved(self, queue_id: int, group_id: int) -> None:
-        """A group was moved: its leases have ended, and anything may be there to read."""
-        self._leases.forget_group(group_id)
-        feed = self.dispatcher.feed_of(queue_id, group_id)
-        if feed is not None:
-            feed.reset()
-            self.look_again(queue_id, group_id)
-
-    def look_again(self, queue_id: int, group_id: int) -> None:
-        """A group may read what it could not a moment ago."""
-        feed = self.dispatcher.feed_of(queue_id, group_id)
-        if feed is not None:
-            feed.look_again()
-            self.dispatcher.group_resumed(feed)
-            self._spawn(self._refill(feed))
-
-    def time_has_passed(self, queue_id: int) -> None:
-        """Leases may have lapsed, and delays may be over, before their timers ring."""
-        for feed in self.dispatcher.feeds_of(queue_id):
-            self.group_moved(queue_id, feed.group_id)
-
-    async def _refill(self, feed: Feed) -> None:
-        await self.sweeper.fill(feed)
-        self.dispatcher.pump(feed)
-
-    def missing(self, feed: Feed) -> None:
-        """A claim found no such partition, or no such group."""
-        self._spawn(self._forget_if_gone(feed))
-
-    async def _forget_if_gone(self, feed: Feed) -> None:
-        """Another server may have deleted a group without our hearing of it."""
-        found = await self._database.fetchval("find_group", feed.queue.id, feed.group)
-        if found != feed.group_id:
-            self.forget_group(feed.queue.id, feed.group_id)
-
     # ---- queues that come up while a pop by label waits ----
 
     async def run_labels(self) -> None:
@@ -275,24 +207,32 @@ class Popper:
             except QueenError as error:
                 _log.warning("looking for queues: %s", error)
 
+    def adopt_written(self, partitions: Iterable[Partition]) -> None:
+        """Partitions were written to: their queues may be new to pops that wait by label."""
+        if self._by_label:
+            for queue in {
+                partition.queue.name: partition.queue for partition in partitions
+            }.values():
+                self._adopt(queue)
+
     def _adopt(self, queue: Queue) -> None:
         for pop, (namespace, task) in list(self._by_label.items()):
-            feed = self.dispatcher.feed(queue.id, pop.group)
+            feed = self._dispatcher.feed(queue.id, pop.group)
             known = feed is not None and feed.queue is queue and pop in feed.pops
             if pop.namespaces is not None and queue.namespace not in pop.namespaces:
                 continue
             if not known and namespace in ("", queue.namespace) and task in ("", queue.task):
-                self._spawn(self._join(pop, queue))
+                self._background.start(self._join(pop, queue))
 
     async def _join(self, pop: Pop, queue: Queue) -> None:
         feed = await self._feed(queue, pop)
-        await self.sweeper.fill(feed)
+        await self._sweeper.fill(feed)
         if pop in self._by_label and feed not in pop.feeds:
             pop.feeds.append(feed)
             feed.pops.add(pop)
             if not pop.busy:
                 feed.park(pop)
-            self.dispatcher.pump(feed)
+            self._dispatcher.pump(feed)
 
     # ---- leases that nobody will use ----
 
@@ -300,58 +240,11 @@ class Popper:
         """An answer has been written, or will never be: its messages need no memory any more."""
         self._reader.release(grants)
 
-    def unwanted(self, grants: list[Grant], wait_ms: int = 0) -> None:
-        self._spawn(self._give_back(grants, wait_ms))
-
-    async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
-        await self.acker.pass_over(span, lease_id)
-
-    async def give_up(
-        self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
-    ) -> None:
-        await self.acker.give_up(partition, group, group_id, offset, attempts)
-
-    async def _give_back_result(self, pop: Pop) -> None:
-        try:
-            grants = await pop.done
-        except QueenError:
-            return
-        await self._give_back(grants)
-
-    async def _give_back(self, grants: list[Grant], wait_ms: int = 0) -> None:
-        self.sent(grants)
-        for grant in grants:
-            feed = self.dispatcher.feed(grant.partition.queue.id, grant.group)
-            if grant.lease_id is None:
-                # autoAck delivers at most once: committed, and the client did not wait for it.
-                _log.warning(
-                    "%d messages were committed for a client that hung up", grant.stop - grant.start
-                )
-                continue
-            if feed is None:
-                continue
-            await self._database.fetch(
-                "release_lease", [grant.partition.id], [feed.group_id], grant.lease_id
-            )
-            self._leases.close(grant.lease_id, grant.partition.id)
-            self.dispatcher.lease_ended(
-                grant.partition, grant.group, grant.lease_id, grant.start, wait_ms
-            )
-            if wait_ms:
-                # Who does not wait is told each time.
-                feed.held[grant.partition.id] = grant.partition
+    def give_back(self, grants: list[Grant]) -> None:
+        """Take grants back whose client has gone."""
+        self._give_back.grants(grants)
 
     # ---- the end ----
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.warning("background work failed: %s", task.exception())
 
     @property
     def gives_nothing(self) -> bool:
@@ -360,7 +253,7 @@ class Popper:
     def answer_all(self) -> None:
         """Answer every pop that waits with nothing."""
         for pop in list(self._pops):
-            _answer_empty(pop)
+            pop.answer_empty()
 
     async def close(self) -> None:
         """Answer every parked pop with nothing and let claims under way finish."""
@@ -368,12 +261,4 @@ class Popper:
         self._catalog.stop_waiting()
         self.answer_all()
         await self._claims.drained()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5)
-
-
-def _answer_empty(pop: Pop) -> None:
-    pop.waits = False
-    pop.over = True
-    if not pop.busy:
-        pop.finish([])
+        await self._background.finish(_LAST_WORK_S)

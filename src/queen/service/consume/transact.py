@@ -15,15 +15,18 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from queen.core.cursor import AckResult
-from queen.errors import Contended, LeaseLost, Unavailable
+from queen.core.ids import parse_lease
+from queen.errors import Contended, LeaseLost
 from queen.service.admin.maintenance import Maintenance
 from queen.service.consume.ack import AckBatch, Acker
+from queen.service.consume.leases import Leases
 from queen.service.log.append import Append
+from queen.service.log.appender import Appender, Outcome, append_columns, outcomes
 from queen.service.log.flush_share import Share
-from queen.service.log.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
 from queen.service.log.repeats import Repeats, is_repeat
 from queen.service.outbox.scheduled import Scheduled, stage_columns
 from queen.service.stats.activity import Activity
@@ -69,20 +72,33 @@ class _Repeated(Abandoned):
     """Leaves the transaction because it was committed before."""
 
 
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """What one transaction is to do."""
+
+    appends: list[Append]
+    scheduled: list[Scheduled]
+    ack_batches: list[AckBatch]
+    guards: list[Guard]
+    decide: Decision | None
+
+
 class Transactor:
     def __init__(
         self,
         database: Database,
-        pusher: Pusher,
+        appender: Appender,
         acker: Acker,
+        leases: Leases,
         repeats: Repeats,
         activity: Activity,
         maintenance: Maintenance,
     ) -> None:
         self._database = database
         self._maintenance = maintenance
-        self._pusher = pusher
+        self._appender = appender
         self._acker = acker
+        self._leases = leases
         self._repeats = repeats
         self._activity = activity
         self._retries = asyncio.Semaphore(_RETRIES_AT_ONCE)
@@ -98,36 +114,30 @@ class Transactor:
         """Commit all of it, or raise and change nothing."""
         if appends or scheduled:
             self._maintenance.check_push()
-        shares = await self._pusher.plan(appends)
-        await self._pusher.check_admission(shares)
+        shares = await self._appender.plan(appends)
+        await self._appender.check_admission(shares)
         await self._acker.find_spans(ack_batches)
         # Whoever decides more knows repeats by that.
-        decide = decide or _only_once(ack_batches)
-        for _ in range(MAX_ROUNDS):
-            shares = self._pusher.build(shares)
-            try:
-                rows = await self._commit(shares, scheduled, ack_batches, guards, decide)
-            except _Refused as refused:
-                await self._pusher.refused(shares, refused.rows)
-                continue
-            except _Repeated:
-                await self._repeats.leave_out(appends)
-                scheduled = await self._repeats.recognisable(scheduled)
-                decide = None
-                continue
-            self._pusher.appended(shares, rows)
-            self._finish(appends, ack_batches)
-            return
-        raise Unavailable("too many servers write the same transaction ids at once")
+        plan = _Plan(appends, scheduled, ack_batches, guards, decide or _only_once(ack_batches))
+        await self._appender.append(shares, lambda built: self._commit_once(plan, built))
 
-    async def _commit(
-        self,
-        shares: list[Share],
-        scheduled: list[Scheduled],
-        ack_batches: list[AckBatch],
-        guards: list[Guard],
-        decide: Decision | None,
-    ) -> list[Outcome]:
+    async def _commit_once(self, plan: _Plan, shares: list[Share]) -> list[Share] | None:
+        """Commit; return what has to be built again, None when it is done."""
+        try:
+            rows = await self._commit(plan, shares)
+        except _Refused as refused:
+            await self._appender.learn_all(shares, refused.rows)
+            return shares
+        except _Repeated:
+            await self._repeats.leave_out(plan.appends)
+            plan.scheduled = await self._repeats.recognisable(plan.scheduled)
+            plan.decide = None
+            return shares
+        self._appender.tell(shares, rows)
+        self._finish(plan.appends, plan.ack_batches)
+        return None
+
+    async def _commit(self, plan: _Plan, shares: list[Share]) -> list[Outcome]:
         """Commit all of it. What somebody has locked is tried again: waiting in the database would
         keep connections from everybody else."""
         deadline = time.monotonic() + _PATIENCE_S
@@ -135,30 +145,23 @@ class Transactor:
         while True:
             try:
                 async with turn:
-                    return await self._try(shares, scheduled, ack_batches, guards, decide)
+                    return await self._try(plan, shares)
             except Contended:
                 if time.monotonic() > deadline:
                     raise
             turn = self._retries
             await asyncio.sleep(_PAUSE_S)
 
-    async def _try(
-        self,
-        shares: list[Share],
-        scheduled: list[Scheduled],
-        ack_batches: list[AckBatch],
-        guards: list[Guard],
-        decide: Decision | None,
-    ) -> list[Outcome]:
+    async def _try(self, plan: _Plan, shares: list[Share]) -> list[Outcome]:
         async with self._database.transaction() as transaction:
             await transaction.execute("limit_lock_wait", _LOCK_WAIT_MS)
             rows = await self._append(transaction, shares)
-            if scheduled:
-                await transaction.execute("stage", *stage_columns(scheduled))
-            await self._lock(transaction, ack_batches, guards)
-            await self._settle(transaction, ack_batches)
-            if decide is not None:
-                await decide(transaction)
+            if plan.scheduled:
+                await transaction.execute("stage", *stage_columns(plan.scheduled))
+            await self._lock(transaction, plan.ack_batches, plan.guards)
+            await self._settle(transaction, plan.ack_batches)
+            if plan.decide is not None:
+                await plan.decide(transaction)
         return rows
 
     def _finish(self, appends: list[Append], ack_batches: list[AckBatch]) -> None:
@@ -175,6 +178,33 @@ class Transactor:
         if not all(row.is_appended for row in rows):
             raise _Refused(rows)
         return rows
+
+    async def guards(self, required: list[str], ack_batches: list[AckBatch]) -> list[Guard]:
+        """Return the leases that must live when a transaction commits.
+
+        The published clients name leases here and not in their acks; an ack without one
+        then uses the lease that holds its partition, and no other.
+        """
+        # The acks check their own leases, and a repeated one may have ended its lease already.
+        named = {ack_batch.lease_id for ack_batch in ack_batches}
+        nameless = [ack_batch for ack_batch in ack_batches if ack_batch.lease_id is None]
+        guards: list[Guard] = []
+        for text, lease_id in {text: parse_lease(text) for text in required}.items():
+            if lease_id in named:
+                continue
+            held = await self._leases.cursors_of(lease_id) if lease_id is not None else []
+            mine = [ack_batch for ack_batch in nameless if ack_batch.key in held]
+            if lease_id is not None and not held:
+                mine = await self._acker.with_receipt(lease_id, nameless)
+            if lease_id is None or not (held or mine):
+                raise LeaseLost(f"required lease {text!r} is not, or no longer, a lease")
+            for ack_batch in mine:
+                ack_batch.lease_id = lease_id
+            acked = {ack_batch.key for ack_batch in mine}
+            guards += [Guard(*key, lease_id) for key in held if key not in acked]
+        if required and any(ack_batch.lease_id is None for ack_batch in nameless):
+            raise LeaseLost
+        return guards
 
     async def _lock(
         self, transaction: Transaction, ack_batches: list[AckBatch], guards: list[Guard]

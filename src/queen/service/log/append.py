@@ -151,7 +151,13 @@ class Append:
     def answer(self, error: QueenError | None = None) -> None:
         self.error = error
         if self.request is not None:
-            self.request.answered()
+            self.request.count_down()
+            self.request = None
+
+    def fail(self, error: QueenError) -> None:
+        """Answer with an error, unless it has its answer or somebody else will give it."""
+        if self.request is not None and not self.is_aside:
+            self.answer(error)
 
 
 class Request:
@@ -166,7 +172,7 @@ class Request:
         for append in appends:
             append.request = self
 
-    def answered(self) -> None:
+    def count_down(self) -> None:
         self._left -= 1
         if self._left == 0 and not self.done.done():
             self.done.set_result(None)

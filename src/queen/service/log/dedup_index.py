@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from queen.service.events import Events
 from queen.service.upkeep.jobs import Jobs
 from queen.storage.database import Database, Transaction
 
@@ -40,11 +40,11 @@ class _Position(NamedTuple):
 
 
 class Indexer:
-    def __init__(self, database: Database, jobs: Jobs, finished: Callable[[], None]) -> None:
+    def __init__(self, database: Database, jobs: Jobs, events: Events) -> None:
         self._database = database
         self._jobs = jobs
         # Told when the index of a queue is complete.
-        self._finished = finished
+        self._events = events
         self._positions: dict[int, _Position] = {}
         jobs.add(JOB, _INTERVAL_S, self.index_some)
 
@@ -84,7 +84,7 @@ class Indexer:
         if not rows:
             self._positions.pop(queue_id, None)
             if await self._database.fetchval("finish_index", queue_id, revision):
-                self._finished()
+                self._events.options_changed()
             return False
         await asyncio.sleep(_REST * (time.monotonic() - started))
         return True

@@ -93,6 +93,15 @@ class Share:
         self.appends = [one for one in self.appends if one not in refused]
         return refused
 
+    def raise_refusal(self) -> None:
+        """Raise why an append cannot be stored, if there is one."""
+        for error in self.refused.values():
+            raise error
+
+    def answer(self) -> None:
+        for append in self.appends:
+            append.answer()
+
     @property
     def dedup(self) -> str:
         # What is delivered again on purpose is not a duplicate.

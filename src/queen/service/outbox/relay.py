@@ -39,8 +39,8 @@ from queen.errors import BadRequest, EncryptionUnavailable, QueenError, Unavaila
 from queen.service.admin.maintenance import Maintenance
 from queen.service.catalog import Catalog
 from queen.service.log.append import Append
+from queen.service.log.appender import Appender, Outcome, append_columns, outcomes
 from queen.service.log.flush_share import Share
-from queen.service.log.push import MAX_ROUNDS, Outcome, Pusher, append_columns, outcomes
 from queen.service.log.segment_encryption import Vault
 from queen.storage.database import Database, Record, Transaction
 
@@ -81,13 +81,13 @@ class Relay:
         self,
         database: Database,
         catalog: Catalog,
-        pusher: Pusher,
+        appender: Appender,
         vault: Vault,
         maintenance: Maintenance,
     ) -> None:
         self._database = database
         self._catalog = catalog
-        self._pusher = pusher
+        self._appender = appender
         self._vault = vault
         self._maintenance = maintenance
         self._wake = asyncio.Event()
@@ -155,7 +155,7 @@ class Relay:
             await self._postpone(transaction, stuck, "something of their partition does not open")
         self._alone = max(self._alone - 1, 0)
         for shares, appended in done:
-            self._pusher.appended(shares, appended)
+            self._appender.tell(shares, appended)
         return None
 
     async def _append(
@@ -171,37 +171,38 @@ class Relay:
         appended, because something that is stored there cannot be read.
         """
         failed: set[tuple[str, str]] = set()
-        shares = await self._planned(appends, failed)
-        for _ in range(MAX_ROUNDS):
-            shares = self._pusher.build(shares)
+
+        async def append_some(shares: list[Share]) -> list[Share] | None:
             if not shares:
-                return failed
+                return None
             rows = outcomes(await transaction.fetch("append", *append_columns(shares)))
             done.append((shares, rows))
-            shares = await self._again(shares, rows, failed)
-        raise Unavailable("too many servers write the same transaction ids at once")
+            return await self._learn(shares, rows, failed)
 
-    async def _planned(self, appends: list[Append], failed: set[tuple[str, str]]) -> list[Share]:
+        await self._appender.append(await self._plan(appends, failed), append_some)
+        return failed
+
+    async def _plan(self, appends: list[Append], failed: set[tuple[str, str]]) -> list[Share]:
         """Compare ids with what is stored; where that fails, partition by partition."""
         try:
-            return await self._pusher.plan(appends)
+            return await self._appender.plan(appends)
         except _UNREADABLE:
             shares: list[Share] = []
             for append in appends:
                 try:
-                    shares += await self._pusher.plan([append])
+                    shares += await self._appender.plan([append])
                 except _UNREADABLE:
                     failed.add((append.queue, append.partition))
             return shares
 
-    async def _again(
+    async def _learn(
         self, shares: list[Share], rows: list[Outcome], failed: set[tuple[str, str]]
     ) -> list[Share]:
         """Return the partitions that were refused, ready to be tried again."""
         again: list[Share] = []
         for share, row in zip(shares, rows, strict=True):
             try:
-                again += await self._pusher.refused([share], [row])
+                again += await self._appender.learn_all([share], [row])
             except _UNREADABLE:
                 failed.add((share.partition.queue.name, share.partition.name))
         return again

@@ -68,7 +68,7 @@ class Staging:
         found = await self._catalog.queues(queues)
         return {queue.name for queue in found if queue.options.encryption_enabled}
 
-    def closed(self, message: Scheduled) -> Scheduled:
+    def encrypt(self, message: Scheduled) -> Scheduled:
         """Return a message as it waits for an encrypted queue."""
         codec, payload = self._vault.close_staged(message.queue, message.partition, message.payload)
         return message._replace(codec=codec, payload=payload)

@@ -23,7 +23,7 @@ from queen.errors import LeaseLost, NotFound, Unavailable
 from queen.service.catalog import Catalog
 from queen.service.consume.ack import AckBatch, Acker
 from queen.service.consume.cursors import lock
-from queen.service.consume.leases import LeaseBook, Span
+from queen.service.consume.lease_book import LeaseBook, Span
 from queen.service.consume.transact import Transactor
 from queen.service.log.append import Append
 from queen.service.outbox.scheduled import Scheduled

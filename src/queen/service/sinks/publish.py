@@ -23,11 +23,12 @@ from queen.core.frame import compress, encode_body, segment_of
 from queen.errors import Conflict, NotFound, QueueFull, Unavailable
 from queen.service.admin.maintenance import Maintenance
 from queen.service.catalog import Catalog, Partition, Queue
+from queen.service.events import Events
 from queen.service.log.append import Append
+from queen.service.log.appender import BEHIND, MISSING, STALE, Outcome, in_rounds, outcomes
 from queen.service.log.dedup import Dedup
 from queen.service.log.dedup_filter import keys_of
 from queen.service.log.flush_share import Share
-from queen.service.log.push import BEHIND, MAX_ROUNDS, MISSING, STALE, Outcome, outcomes
 from queen.service.log.segment_encryption import Vault
 from queen.service.sinks.sinks import Batch, check_epoch, parts_key
 from queen.service.stats.activity import Activity
@@ -113,7 +114,7 @@ class Publisher:
         vault: Vault,
         activity: Activity,
         maintenance: Maintenance,
-        committed: Callable[[list[Partition]], None],
+        events: Events,
     ) -> None:
         self._database = database
         self._catalog = catalog
@@ -121,35 +122,49 @@ class Publisher:
         self._vault = vault
         self._activity = activity
         self._maintenance = maintenance
-        self._committed = committed
+        self._events = events
 
     async def publish(self, batch: Batch, decide: Decision | None = None) -> Published:
         """Publish a batch, or find that it is published; then nothing else is decided."""
         self._maintenance.check_push()
         doubted: set[int] = set()
-        for _ in range(MAX_ROUNDS):
+        published: Published | None = None
+
+        async def publish_once() -> bool:
+            nonlocal published
+            published = await self._publish_once(batch, decide, doubted)
+            return published is not None
+
+        await in_rounds(publish_once)
+        assert published is not None
+        return published
+
+    async def _publish_once(
+        self, batch: Batch, decide: Decision | None, doubted: set[int]
+    ) -> Published | None:
+        """Publish a batch, or find that it is published; None when that has to be tried again."""
+        done = await self._already(batch)
+        if done is not None:
+            return done
+        try:
+            parts = await self._parts(batch)
+        except Conflict:
+            # Somebody else may have published it since we asked.
             done = await self._already(batch)
             if done is not None:
                 return done
-            try:
-                parts = await self._parts(batch)
-            except Conflict:
-                # Somebody else may have published it since we asked.
-                done = await self._already(batch)
-                if done is not None:
-                    return done
-                raise
-            targets = await self._targets(parts)
-            if targets is None:
-                continue
-            work = _Work(batch, parts, targets, doubted)
-            await self._screen(work)
-            await self._check_room(work)
-            try:
-                return await self._commit(work, decide)
-            except _Doubt as doubt:
-                await self._learn(work, doubt.rows)
-        raise Unavailable("too many servers write the same transaction ids at once")
+            raise
+        targets = await self._targets(parts)
+        if targets is None:
+            return None
+        work = _Work(batch, parts, targets, doubted)
+        await self._screen(work)
+        await self._check_room(work)
+        try:
+            return await self._commit(work, decide)
+        except _Doubt as doubt:
+            await self._learn(work, doubt.rows)
+            return None
 
     async def _already(self, batch: Batch) -> Published | None:
         rows = await self._database.fetch("sink", batch.query, None)
@@ -242,10 +257,10 @@ class Publisher:
         """Compare the ids themselves, for one partition."""
         share, places = await self._share(work, target.partition)
         await self._dedup.screen([share])
-        _check(share)
+        share.raise_refusal()
         if target.partition.id in work.doubted:
             await self._dedup.verify_indexed(share)
-            _check(share)
+            share.raise_refusal()
         if share.known is not None:
             work.known[target.partition.id] = share.known
             work.known_at[target.partition.id] = share.known_at
@@ -385,13 +400,7 @@ class Publisher:
             self._activity.published(partition.queue, target.messages - again, target.bytes, again)
         if rows:
             self._activity.transacted(target.partition.queue for target in work.targets)
-            self._committed([target.partition for target in work.targets])
-
-
-def _check(share: Share) -> None:
-    """Raise why nobody can tell whether a message is stored already."""
-    for error in share.refused.values():
-        raise error
+            self._events.written([target.partition for target in work.targets])
 
 
 def _standing(batch: Batch, row: Record) -> Published | None:

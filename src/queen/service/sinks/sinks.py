@@ -20,12 +20,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from queen.errors import Conflict, EncryptionUnavailable, NotFound, Unavailable
+from queen.core.names import reason_against_name
+from queen.errors import BadRequest, Conflict, EncryptionUnavailable, NotFound, Unavailable
 from queen.service.admin.maintenance import Maintenance
 from queen.service.catalog import Catalog, Partition
 from queen.service.log.append import Append
 from queen.service.log.segment_encryption import Vault
+from queen.service.scope import Scope, Viewer, listed
 from queen.storage.database import Database, Transaction
+from queen.wire.sinks import CommitSink
 
 JOB = "sinks"
 JOB_INTERVAL_S = 30.0
@@ -73,10 +76,16 @@ class Batch(NamedTuple):
 
 class Sinks:
     def __init__(
-        self, database: Database, catalog: Catalog, vault: Vault, maintenance: Maintenance
+        self,
+        database: Database,
+        catalog: Catalog,
+        scope: Scope,
+        vault: Vault,
+        maintenance: Maintenance,
     ) -> None:
         self._database = database
         self._catalog = catalog
+        self._scope = scope
         self._vault = vault
         self._maintenance = maintenance
 
@@ -97,6 +106,22 @@ class Sinks:
         if not rows or not rows[0]["visible"]:
             raise NotFound(f"Query {query!r} not found; open it first")
         check_epoch(query, epoch, rows[0]["epoch"])
+
+    async def batch(self, viewer: Viewer, query: str, sent: CommitSink) -> Batch:
+        """Return a batch that the viewer may publish."""
+        for kind, name in (("query", query), ("run", sent.run)):
+            reason = reason_against_name(kind, name)
+            if reason:
+                raise BadRequest(reason)
+        if len({stage.task for stage in sent.stages}) < len(sent.stages):
+            raise BadRequest("a task is named twice among the stages")
+        stages = [Named(stage.task, stage.attempt, stage.messages) for stage in sent.stages]
+        batch = Batch(query, sent.epoch, sent.run, sent.batch, stages)
+        await self.check(query, sent.epoch, listed(viewer.namespaces))
+        if viewer.namespaces is not None:
+            for name in await self._scope.hidden_queues(viewer, await self.queues(batch)):
+                raise NotFound(f"Queue {name!r} not found")
+        return batch
 
     async def stage(self, stage: Stage, part: int, appends: list[Append], *, unique: bool) -> int:
         """Keep messages for a commit; returns how many. The same part twice is one part."""

@@ -1,29 +1,19 @@
 """Activity: what this server does with each queue, counted in memory.
 
-A request costs a look-up and a few additions. Every few seconds the counters go to the
-database as this server's own numbers for the minute: absolute ones, so that a write whose
-outcome is unknown can be repeated and nothing is counted twice.
-
-    counters ──3 s──▶ queen.activity (queue, minute, server) ──▶ throughput, analytics
-             ──────▶ queen.servers.totals                    ──▶ totals of the cluster
-
-What is counted between two writes belongs to the minute of the second one.
+A request costs a look-up and a few additions. `activity_report` writes the counters to the
+database every few seconds.
 """
 
 from __future__ import annotations
 
-import asyncio
 import bisect
-import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from queen.core.cursor import AckResult
-from queen.errors import QueenError, Unavailable
-from queen.storage.database import Database, Transaction
 
 if TYPE_CHECKING:
     from queen.service.catalog import Queue
@@ -31,11 +21,6 @@ if TYPE_CHECKING:
     from queen.service.consume.feeds import Grant
     from queen.service.log.append import Append
     from queen.service.log.flush_share import Share
-
-_log = logging.getLogger(__name__)
-
-_FLUSH_INTERVAL_S = 3.0
-_READ_STALE_S = 0.25
 
 # The order of the columns in `queen.activity` and of the totals in `queen.servers`.
 FIELDS = (
@@ -110,6 +95,14 @@ class Counters:
         self.lag_max_ms = 0
 
 
+class Count(NamedTuple):
+    """The counters of one queue as they stood when a report took them."""
+
+    queue_id: int
+    counters: Counters
+    values: tuple[int, ...]
+
+
 class Histogram:
     """How often values fell below each of some bounds."""
 
@@ -126,24 +119,17 @@ class Histogram:
 
 
 class Activity:
-    def __init__(self, database: Database, name: ServerName) -> None:
-        self._database = database
+    def __init__(self, name: ServerName) -> None:
         self.name = name
-        self.server_id: int | None = None
         self.started = time.monotonic()
         # HTTP requests of any kind.
         self.requests = 0
         self.flush_seconds = Histogram(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
         self.flush_messages = Histogram(1, 10, 100, 1000, 10_000, 100_000)
-        # Set by the broker: parked polls by queue id; what else is written with each report.
-        self.parked: Callable[[], dict[int, int]] = dict
-        self.also: Callable[[Transaction, int, datetime], Awaitable[None]] | None = None
         self._queues: dict[int, Counters] = {}
         self._touched: set[int] = set()
         self._was_parked: set[int] = set()
         self._totals = [0] * len(FIELDS)
-        self._flushed = float("-inf")
-        self._lock = asyncio.Lock()
         self._version = 0
 
     # ---- counting ----
@@ -264,71 +250,15 @@ class Activity:
                 totals[at] += now - sent
         return dict(zip(FIELDS, totals, strict=True))
 
-    # ---- writing ----
+    # ---- for the report ----
 
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(_FLUSH_INTERVAL_S)
-            try:
-                await self.flush()
-            except QueenError as error:
-                _log.warning("activity could not be written: %s", error)
-            except Exception:
-                _log.exception("activity could not be written")
+    @property
+    def is_touched(self) -> bool:
+        """Whether something was counted since the last report took it."""
+        return bool(self._touched)
 
-    async def settle(self) -> None:
-        """Write what is not written yet, for somebody who is about to read it."""
-        if self._touched and time.monotonic() - self._flushed > _READ_STALE_S:
-            await self.flush()
-
-    async def flush(self) -> None:
-        async with self._lock:
-            self._flushed = time.monotonic()
-            async with self._database.transaction() as transaction:
-                await transaction.execute("commit_lazily")
-                server_id = await self._joined(transaction)
-                sent = await self._report(transaction, server_id)
-            # Only now: a row that was rolled back must not be written to again.
-            self.server_id = server_id
-            for counters, values in sent:
-                for at, (now, before) in enumerate(zip(values, counters.sent, strict=True)):
-                    self._totals[at] += now - before
-                counters.sent = values
-
-    async def _report(
-        self, transaction: Transaction, server_id: int
-    ) -> list[tuple[Counters, tuple[int, ...]]]:
-        (row,) = await transaction.fetch("now")
-        bucket: datetime = row[0].replace(second=0, microsecond=0)
-        touched = self._take_touched()
-        sent = [(self._queues[queue], self._queues[queue].values()) for queue in touched]
-        try:
-            if touched:
-                await self._report_queues(transaction, server_id, bucket, touched, sent)
-            totals = list(self._totals)
-            for counters, values in sent:
-                for at, (now, before) in enumerate(zip(values, counters.sent, strict=True)):
-                    totals[at] += now - before
-            if not await transaction.fetch("report_server", server_id, totals):
-                # Forgotten while it was asleep for months; it joins again with the next report.
-                self.server_id = None
-                raise Unavailable("this server was forgotten")
-            if self.also is not None:
-                await self.also(transaction, server_id, bucket)
-        except BaseException:
-            self._touched.update(touched)
-            raise
-        return sent
-
-    async def _joined(self, transaction: Transaction) -> int:
-        if self.server_id is not None:
-            return self.server_id
-        (row,) = await transaction.fetch("join_servers", *self.name)
-        joined: int = row[0]
-        return joined
-
-    def _take_touched(self) -> list[int]:
-        parked = self.parked()
+    def take(self, parked: dict[int, int]) -> list[Count]:
+        """Take what was counted since the last report, with the polls that wait now."""
         for queue_id in self._was_parked | parked.keys():
             if queue_id in self._queues:
                 self._queues[queue_id].parked = parked.get(queue_id, 0)
@@ -336,23 +266,25 @@ class Activity:
         self._was_parked = set(parked)
         touched = sorted(self._touched & self._queues.keys())
         self._touched.clear()
-        return touched
+        return [Count(at, self._queues[at], self._queues[at].values()) for at in touched]
 
-    async def _report_queues(
-        self,
-        transaction: Transaction,
-        server_id: int,
-        bucket: datetime,
-        touched: list[int],
-        sent: list[tuple[Counters, tuple[int, ...]]],
-    ) -> None:
-        rows = []
-        for counters, values in sent:
-            counters.turn_to(bucket)
-            done = [now - base for now, base in zip(values, counters.base, strict=True)]
-            rows.append((*done, counters.bucket_lag_max_ms, counters.bucket_parked))
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        known = await transaction.fetch("report_activity", bucket, server_id, touched, *columns)
-        for queue_id in set(touched) - {row[0] for row in known}:
-            # The queue is gone, and its numbers with it.
-            del self._queues[queue_id]
+    def put_back(self, counts: list[Count]) -> None:
+        """A report was not written: the next one has its numbers too."""
+        self._touched.update(count.queue_id for count in counts)
+
+    def totals_with(self, counts: list[Count]) -> list[int]:
+        """Return what the totals are once a report is written."""
+        totals = list(self._totals)
+        for count in counts:
+            for at, (now, before) in enumerate(zip(count.values, count.counters.sent, strict=True)):
+                totals[at] += now - before
+        return totals
+
+    def written(self, counts: list[Count]) -> None:
+        self._totals = self.totals_with(counts)
+        for count in counts:
+            count.counters.sent = count.values
+
+    def forget(self, queue_id: int) -> None:
+        """A queue is gone, and its numbers with it."""
+        self._queues.pop(queue_id, None)

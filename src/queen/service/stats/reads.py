@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
+from queen.errors import NotFound
 from queen.service.rows import Record
 from queen.storage.database import Database
 
@@ -57,6 +58,13 @@ class StoredNumbers:
         self, wanted: QueueFilter, limit: int, offset: int, *, by_priority: bool = False
     ) -> list[Record]:
         return await self._fetch("list_queues", *wanted, limit, offset, by_priority)
+
+    async def queue(self, wanted: QueueFilter) -> Record:
+        """Return the only queue that a filter names, with its counts."""
+        rows = await self.list_queues(wanted, 1, 0)
+        if not rows:
+            raise NotFound("Queue not found")
+        return rows[0]
 
     async def sum_queues(self, wanted: QueueFilter) -> Record:
         (row,) = await self._fetch("sum_queues", *wanted)

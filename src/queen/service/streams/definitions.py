@@ -7,7 +7,6 @@ than those that somebody may have read is refused unless the caller says that it
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ import msgspec
 from queen.core.streams import StreamDefinition, differences
 from queen.errors import NotFound, StreamDiffers, Unavailable
 from queen.service.catalog import Catalog
+from queen.service.events import Events
 from queen.service.streams.ttl_cache import Recent
 from queen.storage.database import Database, Record, Transaction
 
@@ -41,10 +41,10 @@ class Defined(NamedTuple):
 
 
 class Definitions:
-    def __init__(self, database: Database, catalog: Catalog, changed: Callable[[], None]) -> None:
+    def __init__(self, database: Database, catalog: Catalog, events: Events) -> None:
         self._database = database
         self._catalog = catalog
-        self._changed = changed
+        self._events = events
         self._recent: Recent[str, Stream] = Recent()
 
     async def find(self, name: str) -> Stream | None:
@@ -88,7 +88,7 @@ class Definitions:
                     transaction, name, namespace, definition, sources, recut=recut
                 )
         self._recent.forget(name)
-        self._changed()
+        self._events.streams_changed()
         return Defined(await self.get(name), bool(made), changed)
 
     async def delete(self, name: str) -> bool:

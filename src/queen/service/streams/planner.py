@@ -19,7 +19,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, cast
 
@@ -35,6 +34,7 @@ from queen.core.gathering import (
 )
 from queen.core.streams import GLOBAL_KEY, StreamDefinition
 from queen.errors import QueenError
+from queen.service.events import Events
 from queen.service.stats.activity import Histogram
 from queen.storage.database import Database, Record, Transaction
 
@@ -111,13 +111,13 @@ class Planner:
     def __init__(
         self,
         database: Database,
-        planned: Callable[[int], None],
+        events: Events,
         page_segments: int = PAGE_SEGMENTS,
     ) -> None:
         self._database = database
         self._page_segments = page_segments
-        # Told which stream has new windows.
-        self._planned = planned
+        self._events = events
+        events.streams_changed.subscribe(self.wake)
         self._wake = asyncio.Event()
         self._turn = asyncio.Semaphore(_AT_ONCE)
         # Streams that are being planned here.
@@ -205,7 +205,7 @@ class Planner:
             await asyncio.sleep(_TAKEN_S)
         elif count:
             self.windows += count
-            self._planned(row["id"])
+            self._events.windows_planned(row["id"])
 
     async def _since(self, row: Record) -> datetime | None:
         """Return up to where a stream is planned, or else when its oldest message was written."""

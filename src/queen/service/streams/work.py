@@ -12,17 +12,19 @@ import secrets
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
 
 from queen.core.streams import StreamDefinition
-from queen.errors import LeaseLost, NotFound
+from queen.errors import BadRequest, LeaseLost, NotFound
 from queen.service.consume.transact import Transactor
+from queen.service.events import Events
 from queen.service.log.append import Append
 from queen.service.outbox.scheduled import Scheduled
+from queen.service.scope import Viewer
+from queen.service.signals import Signals
 from queen.service.sinks.publish import Publisher
 from queen.service.sinks.sinks import Batch
 from queen.service.streams.content import WindowSpan
@@ -35,6 +37,8 @@ _NET_S = 1.0
 
 _LEASED, _NOTHING, _EXHAUSTED, _PAUSED, _NO_GROUP = range(5)
 _definition = msgspec.json.Decoder(StreamDefinition)
+
+_STALE = "Invalid or expired lease"
 
 
 class Lease(NamedTuple):
@@ -54,6 +58,16 @@ def parse_window_lease(text: str) -> Lease | None:
     digits = found.hex
     group_id, window_id = int(digits[:8], 16), int(digits[8:20], 16)
     return Lease(found, group_id, window_id) if group_id < 2**31 else None
+
+
+def window_lease(text: str) -> Lease:
+    """Return the lease of a text; raises when it is none."""
+    if not text:
+        raise BadRequest("Missing leaseId")
+    lease = parse_window_lease(text)
+    if lease is None:
+        raise LeaseLost(_STALE)
+    return lease
 
 
 class Granted(NamedTuple):
@@ -92,13 +106,15 @@ class Work:
         database: Database,
         transactor: Transactor,
         publisher: Publisher,
-        told: Callable[[int], None],
+        signals: Signals,
+        events: Events,
     ) -> None:
         self._database = database
         self._transactor = transactor
         self._publisher = publisher
-        # Tells other servers that a stream has something to look at.
-        self._told = told
+        self._signals = signals
+        events.windows_planned.subscribe(self.look)
+        events.windows_elsewhere.subscribe(self.look)
         # Who waits for windows of a stream, in order of arrival, and in which group.
         self._waiting: dict[int, dict[asyncio.Event, int]] = {}
         self._closed = False
@@ -122,7 +138,7 @@ class Work:
 
     def _look_everywhere(self, stream_id: int) -> None:
         self.look(stream_id)
-        self._told(stream_id)
+        self._signals.windows_planned(stream_id)
 
     def _let_one_look(self, stream_id: int, group_id: int) -> None:
         """One more window of a group may be ready: one of it is enough, here or elsewhere."""
@@ -130,7 +146,7 @@ class Work:
             if waits_for == group_id and not event.is_set():
                 event.set()
                 return
-        self._told(stream_id)
+        self._signals.windows_planned(stream_id)
 
     def close(self) -> None:
         """Answer everybody who waits: the server ends."""
@@ -162,9 +178,15 @@ class Work:
             raise NotFound("Consumer group not found")
         return int(group_id)
 
-    async def leased(self, group_id: int, window_id: int, lease_id: uuid.UUID) -> list[Record]:
-        """Return the window that a live lease holds, and whose it is; empty when it has ended."""
-        return await self._database.fetch("leased_window", group_id, window_id, lease_id)
+    async def leased(self, viewer: Viewer, text: str) -> Record:
+        """Return the window of a lease that lives and is the viewer's."""
+        lease = window_lease(text)
+        rows = await self._database.fetch(
+            "leased_window", lease.group_id, lease.window_id, lease.id
+        )
+        if not rows or not viewer.sees(rows[0]["namespace"]):
+            raise LeaseLost(_STALE)
+        return rows[0]
 
     async def poll(
         self, stream: Stream, group: str, group_id: int, consumer: str, timeout_s: float

@@ -35,7 +35,7 @@ class ClockRoutes:
         wanted = decoded(_decoder, request.body)
         if wanted.queue is not None:
             check_name("queue", wanted.queue)
-        queues = await self._broker.clock.advance(wanted.seconds, wanted.queue)
+        queues = await self._broker.time_steps.advance(wanted.seconds, wanted.queue)
         await audit(
             self._broker, request, "clock.advance", wanted.queue or "all", seconds=wanted.seconds
         )

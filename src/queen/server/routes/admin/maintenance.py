@@ -61,7 +61,7 @@ class MaintenanceRoutes:
 
     async def turn_push(self, request: Request) -> Response:
         enabled = _enabled(request.body)
-        await self._broker.turn_maintenance(PUSH, enabled)
+        await self._broker.maintenance.turn(PUSH, enabled)
         await audit(self._broker, request, "maintenance.push", "all", enabled=enabled)
         message = (
             "Maintenance mode ENABLED. Pushes are refused until it is disabled."
@@ -77,7 +77,7 @@ class MaintenanceRoutes:
 
     async def turn_pop(self, request: Request) -> Response:
         enabled = _enabled(request.body)
-        await self._broker.turn_maintenance(POP, enabled)
+        await self._broker.maintenance.turn(POP, enabled)
         await audit(self._broker, request, "maintenance.pop", "all", enabled=enabled)
         return _pop_answer(enabled)
 

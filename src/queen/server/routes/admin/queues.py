@@ -10,7 +10,6 @@ from queen.errors import BadRequest, NotFound
 from queen.server.api.audit import audit
 from queen.server.api.failures import decoded
 from queen.server.api.routing import Doc, Route
-from queen.server.api.scope import queue_for
 from queen.server.auth.access import Caller, Role
 from queen.server.protocol.http import Request, Response, check_name
 from queen.service.broker import Broker
@@ -65,7 +64,9 @@ class QueueRoutes:
         options = _options_of(wanted)
         namespace = await self._namespace_for(request.caller, wanted)
         task = wanted.task or ""
-        queue_id, partition = await self._broker.configure(wanted.queue, namespace, task, options)
+        queue_id, partition = await self._broker.queues.configure(
+            wanted.queue, namespace, task, options
+        )
         ready = options.dedup != "forever" or await self._broker.indexer.complete(
             queue_id, _INDEX_WAIT_S
         )
@@ -86,7 +87,7 @@ class QueueRoutes:
         """Return the namespace that a queue is to have; a limited caller gives it its own."""
         if caller.namespaces is None:
             return wanted.namespace or ""
-        queue = await queue_for(self._broker, caller, wanted.queue)
+        queue = await self._broker.scope.queue(caller, wanted.queue)
         known = labels_of(wanted.queue)[0] if queue is None else queue.namespace
         namespace = wanted.namespace or known
         if not caller.sees(namespace):
@@ -96,8 +97,8 @@ class QueueRoutes:
     async def delete(self, request: Request) -> Response:
         name = request.params[0]
         check_name("queue", name)
-        await queue_for(self._broker, request.caller, name)
-        existed = await self._broker.delete_queue(name)
+        await self._broker.scope.queue(request.caller, name)
+        existed = await self._broker.queues.delete(name)
         await audit(self._broker, request, "queue.delete", name, existed=existed)
         answer = DeleteQueueAnswer(deleted=True, queue=name, existed=existed)
         return Response(200, msgspec.json.encode(answer))

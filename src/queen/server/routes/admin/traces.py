@@ -19,12 +19,12 @@ from queen.server.api.failures import decoded
 from queen.server.api.message_path import MESSAGE_PATH
 from queen.server.api.paging import MAX_LIMIT, page_of, page_params
 from queen.server.api.routing import Doc, Route
-from queen.server.api.scope import listed, partitions_for
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
 from queen.service.rows import Record
+from queen.service.scope import listed
 from queen.wire import traces as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination
@@ -123,7 +123,7 @@ class TraceRoutes:
         among = listed(request.caller.namespaces)
         rows, total = await self._broker.traces.by_name(name, limit, offset, among)
         ids = [row["partition_id"] for row in rows]
-        partitions = await partitions_for(self._broker, request.caller, ids)
+        partitions = await self._broker.scope.partitions(request.caller, ids)
         payloads = await self._payloads(rows, partitions)
         found = [
             wire.NamedTrace(
@@ -156,7 +156,7 @@ class TraceRoutes:
         partition_id = parse_partition(text)
         found: dict[int, Partition] = {}
         if partition_id is not None:
-            found = await partitions_for(self._broker, request.caller, [partition_id])
+            found = await self._broker.scope.partitions(request.caller, [partition_id])
         if not found:
             raise NotFound("Partition not found")
         return next(iter(found.values()))

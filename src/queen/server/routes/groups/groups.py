@@ -12,13 +12,13 @@ from queen.server.api.audit import audit
 from queen.server.api.failures import decoded
 from queen.server.api.paging import MAX_LIMIT, page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
-from queen.server.api.scope import listed
 from queen.server.api.stats_rows import age_of, iso_or_none, lag_of
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.broker import Broker
 from queen.service.rows import Record
+from queen.service.scope import listed
 from queen.service.stats.statistics import Stamp
 from queen.wire.answers import iso
 from queen.wire.groups import (

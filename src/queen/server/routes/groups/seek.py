@@ -8,13 +8,12 @@ from queen.errors import BadRequest, NotFound
 from queen.server.api.audit import audit
 from queen.server.api.failures import decoded
 from queen.server.api.routing import Doc, Route
-from queen.server.api.scope import existing_queue_for
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Request, Response, check_name
+from queen.service.admin.groups import BEGINNING, END, Target
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
-from queen.service.consume.groups import BEGINNING, END, Target
 from queen.service.rows import Record
 from queen.wire.answers import iso
 from queen.wire.groups import PartitionSeek, QueueSeek, SeekRequest
@@ -118,7 +117,7 @@ class SeekRoutes:
         for kind, name in zip(kinds, request.params, strict=False):
             check_name(kind, name)
         group, queue_name, *rest = request.params
-        queue = await existing_queue_for(self._broker, request.caller, queue_name)
+        queue = await self._broker.scope.existing_queue(request.caller, queue_name)
         (row,) = await self._broker.groups.find(group, queue_name)
         if not rest:
             return row, None

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
-from msgspec.structs import astuple
 
-from queen.core.cursor import ACK_STATUSES, AckResult, AckStatus
-from queen.core.ids import parse_lease, parse_partition
-from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
+from queen.core.cursor import AckResult
+from queen.core.ids import parse_lease
+from queen.core.names import QUEUE_MODE_GROUP
 from queen.errors import BadRequest, Conflict, LeaseLost, NotFound, QueenError
 from queen.server.api.failures import decoded
 from queen.server.api.routing import Doc, Route
-from queen.server.api.scope import check_lease, partitions_for
-from queen.server.auth.access import Caller, Role
+from queen.server.auth.access import Role
 from queen.server.protocol.http import Request, Response
 from queen.service.broker import Broker
-from queen.service.catalog import Partition
-from queen.service.consume.ack import AckBatch, storable
+from queen.service.intake.acks import STALE, GatheredAcks
 from queen.wire import answers
 from queen.wire.answers import MAX_ACKS
-from queen.wire.requests import (
-    MAX_EXTEND_S,
-    AckBatchRequest,
-    AckOperation,
-    AckRequest,
-    ExtendRequest,
-)
+from queen.wire.requests import MAX_EXTEND_S, AckBatchRequest, AckRequest, ExtendRequest
 from queen.wire.results import AckAnswer, AckBatchAnswer, ExtendAnswer
 
 _one = msgspec.json.Decoder(AckRequest)
@@ -41,9 +30,8 @@ _DEFAULT_EXTEND_S = 60
 # A repeated acknowledgment is answered by the word of the first.
 _WORDS = {AckResult.ALREADY: "completed", AckResult.ALREADY_DEAD: AckResult.DEAD.value}
 _DEAD = {AckResult.DEAD, AckResult.ALREADY_DEAD}
-_STALE = "Invalid or expired lease"
 _TOO_LATE = "Message is already completed; nothing was changed"
-_REFUSALS = {AckResult.LOST: _STALE, AckResult.TOO_LATE: _TOO_LATE}
+_REFUSALS = {AckResult.LOST: STALE, AckResult.TOO_LATE: _TOO_LATE}
 
 _EXAMPLE = {
     "transactionId": "order-1042",
@@ -85,112 +73,6 @@ _EXTEND = Doc(
 )
 
 
-class Prepared:
-    """The acknowledgments of a request, gathered by lease and partition."""
-
-    def __init__(self) -> None:
-        self.ack_batches: dict[tuple[int, int, uuid.UUID | None], AckBatch] = {}
-        # For each item that cannot be looked up: why.
-        self.refused: dict[int, QueenError] = {}
-        # For each other item its batch; None when all share the only one.
-        self.places: dict[int, AckBatch] | None = None
-
-    def result(self, index: int, transaction_id: str) -> AckResult | QueenError:
-        if self.places is None:
-            (ack_batch,) = self.ack_batches.values()
-        elif index in self.refused:
-            return self.refused[index]
-        else:
-            ack_batch = self.places[index]
-        return ack_batch.error or ack_batch.results.get(transaction_id, AckResult.LOST)
-
-    def all_done(self) -> bool:
-        """Whether every item was acknowledged as completed, and now is."""
-        return self.places is None and all(one.all_done for one in self.ack_batches.values())
-
-
-async def prepare(
-    broker: Broker,
-    caller: Caller,
-    acks: Sequence[AckRequest | AckOperation],
-    default_group: str | None,
-) -> Prepared:
-    """Find the partition, group and lease that each acknowledgment is about."""
-    prepared = Prepared()
-    if not acks:
-        prepared.places = {}
-        return prepared
-    ids, partitions, statuses, errors, groups, leases = zip(*map(astuple, acks), strict=True)
-    count = len(ids)
-    known = {one: parse_partition(one) for one in set(partitions)}
-    wanted = {one for one in known.values() if one is not None}
-    found = await partitions_for(broker, caller, wanted)
-    first = acks[0]
-    alike = (
-        partitions.count(first.partitionId) == count
-        and leases.count(first.leaseId) == count
-        and statuses.count(first.status) == count
-        and groups.count(first.consumerGroup) == count
-        and errors.count(None) == count
-    )
-    if alike and found:
-        try:
-            (partition,) = found.values()
-            ack_batch, asked = await _ack_batch(broker, prepared, first, partition, default_group)
-            ack_batch.statuses = dict.fromkeys(ids, asked)
-            return prepared
-        except QueenError:
-            prepared.ack_batches.clear()
-    prepared.places = {}
-    for index, one in enumerate(acks):
-        partition_id = known[one.partitionId]
-        maybe = found.get(partition_id) if partition_id is not None else None
-        try:
-            ack_batch, asked = await _ack_batch(broker, prepared, one, maybe, default_group)
-        except QueenError as error:
-            prepared.refused[index] = error
-            continue
-        if ack_batch.statuses.get(one.transactionId, asked) is not asked:
-            prepared.refused[index] = BadRequest("the request says something else of it, too")
-            continue
-        prepared.places[index] = ack_batch
-        ack_batch.statuses[one.transactionId] = asked
-        if one.error and asked is not AckStatus.DONE:
-            ack_batch.errors[one.transactionId] = storable(one.error)
-    return prepared
-
-
-async def _ack_batch(
-    broker: Broker,
-    prepared: Prepared,
-    one: AckRequest | AckOperation,
-    partition: Partition | None,
-    default_group: str | None,
-) -> tuple[AckBatch, AckStatus]:
-    """Return the batch an acknowledgment belongs to, and what it asks for."""
-    asked = ACK_STATUSES.get(one.status or "completed")
-    if asked is None:
-        raise BadRequest(f"status {one.status!r} is not known: {', '.join(ACK_STATUSES)}")
-    if partition is None:
-        raise NotFound("Message not found: no such partition")
-    lease_id = parse_lease(one.leaseId) if one.leaseId else None
-    if one.leaseId and lease_id is None:
-        raise LeaseLost(_STALE)
-    group = one.consumerGroup or default_group or QUEUE_MODE_GROUP
-    reason = reason_against_name("consumer group", group)
-    if reason:
-        raise BadRequest(reason)
-    group_id = await broker.catalog.find_group(partition.queue, group)
-    if group_id is None:
-        raise LeaseLost(_STALE)
-    key = (partition.id, group_id, lease_id)
-    ack_batch = prepared.ack_batches.get(key)
-    if ack_batch is None:
-        ack_batch = AckBatch(partition, group, group_id, lease_id, {})
-        prepared.ack_batches[key] = ack_batch
-    return ack_batch, asked
-
-
 class AckRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -211,13 +93,13 @@ class AckRoutes:
 
     async def one(self, request: Request) -> Response:
         ack = decoded(_one, request.body)
-        prepared = await prepare(self._broker, request.caller, [ack], None)
-        await self._broker.acker.ack(list(prepared.ack_batches.values()))
-        result = prepared.result(0, ack.transactionId)
+        gathered = await self._broker.ack_intake.gather(request.caller, [ack])
+        await self._broker.acker.ack(gathered.batches)
+        result = gathered.result(0, ack.transactionId)
         if isinstance(result, QueenError):
             raise result
         if result is AckResult.LOST:
-            raise LeaseLost(f"Failed to acknowledge message: {_STALE}")
+            raise LeaseLost(f"Failed to acknowledge message: {STALE}")
         if result is AckResult.TOO_LATE:
             raise Conflict(f"Failed to acknowledge message: {_TOO_LATE}")
         group = ack.consumerGroup
@@ -236,10 +118,10 @@ class AckRoutes:
         acks = body.acknowledgments
         if len(acks) > MAX_ACKS:
             raise BadRequest(f"more than {MAX_ACKS} acknowledgments in one request")
-        prepared = await prepare(self._broker, request.caller, acks, body.consumerGroup)
-        if prepared.ack_batches:
-            await self._broker.acker.ack(list(prepared.ack_batches.values()))
-        return Response(200, _batch_body(acks, prepared))
+        gathered = await self._broker.ack_intake.gather(request.caller, acks, body.consumerGroup)
+        if gathered.by_key:
+            await self._broker.acker.ack(gathered.batches)
+        return Response(200, _batch_body(acks, gathered))
 
     async def extend(self, request: Request) -> Response:
         raw = request.body
@@ -248,8 +130,8 @@ class AckRoutes:
             raise BadRequest(f"seconds must be between 1 and {MAX_EXTEND_S}")
         lease_id = parse_lease(request.params[0])
         if lease_id is not None:
-            await check_lease(self._broker, request.caller, lease_id)
-        until = await self._broker.extend(lease_id, seconds) if lease_id else None
+            await self._broker.scope.check_lease(request.caller, lease_id)
+        until = await self._broker.leases.extend(lease_id, seconds) if lease_id else None
         if until is None:
             raise NotFound("Lease not found or expired")
         at = answers.iso(until)
@@ -265,13 +147,13 @@ class AckRoutes:
         return Response(200, msgspec.json.encode(answer))
 
 
-def _batch_body(acks: list[AckRequest], prepared: Prepared) -> bytes:
-    if prepared.all_done():
+def _batch_body(acks: list[AckRequest], gathered: GatheredAcks) -> bytes:
+    if gathered.all_done():
         return answers.all_completed([ack.transactionId for ack in acks])
     results, refusals = [], []
     for index, ack in enumerate(acks):
         quoted = answers.json_text(ack.transactionId)
-        result = prepared.result(index, ack.transactionId)
+        result = gathered.result(index, ack.transactionId)
         refusal = _refusal(result)
         if refusal is not None:
             refusals.append(refusal)

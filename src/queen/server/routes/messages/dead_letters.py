@@ -14,13 +14,13 @@ from queen.server.api.audit import audit
 from queen.server.api.failures import decoded
 from queen.server.api.paging import limit_of, limit_param, page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
-from queen.server.api.scope import listed, queue_for
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
+from queen.service.admin.dead_letters import Filter
 from queen.service.broker import Broker
-from queen.service.consume.dead_letters import Filter
 from queen.service.rows import Record
+from queen.service.scope import listed
 from queen.wire import deadletters as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination
@@ -175,7 +175,7 @@ class DeadLetterRoutes:
                 raise BadRequest("a partition is named without its queue")
             return wanted
         check_name("queue", fields["queue"])
-        queue = await queue_for(self._broker, request.caller, fields["queue"])
+        queue = await self._broker.scope.queue(request.caller, fields["queue"])
         if queue is None:
             return None
         wanted = wanted._replace(queue_id=queue.id)

@@ -14,7 +14,6 @@ from msgspec import Meta
 from queen.core.frame import CONTENT_TYPE
 from queen.errors import NotFound
 from queen.server.api.routing import Doc, Other, Param, Route
-from queen.server.api.scope import existing_queue_for, queue_for
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.answer_parts import stream_frames
@@ -70,7 +69,7 @@ class FetchRoutes:
     async def queue(self, request: Request) -> None:
         query = Query(request.query)
         check_name("queue", request.params[0])
-        queue = await existing_queue_for(self._broker, request.caller, request.params[0])
+        queue = await self._broker.scope.existing_queue(request.caller, request.params[0])
         first, last = _time(query, "fromTime"), _time(query, "toTime")
         await stream_frames(
             request, self._broker.fetcher.queue(queue, from_time=first, to_time=last)
@@ -80,7 +79,7 @@ class FetchRoutes:
         query = Query(request.query)
         check_name("queue", request.params[0])
         check_name("partition", request.params[1])
-        queue = await queue_for(self._broker, request.caller, request.params[0])
+        queue = await self._broker.scope.queue(request.caller, request.params[0])
         found = await self._broker.catalog.partition(queue, request.params[1]) if queue else None
         if found is None:
             raise NotFound("Partition not found")

@@ -18,14 +18,13 @@ from queen.server.api.failures import decoded
 from queen.server.api.message_path import MESSAGE_PATH
 from queen.server.api.paging import page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
-from queen.server.api.scope import existing_queue_for, partitions_for, queue_for
 from queen.server.api.time_range import RANGE_PARAMS, window_of
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
+from queen.service.admin.dead_letters import Filter
 from queen.service.broker import Broker
 from queen.service.catalog import Partition, Queue
 from queen.service.consume.ack import storable
-from queen.service.consume.dead_letters import Filter
 from queen.service.log.message import Message
 from queen.service.read.browse import Browsed
 from queen.wire import messages as wire
@@ -123,7 +122,7 @@ class MessageRoutes:
         if status and status not in _STATUSES:
             raise BadRequest(f"status {status!r} is not known: {', '.join(_STATUSES)}")
         queues, partition = await self._queues(request, query)
-        window = window_of(query, await self._broker.now())
+        window = window_of(query, await self._broker.clock.now())
         newest = partial(
             self._broker.browser.newest,
             partition=partition,
@@ -153,7 +152,7 @@ class MessageRoutes:
             found = await self._broker.catalog.queues_by_label(query.text("ns"), query.text("task"))
             seen = [one for one in found if request.caller.sees(one.namespace)]
             return seen[:_MAX_QUEUES], None
-        queue = await queue_for(self._broker, request.caller, query.text("queue"))
+        queue = await self._broker.scope.queue(request.caller, query.text("queue"))
         if queue is None:
             return [], None
         if not query.text("partition"):
@@ -174,7 +173,7 @@ class MessageRoutes:
         partition_id = parse_partition(place)
         partition = None
         if partition_id is not None:
-            found = await partitions_for(self._broker, request.caller, [partition_id])
+            found = await self._broker.scope.partitions(request.caller, [partition_id])
             partition = found.get(partition_id)
         if partition is None:
             raise NotFound("Message not found")
@@ -232,7 +231,7 @@ class MessageRoutes:
     async def clear(self, request: Request) -> Response:
         name = request.params[0]
         check_name("queue", name)
-        queue = await existing_queue_for(self._broker, request.caller, name)
+        queue = await self._broker.scope.existing_queue(request.caller, name)
         partition = None
         partition_name = Query(request.query).text("partition")
         if partition_name:

@@ -16,7 +16,6 @@ from queen.core.ids import message_prefix
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.errors import BadRequest, NotFound
 from queen.server.api.routing import Doc, Param, Route
-from queen.server.api.scope import queue_for
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.answer_parts import answer_in_parts
@@ -140,7 +139,7 @@ class PopRoutes:
         label = (query.text("namespace"), query.text("task"))
         for kind, name in zip(("namespace", "task"), label, strict=True):
             check_name(kind, name or "any")
-        since = await self._broker.now() if query.flag("wait") else None
+        since = await self._broker.clock.now() if query.flag("wait") else None
         pop = _pop_of(query, None, since)
         # Queues that come up while it waits are looked at in the same way.
         pop.namespaces = request.caller.namespaces
@@ -158,17 +157,17 @@ class PopRoutes:
             check_name("partition", partition)
         query = Query(request.query)
         pop, timeout_s = _pop_of(query, partition, None), _timeout_s(query)
-        queue = await queue_for(self._broker, request.caller, name)
+        queue = await self._broker.scope.queue(request.caller, name)
         popper = self._broker.popper
         if queue is None and pop.waits:
             # A consumer may come before its producer; what is new is new since it came.
-            pop = _pop_of(query, partition, await self._broker.now())
+            pop = _pop_of(query, partition, await self._broker.clock.now())
             started = time.monotonic()
             waiting = self._broker.catalog.appearance(name, timeout_s, lambda: popper.gives_nothing)
             queue = await unless_gone(request, waiting)
             if queue is not None:
                 # It may have come up in another namespace than its name says.
-                queue = await queue_for(self._broker, request.caller, name)
+                queue = await self._broker.scope.queue(request.caller, name)
             timeout_s = max(0.0, timeout_s - (time.monotonic() - started))
         if queue is None:
             return EMPTY
@@ -190,7 +189,7 @@ class PopRoutes:
             return EMPTY
         if grants and request.line.is_gone:
             # The client hung up in the same moment: nobody would read the answer.
-            self._broker.popper.unwanted(grants)
+            self._broker.popper.give_back(grants)
             return EMPTY
         if not grants:
             return EMPTY
@@ -198,7 +197,7 @@ class PopRoutes:
             response = await answer_in_parts(request, pop_bits(grants, pop.group))
             if response is None and request.line.is_cut_off:
                 # Nobody can read half an answer.
-                self._broker.popper.unwanted(grants)
+                self._broker.popper.give_back(grants)
             return response
         finally:
             self._broker.popper.sent(grants)

@@ -8,11 +8,11 @@ from queen.core.names import reason_against_transaction_id
 from queen.errors import BadRequest, NotFound
 from queen.server.api.paging import page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
-from queen.server.api.scope import listed, queue_for
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.broker import Broker
 from queen.service.rows import Record
+from queen.service.scope import listed
 from queen.wire.answers import iso
 from queen.wire.parts import TransactionId
 from queen.wire.scheduled import Cancelled, ScheduledMessage, ScheduledPage
@@ -51,7 +51,7 @@ class ScheduledRoutes:
         queue = query.text("queue") or None
         if queue is not None:
             check_name("queue", queue)
-            await queue_for(self._broker, request.caller, queue)
+            await self._broker.scope.queue(request.caller, queue)
         elif request.caller.namespaces is not None:
             raise BadRequest("name a queue: this token is limited to some namespaces")
         limit, offset = page_of(query, 100)
@@ -67,7 +67,7 @@ class ScheduledRoutes:
         reason = reason_against_transaction_id(transaction_id)
         if reason:
             raise BadRequest(reason)
-        await queue_for(self._broker, request.caller, queue)
+        await self._broker.scope.queue(request.caller, queue)
         among = listed(request.caller.namespaces)
         cancelled = await self._broker.staging.cancel(queue, transaction_id, among)
         if not cancelled:

@@ -15,7 +15,6 @@ from queen.core.ids import parse_partition, partition_uuid
 from queen.errors import BadRequest, NotFound
 from queen.server.api.failures import decoded
 from queen.server.api.routing import Doc, Other, Route
-from queen.server.api.scope import existing_queue_for, partitions_for
 from queen.server.auth.access import Role
 from queen.server.protocol.answer_parts import stream_frames
 from queen.server.protocol.http import Request, Response, check_name
@@ -114,7 +113,7 @@ class CutRoutes:
             check_name("consumer group", wanted.group)
         queues = await self._queues(request, wanted.queues)
         since = None if wanted.since is None else instant_at(wanted.since)
-        at, known = await self._broker.cuts.cut(queues, since, wanted.group)
+        at, known = await self._broker.sealed_reads.cut(queues, since, wanted.group)
         answer = Cut(microseconds(at), [_queue_cut(queue, known[queue.id]) for queue in queues])
         return Response(200, msgspec.json.encode(answer))
 
@@ -123,7 +122,7 @@ class CutRoutes:
         times = {source.queue: instant_at(source.since) for source in wanted.sources}
         queues = await self._queues(request, list(times))
         sources = {queue: times[queue.name] for queue in queues}
-        service = self._broker.cuts
+        service = self._broker.sealed_reads
         until = await service.admit(
             sources, instant_at(wanted.until), wanted.maxMessages, wanted.maxBytes
         )
@@ -151,7 +150,7 @@ class CutRoutes:
         moves = {source.queue: source.moves for source in wanted.sources}
         queues = await self._queues(request, list(moves))
         done_until = instant_at(wanted.doneUntil) if wanted.doneUntil else None
-        places = await self._broker.cuts.progress(
+        places = await self._broker.sealed_reads.progress(
             wanted.group, {queue.id: moves[queue.name] for queue in queues}, done_until
         )
         self._broker.groups.version += 1
@@ -164,7 +163,7 @@ class CutRoutes:
         found = []
         for name in dict.fromkeys(names):
             check_name("queue", name)
-            found.append(await existing_queue_for(self._broker, request.caller, name))
+            found.append(await self._broker.scope.existing_queue(request.caller, name))
         return found
 
     async def _partitions(self, queue: Queue, names: list[str]) -> list[Partition]:
@@ -180,13 +179,13 @@ class CutRoutes:
         check_name("queue", one.queue)
         if one.partitionId is not None:
             number = _partition_number(one.partitionId)
-            found = (await partitions_for(self._broker, request.caller, [number])).get(number)
+            found = (await self._broker.scope.partitions(request.caller, [number])).get(number)
             if found is None or found.queue.name != one.queue:
                 raise NotFound(f"Partition {one.partitionId} not found")
             return OffsetRange(found, one.fromOffset, one.toOffset)
         if one.start is None or one.end is None:
             raise BadRequest("a range has either `start` and `end`, or `partitionId`")
-        queue = await existing_queue_for(self._broker, request.caller, one.queue)
+        queue = await self._broker.scope.existing_queue(request.caller, one.queue)
         return TimeRange(queue, _point(one.start), _point(one.end))
 
 

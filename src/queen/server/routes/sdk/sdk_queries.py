@@ -13,19 +13,19 @@ import msgspec
 
 from queen.core.cursor import AckStatus
 from queen.core.cycle import reason_against_key, result_id
-from queen.core.ids import message_id, parse_lease, parse_partition
+from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import reason_against_name
 from queen.core.payload import reason_against_payload
 from queen.errors import BadRequest, Conflict, LeaseLost, NotFound, QueenError
 from queen.server.api.failures import decoded, failure
+from queen.server.api.push_answers import known_results, push_body
 from queen.server.api.routing import Doc, Route
-from queen.server.api.scope import partitions_for, queue_for
 from queen.server.auth.access import Caller, Role
 from queen.server.protocol.http import Request, Response
-from queen.server.routes.messages.push import Later, Planned, push_body
-from queen.server.routes.messages.transaction import plan_pushes
 from queen.service.broker import Broker
 from queen.service.consume.ack import storable
+from queen.service.intake.items import Planned
+from queen.service.intake.pushes import Later
 from queen.service.sdk.sdk_cycles import STALE, Cycle, CycleAck
 from queen.service.sdk.sdk_queries import Query, Wanted
 from queen.wire import queries as wire
@@ -132,7 +132,7 @@ class QueryRoutes:
             raise BadRequest("config_hash is not printable, or longer than 255 characters")
         sink = _named("sink_queue", wanted.sink_queue) if wanted.sink_queue else None
         for queue in filter(None, (source, sink)):
-            await queue_for(self._broker, request.caller, queue)
+            await self._broker.scope.queue(request.caller, queue)
         found = await self._broker.queries.register(
             name, source, sink, config_hash, bool(wanted.reset)
         )
@@ -187,7 +187,7 @@ class QueryRoutes:
         if not partition_id:
             raise BadRequest("partition_id is required")
         wanted = parse_partition(partition_id)
-        found = await partitions_for(self._broker, caller, [wanted] if wanted is not None else [])
+        found = await self._broker.scope.partitions(caller, [wanted] if wanted is not None else [])
         if wanted not in found:
             raise NotFound("Partition not found")
         try:
@@ -213,7 +213,7 @@ class QueryRoutes:
             raise BadRequest(f"more than {MAX_ITEMS} push_items in one cycle")
         if ack is not None:
             _name_results(items, query, ack)
-        planned, later = await plan_pushes(self._broker, caller, items)
+        planned, later = await self._broker.intake.plan_all(caller, items)
         cycle = Cycle(
             query,
             group,
@@ -285,7 +285,7 @@ def _fill(answer: wire.CycleAnswer, wanted: wire.CycleRequest, work: Work) -> No
     answer.state_ops_applied = len(wanted.state_ops or [])
     if cycle.is_repeated:
         answer.repeated = True
-        answer.push_results = _known_results(work.planned)
+        answer.push_results = known_results(work.planned)
     else:
         answer.push_results = _results.decode(push_body(work.planned, work.later))
     if cycle.ack is not None:
@@ -293,25 +293,3 @@ def _fill(answer: wire.CycleAnswer, wanted: wire.CycleRequest, work: Work) -> No
         released = cycle.has_ended_lease or (cycle.is_repeated and (cycle.release or dead))
         count = cycle.ack.count if cycle.ack.count is not None else 1
         answer.ack_result = wire.CycleAckResult(True, count, released, dead)
-
-
-def _known_results(planned: list[Planned]) -> list[PushResult]:
-    """Return what is still known of results that were pushed before."""
-    found = []
-    for append, indexes, ids in planned:
-        target = append.target
-        assert target is not None
-        for at, index in enumerate(indexes):
-            known = append.is_duplicate(at)
-            found.append(
-                PushResult(
-                    index=index,
-                    transaction_id=ids[at],
-                    status="duplicate",
-                    message_id=message_id(target.id, append.offset_of(at)) if known else None,
-                    partition_id=target.uuid,
-                    trace_id=None,
-                    queueName=append.queue,
-                )
-            )
-    return sorted(found, key=lambda one: one.index)

@@ -10,13 +10,13 @@ from queen.server.api.audit import audit
 from queen.server.api.failures import decoded, failure
 from queen.server.api.paging import page_of, page_params
 from queen.server.api.routing import Doc, Route
-from queen.server.api.scope import hidden_queues, listed
 from queen.server.api.stats_rows import iso_or_none
 from queen.server.auth.access import Caller, Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.admin.pipelines import definition_of, progress_of, state_of
 from queen.service.broker import Broker
 from queen.service.rows import Record
+from queen.service.scope import listed
 from queen.wire import pipelines as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination
@@ -100,7 +100,7 @@ class PipelineRoutes:
         """Raise `NotFound` when a pipeline is, or touches, what the caller may not see."""
         if not caller.sees(definition.namespace):
             raise NotFound("the namespace is not yours")
-        hidden = await hidden_queues(self._broker, caller, _queues_of(definition))
+        hidden = await self._broker.scope.hidden_queues(caller, _queues_of(definition))
         if hidden:
             raise NotFound(f"Queue {min(hidden)!r} not found")
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from queen.core.frame import CONTENT_TYPE
-from queen.errors import BadRequest, NotFound
+from queen.errors import BadRequest
 from queen.server.api.failures import decoded
 from queen.server.api.routing import Doc, Other, Param, Route
-from queen.server.api.scope import hidden_queues, listed
-from queen.server.auth.access import Caller, Role
-from queen.server.protocol.http import Query, Request, Response, check_name
-from queen.server.routes.messages.push import appends_of_frames
+from queen.server.auth.access import Role
+from queen.server.protocol.http import MAX_BODY_BYTES, Query, Request, Response, check_name
 from queen.service.broker import Broker
-from queen.service.sinks.sinks import Batch, Named, Stage
+from queen.service.scope import listed
+from queen.service.sinks.sinks import Batch, Stage
 from queen.wire.sinks import (
     MAX_BATCH,
     MAX_TASK,
@@ -148,7 +147,9 @@ class SinkRoutes:
         check_name("run", stage.run)
         sinks = self._broker.sinks
         await sinks.check(name, epoch, listed(request.caller.namespaces))
-        appends = await appends_of_frames(self._broker, request.caller, request.body)
+        appends = await self._broker.intake.appends_of_frames(
+            request.caller, request.body, MAX_BODY_BYTES
+        )
         staged = await sinks.stage(stage, part, appends, unique=query.flag("unique"))
         return Response(200, msgspec.json.encode(StagedPart(staged)))
 
@@ -165,26 +166,4 @@ class SinkRoutes:
 
     async def _batch(self, request: Request) -> Batch:
         (query,) = request.params
-        return await batch_of(self._broker, request.caller, query, decoded(_commit, request.body))
-
-
-async def batch_of(broker: Broker, caller: Caller, query: str, sent: CommitSink) -> Batch:
-    """Return a batch that the caller may publish."""
-    check_name("query", query)
-    check_name("run", sent.run)
-    if len({one.task for one in sent.stages}) < len(sent.stages):
-        raise BadRequest("a task is named twice among the stages")
-    stages = [Named(one.task, one.attempt, one.messages) for one in sent.stages]
-    batch = Batch(query, sent.epoch, sent.run, sent.batch, stages)
-    await broker.sinks.check(query, sent.epoch, listed(caller.namespaces))
-    await _check_sight(broker, caller, batch)
-    return batch
-
-
-async def _check_sight(broker: Broker, caller: Caller, batch: Batch) -> None:
-    """Raise when a stage holds messages for queues that the caller may not see."""
-    if caller.namespaces is None:
-        return
-    queues = await broker.sinks.queues(batch)
-    for name in await hidden_queues(broker, caller, queues):
-        raise NotFound(f"Queue {name!r} not found")
+        return await self._broker.sinks.batch(request.caller, query, decoded(_commit, request.body))

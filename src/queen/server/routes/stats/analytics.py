@@ -58,14 +58,14 @@ class AnalyticsRoutes:
     async def _asked(self, request: Request) -> tuple[Query, Window, QueueFilter, datetime]:
         query = Query(request.query)
         wanted = filter_of(request, query)
-        now = await self._broker.now()
+        now = await self._broker.clock.now()
         return query, window_of(query, now), wanted, now
 
     async def system(self, request: Request) -> Response:
         query, window, _, _ = await self._asked(request)
         worker = query.number("workerId", -1, 0, 2**31 - 1)
         hostname = query.text("hostname")
-        await self._broker.activity.settle()
+        await self._broker.report.settle()
         rows = await self._broker.numbers.vitals_series(window.minutes, window, hostname, worker)
         replicas = _replicas(rows)
         answer = wire.SystemMetrics(window.wire(), window.minutes, replicas, len(replicas))
@@ -95,7 +95,7 @@ class AnalyticsRoutes:
     async def _queue_series(
         self, query: Query, window: Window, wanted: QueueFilter
     ) -> list[Record]:
-        await self._broker.activity.settle()
+        await self._broker.report.settle()
         count = query.number("limit", 100, 1, _MAX_QUEUES)
         return await self._broker.numbers.queue_series(window.minutes, window, wanted, count)
 
@@ -124,7 +124,7 @@ class AnalyticsRoutes:
 
     async def parked(self, request: Request) -> Response:
         _, window, wanted, _ = await self._asked(request)
-        await self._broker.activity.flush()
+        await self._broker.report.flush()
         rows = await self._broker.numbers.parked_series(window.minutes, window, wanted)
         points = [
             wire.ParkedPoint(
@@ -159,7 +159,7 @@ class AnalyticsRoutes:
         (cache,) = await rows("pg_database_cache")
         (summary,) = await rows("pg_cache_summary")
         answer = wire.PostgresStats(
-            timestamp=iso(await self._broker.now()),
+            timestamp=iso(await self._broker.clock.now()),
             database=database,
             database_cache=cache,
             table_cache=await rows("pg_table_cache"),

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import msgspec
 
-from queen.errors import BadRequest, NotFound
+from queen.errors import BadRequest
 from queen.server.api.paging import page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.stats_rows import (
@@ -84,7 +84,7 @@ class ResourceRoutes:
         limit, offset = page_of(query, _MAX_PARTITIONS)
         stamp = await self._broker.statistics.current()
         wanted = filter_of(request, Query(""), queue=name)
-        row = await queue_row(self._broker, wanted)
+        row = await self._broker.numbers.queue(wanted)
         partitions = await partition_rows(self._broker, row["id"], limit, offset)
         answer = wire.QueueDetail(
             stats_age=age_of(stamp),
@@ -109,7 +109,7 @@ class ResourceRoutes:
         if not wanted.queue:
             raise BadRequest("query parameter 'queue' is missing")
         await self._broker.statistics.current()
-        row = await queue_row(self._broker, wanted)
+        row = await self._broker.numbers.queue(wanted)
         partitions = await partition_rows(self._broker, row["id"], limit, offset)
         answer = wire.PartitionList(
             partitions=[partition_detail(one, wanted.queue) for one in partitions],
@@ -169,13 +169,13 @@ class ResourceRoutes:
             ),
             throughput=await self._rates(wanted),
             stored_bytes=row["stored_bytes"],
-            timestamp=iso(await self._broker.now()),
+            timestamp=iso(await self._broker.clock.now()),
         )
         return Response(200, msgspec.json.encode(answer))
 
     async def _rates(self, wanted: QueueFilter) -> wire.Rates:
-        await self._broker.activity.settle()
-        now = await self._broker.now()
+        await self._broker.report.settle()
+        now = await self._broker.clock.now()
         start = now.replace(second=0, microsecond=0) - timedelta(minutes=1)
         window = Window(start, now)
         rows = await self._broker.numbers.activity_series(1, window, wanted)
@@ -199,14 +199,6 @@ class ResourceRoutes:
             took_ms=rounded(took_ms),
         )
         return Response(200, msgspec.json.encode(answer))
-
-
-async def queue_row(broker: Broker, wanted: QueueFilter) -> Record:
-    """Return the only queue that a filter names, with its counts."""
-    rows = await broker.numbers.list_queues(wanted, 1, 0)
-    if not rows:
-        raise NotFound("Queue not found")
-    return rows[0]
 
 
 def _summary(row: Record, stamp: Stamp) -> wire.QueueSummary:

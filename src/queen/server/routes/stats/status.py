@@ -34,7 +34,6 @@ from queen.server.api.time_range import (
 )
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
-from queen.server.routes.stats.resources import queue_row
 from queen.service.broker import Broker
 from queen.service.read.browse import COMPLETED, DEAD, MAX_OFFSET, PENDING, PROCESSING, Browsed
 from queen.service.rows import Record
@@ -72,7 +71,7 @@ class StatusRoutes:
         ]
 
     async def _window(self, query: Query, hours: int = 1) -> tuple[Window, datetime]:
-        now = await self._broker.now()
+        now = await self._broker.clock.now()
         return window_of(query, now, timedelta(hours=hours)), now
 
     # ---- all queues ----
@@ -178,7 +177,7 @@ class StatusRoutes:
         window, now = await self._window(query)
         stamp = await self._broker.statistics.current()
         wanted = filter_of(request, Query(""), queue=name)
-        row = await queue_row(self._broker, wanted)
+        row = await self._broker.numbers.queue(wanted)
         partitions = await partition_rows(self._broker, row["id"], limit, offset)
         total = row["partitions"] or 0
         seen = await past(self._broker, window, wanted, now)
@@ -203,7 +202,7 @@ class StatusRoutes:
         if status and status not in _STATUSES:
             raise BadRequest(f"status {status!r} is not known: {', '.join(_STATUSES)}")
         window, now = await self._window(query)
-        row = await queue_row(self._broker, filter_of(request, Query(""), queue=name))
+        row = await self._broker.numbers.queue(filter_of(request, Query(""), queue=name))
         found = await self._browse(name, partition_name, window, limit, offset)
         rows = [_message(one, now) for one in found]
         answer = wire.QueueMessages(

@@ -13,12 +13,12 @@ from queen.server.api.failures import decoded
 from queen.server.api.paging import page_of, page_params
 from queen.server.api.render_window import ranges_of, window_id
 from queen.server.api.routing import Doc, Param, Route
-from queen.server.api.scope import listed, stream_for
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.broker import Broker
 from queen.service.rows import Record
+from queen.service.scope import listed
 from queen.service.streams.definitions import Stream
 from queen.service.streams.overview import Reason, next_end
 from queen.service.streams.work import spans_of
@@ -116,7 +116,7 @@ class StreamListRoutes:
         ]
 
     async def _stream(self, request: Request) -> Stream:
-        return await stream_for(self._broker, request.caller, request.params[0])
+        return await self._broker.scope.stream(request.caller, request.params[0])
 
     async def streams(self, request: Request) -> Response:
         limit, offset = page_of(Query(request.query), 100)
@@ -214,7 +214,7 @@ class StreamListRoutes:
         group, key = query.text("group"), query.text("key") or None
         group_id = await self._broker.work.find_group(stream, group) if group else None
         reasons = await self._broker.stream_overview.explain(stream, group_id, key)
-        now = await self._broker.now()
+        now = await self._broker.clock.now()
         end = next_end(stream, now)
         ready = None if end is None else iso(end + stream.definition.grace)
         answer = wire.Explanation(

@@ -14,11 +14,9 @@ from queen.errors import BadRequest
 from queen.server.api.paging import limit_of, limit_param
 from queen.server.api.render_window import ranges_of, window_id
 from queen.server.api.routing import Doc, Param, Route
-from queen.server.api.scope import stream_for
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response
-from queen.server.routes.streams.streams import leased
 from queen.service.broker import Broker
 from queen.service.rows import Record
 from queen.service.streams.definitions import Stream
@@ -72,13 +70,13 @@ class StreamRangeRoutes:
         ]
 
     async def leased(self, request: Request) -> Response:
-        row = await leased(self._broker, request.caller, Query(request.query).text("leaseId"))
-        stream = await stream_for(self._broker, request.caller, row["stream"])
+        row = await self._broker.work.leased(request.caller, Query(request.query).text("leaseId"))
+        stream = await self._broker.scope.stream(request.caller, row["stream"])
         (found,) = await self._windows(stream, [row])
         return Response(200, msgspec.json.encode(found))
 
     async def closed(self, request: Request) -> Response:
-        stream = await stream_for(self._broker, request.caller, request.params[0])
+        stream = await self._broker.scope.stream(request.caller, request.params[0])
         query = Query(request.query)
         group, limit = query.text("group"), limit_of(query, _PAGE, _MOST)
         rows = await self._broker.stream_overview.ranges(

@@ -14,23 +14,28 @@ from queen.errors import BadRequest, LeaseLost, NotFound, PayloadTooLarge
 from queen.server.api.audit import audit
 from queen.server.api.failures import decoded
 from queen.server.api.paging import limit_of, limit_param
+from queen.server.api.push_answers import pushed_items
 from queen.server.api.render_window import page_bits, ranges_of, window_bits
 from queen.server.api.routing import Doc, Other, Param, Route
-from queen.server.api.scope import check_stream_is_seen, queue_for, stream_for
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Caller, Role
 from queen.server.protocol.answer_parts import answer_in_parts, stream_frames
 from queen.server.protocol.held_bytes import SMALL_BODY_BYTES
 from queen.server.protocol.http import EMPTY, Query, Request, Response, check_name
 from queen.server.protocol.long_poll import unless_gone
-from queen.server.routes.messages.transaction import plan_pushes, pushed_items
-from queen.server.routes.spark.sinks import batch_of
+from queen.service.admin.groups import BEGINNING
 from queen.service.broker import Broker
-from queen.service.consume.groups import BEGINNING
-from queen.service.rows import Record
+from queen.service.scope import check_stream_is_seen
 from queen.service.streams.content import Place
 from queen.service.streams.definitions import Stream
-from queen.service.streams.work import Granted, Lease, Owner, parse_window_lease, spans_of
+from queen.service.streams.work import (
+    Granted,
+    Lease,
+    Owner,
+    parse_window_lease,
+    spans_of,
+    window_lease,
+)
 from queen.wire import streams as wire
 from queen.wire.answers import iso
 
@@ -171,7 +176,7 @@ class StreamRoutes:
         if known is not None and not caller.sees(known.namespace):
             raise NotFound("Stream not found")
         for source in wanted.source_queue_names:
-            await queue_for(self._broker, caller, source)
+            await self._broker.scope.queue(caller, source)
 
     # ---- lease ----
 
@@ -213,7 +218,7 @@ class StreamRoutes:
         """Return where a group begins that is new; None is the first message."""
         mode, start = wanted.subscriptionMode or "", wanted.subscriptionFrom or ""
         if mode in ("new", "new-only") or start == "now":
-            return await self._broker.now()
+            return await self._broker.clock.now()
         if start and start not in ("all", "beginning"):
             return parse_time("subscriptionFrom", start)
         if mode not in ("", "all", "timestamp"):
@@ -237,7 +242,7 @@ class StreamRoutes:
 
     async def messages(self, request: Request) -> Response | None:
         query = Query(request.query)
-        row = await leased(self._broker, request.caller, query.text("leaseId"))
+        row = await self._broker.work.leased(request.caller, query.text("leaseId"))
         spans = spans_of(row)
         if CONTENT_TYPE.encode() in request.headers.get(b"accept", b""):
             await stream_frames(request, self._broker.content.frames(spans))
@@ -251,7 +256,7 @@ class StreamRoutes:
 
     async def ack(self, request: Request) -> Response:
         wanted = decoded(_ack, request.body)
-        lease = _lease(wanted.leaseId)
+        lease = window_lease(wanted.leaseId)
         owner = await self._owner(request.caller, lease)
         items = wanted.push
         if (items or wanted.sink) and not wanted.success:
@@ -263,8 +268,8 @@ class StreamRoutes:
         batch = None
         if wanted.sink is not None:
             sink = wanted.sink
-            batch = await batch_of(self._broker, request.caller, sink.query, sink)
-        planned, later = await plan_pushes(self._broker, request.caller, items)
+            batch = await self._broker.sinks.batch(request.caller, sink.query, sink)
+        planned, later = await self._broker.intake.plan_all(request.caller, items)
         first = await self._broker.work.settle(
             owner,
             lease,
@@ -274,8 +279,8 @@ class StreamRoutes:
             scheduled=[one.message for one in later],
             batch=batch,
         )
-        pushed = pushed_items(planned, later, [(0, item) for item in items]) if first else {}
-        answer = wire.AckAnswer(True, wanted.success, pushed.get(0, []))
+        pushed = list(pushed_items(planned, later).values()) if first else []
+        answer = wire.AckAnswer(True, wanted.success, pushed)
         return Response(200, msgspec.json.encode(answer))
 
     async def _release(self, owner: Owner, lease: Lease, wanted: wire.AckRequest) -> Response:
@@ -307,7 +312,7 @@ class StreamRoutes:
     async def seek(self, request: Request) -> Response:
         wanted = decoded(_seek, request.body)
         check_name("consumer group", wanted.consumerGroup)
-        stream = await stream_for(self._broker, request.caller, wanted.streamName)
+        stream = await self._broker.scope.stream(request.caller, wanted.streamName)
         at = await self._instant(wanted.timestamp)
         work = self._broker.work
         group_id = await work.group(stream, wanted.consumerGroup, at)
@@ -320,17 +325,8 @@ class StreamRoutes:
         if text in ("beginning", "all"):
             return BEGINNING
         if text in ("now", "end"):
-            return await self._broker.now()
+            return await self._broker.clock.now()
         return max(parse_time("timestamp", text), datetime(1970, 1, 1, tzinfo=UTC))
-
-
-async def leased(broker: Broker, caller: Caller, text: str) -> Record:
-    """Return the window of a lease that lives and is the caller's."""
-    lease = _lease(text)
-    rows = await broker.work.leased(lease.group_id, lease.window_id, lease.id)
-    if not rows or not caller.sees(rows[0]["namespace"]):
-        raise LeaseLost("Invalid or expired lease")
-    return rows[0]
 
 
 def _definition_of(wanted: wire.DefineRequest) -> StreamDefinition:
@@ -350,15 +346,6 @@ def _definition_of(wanted: wire.DefineRequest) -> StreamDefinition:
     except ValueError as error:
         # Msgspec's own errors are of this class too.
         raise BadRequest(str(error)) from None
-
-
-def _lease(text: str) -> Lease:
-    if not text:
-        raise BadRequest("Missing leaseId")
-    lease = parse_window_lease(text)
-    if lease is None:
-        raise LeaseLost("Invalid or expired lease")
-    return lease
 
 
 def _place(text: str) -> Place:

@@ -1,0 +1,69 @@
+"""Giving back: leases that nobody will use go to the next consumer at once."""
+
+from __future__ import annotations
+
+import logging
+
+from queen.errors import QueenError
+from queen.service.background import Background
+from queen.service.consume.dispatch import Dispatcher
+from queen.service.consume.feeds import Grant, Pop
+from queen.service.consume.granted_reads import Reader
+from queen.service.consume.lease_book import LeaseBook
+from queen.storage.database import Database
+
+_log = logging.getLogger(__name__)
+
+
+class GiveBack:
+    def __init__(
+        self,
+        database: Database,
+        leases: LeaseBook,
+        reader: Reader,
+        dispatcher: Dispatcher,
+        background: Background,
+    ) -> None:
+        self._database = database
+        self._leases = leases
+        self._reader = reader
+        self._dispatcher = dispatcher
+        self._background = background
+
+    def grants(self, grants: list[Grant], wait_ms: int = 0) -> None:
+        """Take grants for which nobody waits any more; their partitions wait before the next."""
+        self._background.start(self._give_back(grants, wait_ms))
+
+    def result_of(self, pop: Pop) -> None:
+        """Take whatever a claim still brings for a pop that was left."""
+        self._background.start(self._give_back_result(pop))
+
+    async def _give_back_result(self, pop: Pop) -> None:
+        try:
+            grants = await pop.done
+        except QueenError:
+            return
+        await self._give_back(grants, 0)
+
+    async def _give_back(self, grants: list[Grant], wait_ms: int) -> None:
+        self._reader.release(grants)
+        for grant in grants:
+            if grant.lease_id is None:
+                # autoAck delivers at most once: committed, and the client did not wait for it.
+                _log.warning(
+                    "%d messages were committed for a client that hung up", grant.stop - grant.start
+                )
+            else:
+                await self._release(grant, wait_ms)
+
+    async def _release(self, grant: Grant, wait_ms: int) -> None:
+        partition = grant.partition
+        feed = self._dispatcher.feed(partition.queue.id, grant.group)
+        if feed is None or grant.lease_id is None:
+            return
+        await self._database.fetch("release_lease", [partition.id], [feed.group_id], grant.lease_id)
+        self._leases.close(grant.lease_id, partition.id)
+        self._dispatcher.lease_ended(partition, grant.group, grant.lease_id, grant.start, wait_ms)
+        if wait_ms:
+            # Who does not wait is told each time.
+            feed.held[partition.id] = partition

@@ -1,0 +1,1 @@
+"""Intake: what requests ask, checked, and turned into what the log and its consumers do."""

@@ -1,0 +1,140 @@
+"""Acknowledgments of a request: for each the partition, group and lease that it is about."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from msgspec.structs import astuple
+
+from queen.core.cursor import ACK_STATUSES, AckResult, AckStatus
+from queen.core.ids import parse_lease, parse_partition
+from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
+from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
+from queen.service.catalog import Catalog, Partition
+from queen.service.consume.ack import AckBatch, storable
+from queen.service.scope import Scope, Viewer
+from queen.wire.requests import AckOperation, AckRequest
+
+STALE = "Invalid or expired lease"
+
+
+class GatheredAcks:
+    """The acknowledgments of a request, gathered by lease and partition."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[tuple[int, int, uuid.UUID | None], AckBatch] = {}
+        # For each item that cannot be looked up: why.
+        self.refused: dict[int, QueenError] = {}
+        # For each other item its batch; None when all share the only one.
+        self.places: dict[int, AckBatch] | None = None
+
+    @property
+    def batches(self) -> list[AckBatch]:
+        return list(self.by_key.values())
+
+    def result(self, index: int, transaction_id: str) -> AckResult | QueenError:
+        if self.places is None:
+            (ack_batch,) = self.by_key.values()
+        elif index in self.refused:
+            return self.refused[index]
+        else:
+            ack_batch = self.places[index]
+        return ack_batch.error or ack_batch.results.get(transaction_id, AckResult.LOST)
+
+    def all_done(self) -> bool:
+        """Whether every item was acknowledged as completed, and now is."""
+        return self.places is None and all(batch.all_done for batch in self.by_key.values())
+
+
+class AckIntake:
+    def __init__(self, catalog: Catalog, scope: Scope) -> None:
+        self._catalog = catalog
+        self._scope = scope
+
+    async def gather(
+        self,
+        viewer: Viewer,
+        acks: Sequence[AckRequest | AckOperation],
+        default_group: str | None = None,
+    ) -> GatheredAcks:
+        """Find the partition, group and lease that each acknowledgment is about."""
+        gathered = GatheredAcks()
+        if not acks:
+            gathered.places = {}
+            return gathered
+        ids, names, statuses, errors, groups, leases = zip(*map(astuple, acks), strict=True)
+        numbers = {name: parse_partition(name) for name in set(names)}
+        known = {number for number in numbers.values() if number is not None}
+        partitions = await self._scope.partitions(viewer, known)
+        first, count = acks[0], len(acks)
+        alike = (
+            names.count(first.partitionId) == count
+            and leases.count(first.leaseId) == count
+            and statuses.count(first.status) == count
+            and groups.count(first.consumerGroup) == count
+            and errors.count(None) == count
+        )
+        if alike and partitions:
+            try:
+                (partition,) = partitions.values()
+                batch, asked = await self._batch(gathered, first, partition, default_group)
+                batch.statuses = dict.fromkeys(ids, asked)
+                return gathered
+            except QueenError:
+                gathered.by_key.clear()
+        gathered.places = {}
+        for index, ack in enumerate(acks):
+            number = numbers[ack.partitionId]
+            where = partitions.get(number) if number is not None else None
+            try:
+                await self._add(gathered, gathered.places, index, ack, where, default_group)
+            except QueenError as error:
+                gathered.refused[index] = error
+        return gathered
+
+    async def _add(
+        self,
+        gathered: GatheredAcks,
+        places: dict[int, AckBatch],
+        index: int,
+        ack: AckRequest | AckOperation,
+        partition: Partition | None,
+        default_group: str | None,
+    ) -> None:
+        batch, asked = await self._batch(gathered, ack, partition, default_group)
+        if batch.statuses.get(ack.transactionId, asked) is not asked:
+            raise BadRequest("the request says something else of it, too")
+        places[index] = batch
+        batch.statuses[ack.transactionId] = asked
+        if ack.error and asked is not AckStatus.DONE:
+            batch.errors[ack.transactionId] = storable(ack.error)
+
+    async def _batch(
+        self,
+        gathered: GatheredAcks,
+        ack: AckRequest | AckOperation,
+        partition: Partition | None,
+        default_group: str | None,
+    ) -> tuple[AckBatch, AckStatus]:
+        """Return the batch an acknowledgment belongs to, and what it asks for."""
+        asked = ACK_STATUSES.get(ack.status or "completed")
+        if asked is None:
+            raise BadRequest(f"status {ack.status!r} is not known: {', '.join(ACK_STATUSES)}")
+        if partition is None:
+            raise NotFound("Message not found: no such partition")
+        lease_id = parse_lease(ack.leaseId) if ack.leaseId else None
+        if ack.leaseId and lease_id is None:
+            raise LeaseLost(STALE)
+        group = ack.consumerGroup or default_group or QUEUE_MODE_GROUP
+        reason = reason_against_name("consumer group", group)
+        if reason:
+            raise BadRequest(reason)
+        group_id = await self._catalog.find_group(partition.queue, group)
+        if group_id is None:
+            raise LeaseLost(STALE)
+        key = (partition.id, group_id, lease_id)
+        batch = gathered.by_key.get(key)
+        if batch is None:
+            batch = gathered.by_key[key] = AckBatch(partition, group, group_id, lease_id, {})
+        return batch, asked

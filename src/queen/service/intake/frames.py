@@ -1,0 +1,50 @@
+"""Frames of a push: whole segments, each checked as if a stranger had made it."""
+
+from __future__ import annotations
+
+from queen.core.frame import Frame, unpack_frames
+from queen.core.framecheck import check_payloads, checked_ids
+from queen.core.names import DEFAULT_PARTITION, reason_against_name
+from queen.errors import InvalidFrame, PayloadTooLarge
+from queen.service.log.append import Append
+
+
+def appends_of_frames(body: bytes, max_bytes: int, subject: str | None) -> list[Append]:
+    """Return the frames of a request as appends of a producer; raises when one is wrong."""
+    frames = list(unpack_frames(body))
+    if not frames:
+        raise InvalidFrame("the body holds no frame")
+    # Added up before anything is inflated: many small frames can hold as much as one.
+    if sum(frame.raw_bytes for frame in frames) > max_bytes:
+        raise PayloadTooLarge(f"the frames inflate to more than {max_bytes} bytes")
+    appends = [_append_of(frame, index) for index, frame in enumerate(frames)]
+    if subject is not None:
+        for append in appends:
+            _stamp(append, subject)
+    return appends
+
+
+def _append_of(frame: Frame, index: int) -> Append:
+    partition = frame.partition or DEFAULT_PARTITION
+    reason = reason_against_name("queue", frame.queue) or reason_against_name(
+        "partition", partition
+    )
+    if reason:
+        raise InvalidFrame(f"frame {index}: {reason}")
+    try:
+        segment = frame.segment()
+        ids = checked_ids(segment)
+        check_payloads(segment)
+    except InvalidFrame as error:
+        raise InvalidFrame(f"frame {index}: {error.message}") from None
+    append = Append(frame.queue, partition, ids, None, frame.raw_bytes, segment.extras, segment)
+    append.encoded = (frame.codec, frame.body)
+    return append
+
+
+def _stamp(append: Append, subject: str) -> None:
+    """Write into a frame who has sent it. What a frame itself says of that was refused."""
+    segment = append.segment
+    assert segment is not None
+    segment.extras = append.extras = {**segment.extras, "producerSub": [subject] * segment.count}
+    append.encode()

@@ -1,0 +1,175 @@
+"""A push on its way into the log: seen by its sender, checked, parted by time, stored."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from queen.core.names import DEFAULT_PARTITION
+from queen.core.schedule import BadTime, due_at
+from queen.errors import EncryptionUnavailable, InvalidItem, ItemNotFound, NotFound
+from queen.service.clock import Clock
+from queen.service.intake.frames import appends_of_frames
+from queen.service.intake.items import Planned, plan, sift
+from queen.service.log.append import Append
+from queen.service.log.push import Pusher
+from queen.service.outbox.scheduled import Scheduled, Staging
+from queen.service.scope import Scope, Viewer
+from queen.wire.requests import PushItem
+
+
+class Later(NamedTuple):
+    """A message that is due later, and its place in the request."""
+
+    place: int
+    message: Scheduled
+
+
+class Pushed(NamedTuple):
+    """What became of the items of a request."""
+
+    planned: list[Planned]
+    later: list[Later]
+    refused: list[InvalidItem]
+
+    @property
+    def stored(self) -> list[Planned]:
+        return [planned for planned in self.planned if planned.append.error is None]
+
+    @property
+    def failed(self) -> list[Planned]:
+        return [planned for planned in self.planned if planned.append.error is not None]
+
+
+class _Parted(NamedTuple):
+    """The items of a request by when they are due."""
+
+    items: list[PushItem]
+    indexes: list[int]
+    later: list[Later]
+    refused: list[InvalidItem]
+
+
+class Intake:
+    def __init__(self, scope: Scope, clock: Clock, pusher: Pusher, staging: Staging) -> None:
+        self._scope = scope
+        self._clock = clock
+        self._pusher = pusher
+        self._staging = staging
+
+    async def push(
+        self, viewer: Viewer, items: list[PushItem], indexes: Sequence[int], *, trusted: bool
+    ) -> Pushed:
+        """Store items, each for itself; returns after the commit. Raises when none was stored
+        for a reason that is not theirs. `trusted`: see `plan`."""
+        planned, refused, timed = plan(items, indexes, trusted=trusted, subject=viewer.subject)
+        if timed:
+            return await self._push_timed(viewer, items, indexes)
+        if viewer.namespaces is not None:
+            planned, hidden = await self._only_visible(viewer, planned)
+            refused += hidden
+        await self._pusher.push([one.append for one in planned])
+        return Pushed(planned, [], refused)
+
+    async def _push_timed(
+        self, viewer: Viewer, items: list[PushItem], indexes: Sequence[int]
+    ) -> Pushed:
+        """Push what is due now, and put the rest into the outbox."""
+        items, indexes, later, refused = await self._part_by_time(viewer, items, indexes)
+        planned, bad, _ = plan(items, indexes, trusted=False, subject=viewer.subject)
+        planned, hidden = await self._only_visible(viewer, planned)
+        # A failed push may be repeated without harm, what is scheduled not: it comes last.
+        await self._pusher.push([one.append for one in planned])
+        await self._staging.stage([one.message for one in later])
+        return Pushed(planned, later, refused + bad + hidden)
+
+    async def push_frames(self, viewer: Viewer, body: bytes, max_bytes: int) -> list[Append]:
+        """Store whole segments; those that were refused have their error."""
+        appends = await self.appends_of_frames(viewer, body, max_bytes)
+        await self._pusher.push(appends)
+        return appends
+
+    async def appends_of_frames(self, viewer: Viewer, body: bytes, max_bytes: int) -> list[Append]:
+        """Return the frames of a request, checked; raises when one is wrong or not to be seen."""
+        appends = appends_of_frames(body, max_bytes, viewer.subject)
+        for name in await self._scope.hidden_queues(viewer, {append.queue for append in appends}):
+            raise NotFound(f"Queue {name!r} not found; nothing was stored")
+        return appends
+
+    async def plan_all(
+        self, viewer: Viewer, items: list[PushItem]
+    ) -> tuple[list[Planned], list[Later]]:
+        """Return the appends, and what is due later; one bad item refuses all."""
+        kept: list[PushItem] = items
+        indexes: Sequence[int] = range(len(items))
+        later: list[Later] = []
+        refused: list[InvalidItem] = []
+        if any(item.is_timed for item in items):
+            kept, indexes, later, refused = await self._part_by_time(viewer, items, indexes)
+        planned, bad, _ = plan(kept, indexes, trusted=False, subject=viewer.subject)
+        planned, hidden = await self._only_visible(viewer, planned)
+        refused += bad + hidden
+        if refused:
+            first = min(refused, key=lambda error: error.index)
+            reason = f"{first.reason}; nothing of the transaction was done"
+            raise type(first)(first.index, reason)
+        for append, places, _ in planned:
+            given = [items[index].transactionId for index in places]
+            append.unnamed = frozenset(at for at, name in enumerate(given) if not name)
+        return planned, later
+
+    async def _part_by_time(
+        self, viewer: Viewer, items: list[PushItem], indexes: Sequence[int]
+    ) -> _Parted:
+        """Check items, and part those that are due later from those that are pushed now."""
+        good, places, refused = sift(items, indexes)
+        parted = _Parted([], [], [], refused)
+        now = await self._clock.now()
+        timed = {item.queue for item in good if item.is_timed}
+        hidden = await self._scope.hidden_queues(viewer, timed)
+        encrypted = await self._staging.encrypted(timed)
+        for index, item in zip(places, good, strict=True):
+            if item.queue in hidden:
+                refused.append(ItemNotFound(index, f"Queue {item.queue!r} not found"))
+                continue
+            try:
+                at = due_at(item.deliverAt, item.delay, item.delayMs, now)
+                if at is None:
+                    parted.items.append(item)
+                    parted.indexes.append(index)
+                    continue
+                message = _schedule(item, at, viewer.subject)
+                if item.queue in encrypted:
+                    message = self._staging.encrypt(message)
+                parted.later.append(Later(index, message))
+            except (BadTime, EncryptionUnavailable) as reason:
+                refused.append(InvalidItem(index, str(reason)))
+        return parted
+
+    async def _only_visible(
+        self, viewer: Viewer, planned: list[Planned]
+    ) -> tuple[list[Planned], list[InvalidItem]]:
+        """Return what goes to queues that the viewer may see, and the items that do not."""
+        hidden = await self._scope.hidden_queues(viewer, {one.append.queue for one in planned})
+        refused: list[InvalidItem] = [
+            ItemNotFound(index, f"Queue {append.queue!r} not found")
+            for append, indexes, _ in planned
+            if append.queue in hidden
+            for index in indexes
+        ]
+        return [one for one in planned if one.append.queue not in hidden], refused
+
+
+def _schedule(item: PushItem, at: datetime, subject: str | None) -> Scheduled:
+    return Scheduled(
+        item.queue,
+        item.partition or DEFAULT_PARTITION,
+        item.transactionId or str(uuid.uuid4()),
+        item.traceId,
+        bytes(item.payload),
+        at,
+        subject,
+        is_named=bool(item.transactionId),
+    )
