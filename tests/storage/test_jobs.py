@@ -21,7 +21,7 @@ async def test_a_job_that_was_just_woken_can_be_ended(database: Database) -> Non
     await ran.wait()
     # Its round is over when its lock is free; then it waits for the next.
     async with database.transaction() as transaction:
-        while not (await transaction.fetch("try_job", "a job of the tests"))[0][0]:
+        while not await transaction.fetchval("try_job", "a job of the tests"):
             pass
     for _ in range(3):
         await database.fetchval("now")

@@ -52,7 +52,7 @@ async def test_a_lease_that_another_server_ended_is_found_free(brokers: list[Bro
     assert feed is not None
     # Given back through its own server, of which the other one hears nothing.
     assert held.lease_id is not None
-    await one.database.fetch("release_lease", [held.partition.id], [feed.group_id], held.lease_id)
+    await one.database.execute("release_lease", [held.partition.id], [feed.group_id], held.lease_id)
     async with asyncio.timeout(PATIENCE_S):
         (found,) = await waiting
     assert found.start == 0
@@ -68,7 +68,7 @@ async def test_a_lease_of_its_own_that_another_server_ended_is_found_free(
     waiting = asyncio.create_task(_pop(one, name, 300))
     group = await other.catalog.find_group(held.partition.queue, "g")
     assert group is not None and held.lease_id is not None
-    await other.database.fetch("release_lease", [held.partition.id], [group], held.lease_id)
+    await other.database.execute("release_lease", [held.partition.id], [group], held.lease_id)
     async with asyncio.timeout(PATIENCE_S):
         (found,) = await waiting
     assert found.start == 0

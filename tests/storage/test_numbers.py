@@ -41,11 +41,11 @@ async def configure(broker: Broker, queue: Queue) -> object:
     return await broker.queues.configure(queue.name, "", "", QueueOptions())
 
 
-async def push(broker: Broker, queue: Queue) -> object:
+async def push(broker: Broker, queue: Queue) -> None:
     broker.catalog.forget_queue(queue.name)
     await broker.catalog.ensure_queue(queue.name)
     # As when another server has made it between the look and this.
-    return await broker.database.fetch("ensure_partitions", [queue.id], ["p"], None)
+    await broker.database.execute("ensure_partitions", [queue.id], ["p"], None)
 
 
 async def define(broker: Broker, queue: Queue) -> object:
@@ -56,7 +56,7 @@ async def define(broker: Broker, queue: Queue) -> object:
 
 
 async def pipeline(broker: Broker, queue: Queue) -> object:
-    return await broker.database.fetch("insert_pipeline", queue.name, "", "{}", "same")
+    return await broker.database.findval("insert_pipeline", queue.name, "", "{}", "same")
 
 
 @pytest.fixture

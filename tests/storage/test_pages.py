@@ -38,13 +38,13 @@ class Statements:
 
     def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         self.counted: Counter[str] = Counter()
-        fetch = broker.database.fetch
+        send = broker.database._send
 
-        async def counting(name: str, *args: Any) -> Any:
+        async def counting(name: str, *rest: Any) -> Any:
             self.counted[name] += 1
-            return await fetch(name, *args)
+            return await send(name, *rest)
 
-        monkeypatch.setattr(broker.database, "fetch", counting)
+        monkeypatch.setattr(broker.database, "_send", counting)
 
     @property
     def total(self) -> int:
@@ -175,7 +175,7 @@ async def many(
 ) -> AsyncIterator[list[Queue]]:
     """Queues with nothing in them, but for one message in the last."""
     names = [f"{queue}.{n:03}" for n in range(300)]
-    await broker.database.fetch("ensure_queues", names, [queue] * 300, [""] * 300, None)
+    await broker.database.execute("ensure_queues", names, [queue] * 300, [""] * 300, None)
     await _push(broker, names[-1], "p", b"1")
     yield await broker.catalog.queues_by_label(queue, "")
     # So many would make counting dear for the tests behind this one.

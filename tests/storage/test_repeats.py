@@ -72,10 +72,10 @@ async def test_an_event_is_recorded_once_when_its_answer_is_lost(
     )
     event = (partition_id, "message", "group", "info", "{}", ["a name"])
     # The first one is prepared here, so that the next is one question and one answer.
-    await database.fetch("record_trace", *event)
+    await database.findval("record_trace", *event)
     cable.lose_next_answer()
     with pytest.raises(OutcomeUnknown):
-        await database.fetch("record_trace", *event)
+        await database.findval("record_trace", *event)
     count = await connection.fetchval(
         "select count(*) from traces where partition_id = $1", partition_id
     )
@@ -84,6 +84,6 @@ async def test_an_event_is_recorded_once_when_its_answer_is_lost(
 
 async def test_what_does_no_harm_twice_is_sent_again(wire: tuple[Wire, Database]) -> None:
     cable, database = wire
-    await database.fetch("touch_groups", [])
+    await database.execute("touch_groups", [])
     cable.lose_next_answer()
-    await database.fetch("touch_groups", [])
+    await database.execute("touch_groups", [])

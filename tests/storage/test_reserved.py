@@ -24,7 +24,7 @@ async def test_slow_work_leaves_connections_for_the_rest(small: Database) -> Non
             await held.enter_async_context(small.background.transaction())
         waiting = asyncio.create_task(small.background.fetchval("now"))
         async with small.transaction() as transaction:
-            assert await transaction.fetch("now")
+            assert await transaction.fetchval("now")
             assert await small.fetchval("now")
         assert not waiting.done()
     assert await waiting

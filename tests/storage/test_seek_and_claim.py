@@ -43,7 +43,7 @@ async def test_a_lease_that_ended_before_it_was_known_does_not_block_its_partiti
             await broker.groups.seek(group, None, Target(BEGINNING), dry=False)
             # The look at all partitions that a seek starts is over as well.
             while feed.sweep_after is not None:
-                await fetch("now")
+                await broker.hot.fetchval("now")
         return rows
 
     monkeypatch.setattr(broker.hot, "fetch", seek_after_claim)

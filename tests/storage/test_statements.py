@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from functools import cache
+from pathlib import Path
 
 import asyncpg
 import pytest
 
-from queen.storage.database import session_settings
+import queen
+from queen.storage.database import Database, session_settings
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import migrate
 from queen.storage.statements import parse_statements, statements
@@ -28,9 +32,102 @@ def test_a_statement_file_says_name_and_arity() -> None:
     assert (found.name, found.returns, found.sql) == ("one", "many", "-- Why.\nselect 1")
 
 
+@pytest.mark.parametrize("line", ["-- name: a :two", "-- name: a", "--name: a :one", "-- name:a"])
+def test_a_name_line_that_is_not_quite_one_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match="not a name line"):
+        parse_statements(f"-- name: before :one\nselect 1\n{line}\nselect 2\n")
+
+
 def test_a_statement_that_writes_says_whether_it_may_be_sent_again() -> None:
     once, again = parse_statements("-- name: a :one once\ninsert\n-- name: b :exec again\nupdate\n")
     assert (once.repeated, again.repeated) == ("once", "again")
+
+
+# ---- kinds ----
+
+_KINDS = {
+    "fetch": "many",
+    "fetchrow": "one",
+    "fetchval": "one",
+    "findrow": "maybe",
+    "findval": "maybe",
+    "execute": "exec",
+}
+
+
+@cache
+def _calls() -> list[tuple[str, str, str]]:
+    """Return where each statement is called by its name, with which method, and the name."""
+    root = Path(queen.__file__).parent
+    return [call for path in sorted(root.rglob("*.py")) for call in _calls_in(path)]
+
+
+def _calls_in(path: Path) -> Iterator[tuple[str, str, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr=method), args=[ast.Constant(value=str(name)), *_]
+            ) if method.lstrip("_") in _KINDS and name in statements():
+                yield f"{path.name}:{node.lineno}", method.lstrip("_"), name
+
+
+def test_every_call_is_of_the_kind_that_its_statement_is() -> None:
+    assert len(_calls()) > 200
+    wrong = [
+        f"{where}: {method}({name!r}), which is :{statements()[name].returns}"
+        for where, method, name in _calls()
+        if _KINDS[method] != statements()[name].returns
+    ]
+    assert wrong == []
+
+
+def test_every_statement_is_called() -> None:
+    root = Path(queen.__file__).parent
+    source = "\n".join(path.read_text() for path in root.rglob("*.py"))
+    assert [name for name in statements() if f'"{name}"' not in source] == []
+
+
+async def test_a_value_is_the_only_column(connection: asyncpg.Connection) -> None:
+    for where, method, name in _calls():
+        if method in ("fetchval", "findval"):
+            prepared = await connection.prepare(statements()[name].sql)
+            assert len(prepared.get_attributes()) == 1, f"{where}: {name}"
+
+
+async def test_what_returns_nothing_returns_no_columns_that_could_be_meant(
+    connection: asyncpg.Connection,
+) -> None:
+    """A function that is called for what it does has a result all the same; nothing else has."""
+    for name, statement in statements().items():
+        if statement.returns == "exec":
+            prepared = await connection.prepare(statement.sql)
+            text = re.sub(r"--.*\n", "", statement.sql)
+            assert not prepared.get_attributes() or text.startswith("select"), name
+
+
+@pytest.mark.parametrize("method", _KINDS)
+async def test_a_call_of_another_kind_is_refused(database: Database, method: str) -> None:
+    others = {"many": "read_state", "one": "now", "maybe": "find_group", "exec": "touch_groups"}
+    for kind, name in others.items():
+        assert statements()[name].returns == kind
+        if kind != _KINDS[method]:
+            with pytest.raises(LookupError, match=f"{name}.*:{_KINDS[method]}"):
+                await getattr(database, method)(name)
+            async with database.transaction() as transaction:
+                with pytest.raises(LookupError, match=name):
+                    await getattr(transaction, method)(name)
+
+
+async def test_each_kind_returns_what_it_says(database: Database) -> None:
+    assert isinstance(await database.fetch("read_state"), list)
+    assert len(await database.fetchrow("now")) == 1
+    assert await database.fetchval("any_encrypted") in (True, False)
+    assert await database.findrow("find_group", 0, "nobody") is None
+    assert await database.findval("find_group", 0, "nobody") is None
+    await database.execute("touch_groups", [])
+
+
+# ---- repeating ----
 
 
 _WRITES = re.compile(r"\b(insert into|update queen|delete from)\b")

@@ -89,9 +89,11 @@ class Stream:
     async def retry_dead(self) -> int:
         async with self.database.transaction() as transaction:
             await transaction.execute("lock_stream_group", self.group)
-            rows = await transaction.fetch("retry_dead_windows", self.group, None, None, None, None)
+            retried: int = await transaction.fetchval(
+                "retry_dead_windows", self.group, None, None, None, None
+            )
             await transaction.execute("balance_group", self.group, None)
-        return int(rows[0][0])
+        return retried
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ class Refusing:
         self.refusals = refusals
         self.told: list[str] = []
 
-    async def fetch(self, _name: str, payload: str) -> None:
+    async def execute(self, _name: str, payload: str) -> None:
         if self.refusals:
             self.refusals -= 1
             raise Unavailable

@@ -37,10 +37,10 @@ class _Rounds:
         self.counted_here += 1
         return True
 
-    async def fetch(self, _query: str) -> list[dict[str, Any]]:
+    async def fetchrow(self, _name: str) -> dict[str, Any]:
         age_s = (self._now - self.counted_at).total_seconds()
         took = {"took_ms": 1.0, "rows_counted": 1, "bytes_at": _NEVER}
-        return [{"computed_at": self.counted_at, "now": self._now, "age_s": age_s, **took}]
+        return {"computed_at": self.counted_at, "now": self._now, "age_s": age_s, **took}
 
 
 def _statistics(rounds: _Rounds, version: int = 1) -> Statistics:
@@ -90,9 +90,9 @@ class _Slow(_Rounds):
         await _some_turns()
         return await super().run_once(name, work)
 
-    async def fetch(self, query: str) -> list[dict[str, Any]]:
+    async def fetchrow(self, name: str) -> dict[str, Any]:
         await _some_turns()
-        return await super().fetch(query)
+        return await super().fetchrow(name)
 
 
 async def _some_turns() -> None:

@@ -219,7 +219,7 @@ class Catalog:
         """Create a queue with default options unless it exists."""
         if name not in self._queues:
             namespace, task = labels_of(name)
-            await self._database.fetch("ensure_queues", [name], [namespace], [task], wait_ms)
+            await self._database.execute("ensure_queues", [name], [namespace], [task], wait_ms)
             await self._load_queues([name])
 
     async def _resolve_partitions(
@@ -230,7 +230,7 @@ class Catalog:
         rows = await self._database.fetch("partitions_by_name", ids, names)
         if len(rows) < len(pairs):
             known = {(row["queue_id"], row["name"]) for row in rows}
-            await self._database.fetch("ensure_partitions", ids, names, wait_ms)
+            await self._database.execute("ensure_partitions", ids, names, wait_ms)
             for queue in queues.values():
                 new = sum(one is queue and (one.id, name) not in known for one, name in pairs)
                 self._events.partitions_made(queue, new)
@@ -294,15 +294,15 @@ class Catalog:
 
     async def _register(self, queue: Queue, name: str, subscription: Subscription) -> int:
         mode, starts_at = subscription
-        rows = await self._database.fetch("ensure_group", queue.id, name, mode, starts_at)
-        if not rows:
+        row = await self._database.findrow("ensure_group", queue.id, name, mode, starts_at)
+        if row is None:
             self.forget_queue(queue.name)
             raise NotFound(f"queue {queue.name!r} was deleted")
-        if rows[0]["reads_by_time"]:
+        if row["reads_by_time"]:
             raise Conflict(
                 f"group {name!r} is that of a query, which reads by time: consume with another one"
             )
-        found: int = rows[0]["id"]
+        found: int = row["id"]
         self._groups[queue.id, name] = found
         return found
 
@@ -310,7 +310,7 @@ class Catalog:
         """Return the id of a group that has been here before."""
         found = self._groups.get((queue.id, name))
         if found is None:
-            found = await self._database.fetchval("find_group", queue.id, name)
+            found = await self._database.findval("find_group", queue.id, name)
             if found is not None:
                 self._groups[queue.id, name] = found
         return found

@@ -171,7 +171,7 @@ class Signals:
             self._wake.clear()
             payload, words = self._payload()
             try:
-                await self._database.fetch("notify", payload)
+                await self._database.execute("notify", payload)
             except QueenError as error:
                 _log.debug("notify: %s", error)
                 self._put_back(words[:_MAX_RELEASED])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeAlias
 
@@ -23,7 +23,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from queen.errors import Contended, OutcomeUnknown, QueenError, Unavailable, WeakDurability
 from queen.storage.refusals import Refusals
-from queen.storage.statements import statements
+from queen.storage.statements import statements, texts
 
 # Deadlock, serialization failure: nothing happened, try again.
 _TRANSIENT = {"40P01", "40001"}
@@ -101,17 +101,70 @@ class _Counted:
         self.refusals = Refusals()
 
 
-class Database:
-    """A pool of connections that speaks in named statements and in our errors."""
+class _Calls:
+    """Named statements, called as their kinds say; see `queen.storage.statements`."""
+
+    __slots__ = ()
+
+    # Looked up once for all: the SQL of each statement stands in the one of its kind only.
+    _many, _one, _maybe, _exec = texts("many"), texts("one"), texts("maybe"), texts("exec")
+
+    def _send(
+        self, name: str, sql: str, args: tuple[Any, ...]
+    ) -> Coroutine[Any, Any, list[Record]]:
+        raise NotImplementedError
+
+    # Not a coroutine around another one: this is what appends, claims and acks go through.
+    def fetch(self, name: str, *args: Any) -> Coroutine[Any, Any, list[Record]]:
+        """Run a statement that returns any number of rows."""
+        return self._send(name, self._many[name], args)
+
+    async def fetchrow(self, name: str, *args: Any) -> Record:
+        """Run a statement that returns one row, always."""
+        (row,) = await self._send(name, self._one[name], args)
+        return row
+
+    async def fetchval(self, name: str, *args: Any) -> Any:
+        """Return the only column of the row that `fetchrow` returns."""
+        ((value,),) = await self._send(name, self._one[name], args)
+        return value
+
+    async def findrow(self, name: str, *args: Any) -> Record | None:
+        """Run a statement that returns one row, or none."""
+        rows = await self._send(name, self._maybe[name], args)
+        if not rows:
+            return None
+        (row,) = rows
+        return row
+
+    async def findval(self, name: str, *args: Any) -> Any:
+        """Return the only column of the row that `findrow` returns, None when there is none."""
+        row = await self.findrow(name, *args)
+        if row is None:
+            return None
+        (value,) = row
+        return value
+
+    async def execute(self, name: str, *args: Any) -> None:
+        """Run a statement for what it does."""
+        await self._send(name, self._exec[name], args)
+
+
+class Database(_Calls):
+    """A pool of connections that speaks in named statements and in our errors.
+
+    Each statement is a transaction of its own.
+    """
 
     def __init__(self, pool: asyncpg.Pool, fast: Database | None = None) -> None:
         self._pool = pool
         # None: all connections there are.
         self._slots: asyncio.Semaphore | None = None
         self._counted: _Counted = fast._counted if fast is not None else _Counted()
-        self._sql = {name: statement.sql for name, statement in statements().items()}
         # Not to be repeated by somebody who does not know what they did.
-        self._only_once = {name for name, one in statements().items() if one.repeated == "once"}
+        self._only_once = {
+            statement.name for statement in statements().values() if statement.repeated == "once"
+        }
         # The same database for work that may be slow, and that leaves some connections alone.
         self.background = self
         if fast is None:
@@ -167,8 +220,8 @@ class Database:
         except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             self._pool.terminate()
 
-    async def fetch(self, name: str, *args: Any) -> list[Record]:
-        """Run one named statement in a transaction of its own.
+    async def _send(self, name: str, sql: str, args: tuple[Any, ...]) -> list[Record]:
+        """Run one statement in a transaction of its own.
 
         After a deadlock it is repeated: nothing had happened. After a broken connection it is
         repeated only if it does no harm twice; a pool may hold many connections to a
@@ -176,7 +229,7 @@ class Database:
         """
         for attempt in range(1, _TRIES + 1):
             try:
-                return await self._fetch(name, *args)
+                return await self._send_once(name, sql, args)
             except asyncpg.PostgresError as error:
                 if error.sqlstate not in _TRANSIENT or attempt == _TRIES:
                     raise translated(error) from error
@@ -186,18 +239,20 @@ class Database:
                     raise
         raise AssertionError("unreachable")
 
-    async def _fetch(self, name: str, *args: Any) -> list[Record]:
+    async def _send_once(self, name: str, sql: str, args: tuple[Any, ...]) -> list[Record]:
         async with self._acquire() as connection:
             try:
-                return await self.run(connection, name, *args)
+                return await self.run(connection, name, sql, args)
             except asyncpg.ConnectionDoesNotExistError as error:
                 # The driver's own word for a connection that broke under the statement.
                 raise OutcomeUnknown from error
 
-    async def run(self, connection: _Pooled, name: str, *args: Any) -> list[Record]:
-        """Run one named statement on a connection, and note whether PostgreSQL takes it."""
+    async def run(
+        self, connection: _Pooled, name: str, sql: str, args: tuple[Any, ...]
+    ) -> list[Record]:
+        """Run one statement on a connection, and note whether PostgreSQL takes it."""
         try:
-            rows: list[Record] = await connection.fetch(self._sql[name], *args)
+            rows: list[Record] = await connection.fetch(sql, *args)
         except asyncpg.PostgresError as error:
             self._note(name, error)
             raise
@@ -206,10 +261,6 @@ class Database:
 
     def _note(self, name: str, error: asyncpg.PostgresError) -> None:
         self._counted.refusals.note(name, error, is_hot=self._slots is None)
-
-    async def fetchval(self, name: str, *args: Any) -> Any:
-        rows = await self.fetch(name, *args)
-        return rows[0][0] if rows else None
 
     @asynccontextmanager
     async def transaction(
@@ -296,7 +347,7 @@ class Database:
             )
 
 
-class Transaction:
+class Transaction(_Calls):
     """Named statements inside one open transaction."""
 
     __slots__ = ("_connection", "_database")
@@ -305,11 +356,10 @@ class Transaction:
         self._connection = connection
         self._database = database
 
-    async def fetch(self, name: str, *args: Any) -> list[Record]:
-        return await self._database.run(self._connection, name, *args)
-
-    async def execute(self, name: str, *args: Any) -> None:
-        await self._database.run(self._connection, name, *args)
+    def _send(
+        self, name: str, sql: str, args: tuple[Any, ...]
+    ) -> Coroutine[Any, Any, list[Record]]:
+        return self._database.run(self._connection, name, sql, args)
 
 
 def is_passing(error: asyncpg.PostgresError) -> bool:

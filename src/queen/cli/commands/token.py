@@ -130,7 +130,7 @@ def _with_tokens(
 
 
 async def _audit(database: Database, act: str, target: str, **detail: Any) -> None:
-    await database.fetch(
+    await database.execute(
         "write_audit", _actor(), "command line", "", act, target, "done", json.dumps(detail)
     )
 

@@ -21,7 +21,7 @@ class AuditTrail:
         detail: str,
     ) -> None:
         """Keep an entry; `detail` is JSON."""
-        await self._database.fetch(
+        await self._database.execute(
             "write_audit", actor, credential, address, act, target, outcome, detail
         )
 

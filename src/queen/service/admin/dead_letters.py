@@ -205,7 +205,7 @@ class DeadLetters:
         after: dict[Key, Cursor] = {}
         letters: list[DeadLetter] = []
         async with self._database.transaction() as transaction:
-            await transaction.fetch("open_cursors", partition.id, sorted(wanted))
+            await transaction.execute("open_cursors", partition.id, sorted(wanted))
             for key, cursor in (await lock(transaction, keys)).items():
                 if not is_done(cursor, message.offset):
                     after[key] = set_aside(cursor, message.offset)

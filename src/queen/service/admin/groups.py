@@ -69,13 +69,13 @@ class Groups:
 
     async def pause(self, rows: list[Record], paused: bool) -> None:
         """Give a group nothing from now on, or serve it again."""
-        await self._database.fetch("pause_groups", [row["id"] for row in rows], paused)
+        await self._database.execute("pause_groups", [row["id"] for row in rows], paused)
         if not paused:
             self._look_again(rows)
 
     async def subscribe(self, rows: list[Record], starts_at: datetime) -> None:
         """Change where a group starts in partitions that it has not read yet."""
-        await self._database.fetch("subscribe_groups", [row["id"] for row in rows], starts_at)
+        await self._database.execute("subscribe_groups", [row["id"] for row in rows], starts_at)
         self.version += 1
         self._look_again(rows)
 
@@ -116,7 +116,7 @@ class Groups:
         return Moved(*moved, taken)
 
     async def written_at(self, partition: Partition, offset: int) -> datetime | None:
-        at: datetime | None = await self._database.fetchval("written_at", partition.id, offset)
+        at: datetime | None = await self._database.findval("written_at", partition.id, offset)
         return at
 
     def _look_again(self, rows: list[Record]) -> None:

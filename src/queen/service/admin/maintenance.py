@@ -58,7 +58,7 @@ class Maintenance:
     async def turn(self, switch: str, enabled: bool) -> None:
         """Turn a switch for all servers."""
         value = msgspec.json.encode(_Switch(enabled)).decode()
-        await self._database.fetch("write_state", switch, value)
+        await self._database.execute("write_state", switch, value)
         await self.refresh()
         self._events.maintenance_turned()
 

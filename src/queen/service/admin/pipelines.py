@@ -47,22 +47,22 @@ class Pipelines:
         said = plain(definition)
         text, print_ = msgspec.json.encode(said).decode(), fingerprint(said)
         values = (definition.name, definition.namespace, text, print_)
-        version = await self._database.fetchval("insert_pipeline", *values)
+        version = await self._database.findval("insert_pipeline", *values)
         if version is not None:
             return StoredPipeline(print_, version, created=True, changed=False)
         async with self._database.transaction() as transaction:
-            rows = await transaction.fetch("lock_pipeline", definition.name)
-            if not rows:
+            stored = await transaction.findrow("lock_pipeline", definition.name)
+            if stored is None:
                 raise Conflict("the pipeline was deleted at the same moment; define it again")
-            if among is not None and rows[0]["namespace"] not in among:
+            if among is not None and stored["namespace"] not in among:
                 raise Conflict(f"the name {definition.name!r} is taken: choose another one")
-            if rows[0]["fingerprint"] == print_:
-                return StoredPipeline(print_, rows[0]["version"], created=False, changed=False)
+            if stored["fingerprint"] == print_:
+                return StoredPipeline(print_, stored["version"], created=False, changed=False)
             if not replace:
-                old, new = plain(definition_of(rows[0]), whole=True), plain(definition, whole=True)
+                old, new = plain(definition_of(stored), whole=True), plain(definition, whole=True)
                 raise _differs(definition.name, differences(old, new))
-            (row,) = await transaction.fetch("replace_pipeline", *values)
-            return StoredPipeline(print_, row["version"], created=False, changed=True)
+            version = await transaction.fetchval("replace_pipeline", *values)
+            return StoredPipeline(print_, version, created=False, changed=True)
 
     async def page(
         self, among: list[str] | None, limit: int, offset: int, name: str | None = None
@@ -80,22 +80,22 @@ class Pipelines:
     async def report(self, name: str, progress: Progress) -> bool:
         """Keep what a run says; return whether it is to stop."""
         text = msgspec.json.encode(progress).decode()
-        stop = await self._database.fetchval("report_pipeline", name, progress.run_id, text)
+        stop = await self._database.findval("report_pipeline", name, progress.run_id, text)
         if stop is None:
             raise NotFound(f"Pipeline {name!r} not found")
         return bool(stop)
 
     async def stop(self, name: str) -> bool:
         """Ask the run of a pipeline to stop; return whether one seems to be there."""
-        rows = await self._database.fetch("stop_pipeline", name)
-        if not rows:
+        row = await self._database.findrow("stop_pipeline", name)
+        if row is None:
             raise NotFound(f"Pipeline {name!r} not found")
-        progress = progress_of(rows[0])
-        return progress is not None and is_alive(progress, rows[0]["silent_s"])
+        progress = progress_of(row)
+        return progress is not None and is_alive(progress, row["silent_s"])
 
     async def delete(self, name: str) -> None:
         """Forget a pipeline; its queues and its checkpoint stay."""
-        if not await self._database.fetch("delete_pipeline", name):
+        if await self._database.findval("delete_pipeline", name) is None:
             raise NotFound(f"Pipeline {name!r} not found")
 
 

@@ -87,7 +87,7 @@ class Tokens:
         """Store a new token and return it; its text is never to be had again."""
         check_new_token(name, role, namespaces, lifetime_s)
         new, row = _made(name, role, namespaces, lifetime_s, by)
-        if await self._database.fetchval("create_token", *row) is None:
+        if await self._database.findval("create_token", *row) is None:
             raise Conflict("the id of the new token was taken; ask again")
         await self.refresh()
         return new
@@ -98,7 +98,7 @@ class Tokens:
 
     async def revoke(self, token_id: str, among: frozenset[str] | None) -> bool:
         """End a token; false when there is none."""
-        found = await self._database.fetchval("revoke_token", token_id, _listed(among))
+        found = await self._database.findval("revoke_token", token_id, _listed(among))
         await self.refresh()
         return found is not None
 
@@ -106,11 +106,10 @@ class Tokens:
         """Return a new admin token if nobody has one, so that somebody can come in."""
         async with self._database.transaction() as transaction:
             await transaction.execute("first_token_lock")
-            rows = await transaction.fetch("has_admin_token")
-            if rows[0][0]:
+            if await transaction.fetchval("has_admin_token"):
                 return None
             new, row = _made("first", "admin", None, None, "queen serve")
-            await transaction.fetch("create_token", *row)
+            await transaction.findval("create_token", *row)
         return new
 
     # ---- knowing them ----
@@ -182,7 +181,7 @@ class Tokens:
     async def _note_use(self) -> None:
         used, self._used = list(self._used), set()
         try:
-            await self._database.fetch("tokens_used", used)
+            await self._database.execute("tokens_used", used)
         except QueenError as error:
             _log.warning("the use of tokens could not be noted: %s", error)
 

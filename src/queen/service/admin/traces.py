@@ -31,7 +31,7 @@ class Traces:
         names: list[str],
     ) -> int:
         """Keep an event and return its id."""
-        found: int | None = await self._database.fetchval(
+        found: int | None = await self._database.findval(
             "record_trace", partition.id, transaction_id, group, event_type, data, names
         )
         if found is None:
@@ -59,5 +59,5 @@ class Traces:
 
     async def forget_old(self, transaction: Transaction) -> bool:
         """Drop some events that are too old; return whether there are more."""
-        (row,) = await transaction.fetch("forget_traces", self._days, _FORGET_BATCH)
-        return bool(row[0] == _FORGET_BATCH)
+        forgotten = await transaction.fetchval("forget_traces", self._days, _FORGET_BATCH)
+        return bool(forgotten == _FORGET_BATCH)

@@ -310,7 +310,7 @@ class Claims:
 
     async def _shorten(self, feed: Feed, grant: Grant) -> None:
         """Lease no more than was read; the rest stays for the next pop."""
-        await self._database.fetch(
+        await self._database.execute(
             "shorten_lease", grant.partition.id, feed.group_id, grant.lease_id, grant.stop
         )
         feed.moved(grant.partition, grant.stop)

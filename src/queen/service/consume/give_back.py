@@ -61,7 +61,9 @@ class GiveBack:
         feed = self._dispatcher.feed(partition.queue.id, grant.group)
         if feed is None or grant.lease_id is None:
             return
-        await self._database.fetch("release_lease", [partition.id], [feed.group_id], grant.lease_id)
+        await self._database.execute(
+            "release_lease", [partition.id], [feed.group_id], grant.lease_id
+        )
         self._leases.close(grant.lease_id, partition.id)
         self._dispatcher.lease_ended(partition, grant.group, grant.lease_id, grant.start, wait_ms)
         if wait_ms:

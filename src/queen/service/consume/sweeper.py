@@ -86,7 +86,7 @@ class Sweeper:
 
     async def _horizon(self) -> Horizon:
         asked_at = time.monotonic()
-        (row,) = await self._database.fetch("horizon")
+        row = await self._database.fetchrow("horizon")
         return Horizon(row["now"], row["seen_until"], asked_at)
 
     async def fill(self, feed: Feed) -> None:
@@ -207,7 +207,7 @@ class Sweeper:
             if feed.used_at >= since
         ]
         if used:
-            await self._database.fetch("touch_groups", sorted(used))
+            await self._database.execute("touch_groups", sorted(used))
 
     async def _cast(self, feeds: list[Feed]) -> None:
         now = time.monotonic()

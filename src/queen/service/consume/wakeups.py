@@ -97,6 +97,6 @@ class Wakeups:
 
     async def _forget_if_gone(self, feed: Feed) -> None:
         """Another server may have deleted a group without our hearing of it."""
-        group_id = await self._database.fetchval("find_group", feed.queue.id, feed.group)
+        group_id = await self._database.findval("find_group", feed.queue.id, feed.group)
         if group_id != feed.group_id:
             self.forget_group(feed.queue.id, feed.group_id)

@@ -194,7 +194,7 @@ class Dedup:
     async def verify_indexed(self, share: Share) -> None:
         """Compare with the whole index of a partition that keeps one."""
         partition = share.partition
-        head: int = await self._database.fetchval("partition_head", partition.id) or 0
+        head: int = await self._database.findval("partition_head", partition.id) or 0
         suspects = [(append, index) for append in share.appends for index in append.fresh()]
         hashes = [append.hash()[index].to_bytes(HASH_BYTES, "little") for append, index in suspects]
         rows = await self._database.fetch("indexed_offsets", partition.id, list(set(hashes)))

@@ -130,7 +130,7 @@ class Relay:
         self._alone = 0
         try:
             async with self._database.transaction() as transaction:
-                if (await transaction.fetch("try_job", "relay"))[0][0]:
+                if await transaction.fetchval("try_job", "relay"):
                     rows = await transaction.fetch("take_staged", 1, _MAX_BYTES)
                     await self._postpone(transaction, rows, "they cannot be appended")
         except QueenError as error:
@@ -142,7 +142,7 @@ class Relay:
             return _net_s()
         done: list[tuple[list[Share], list[Outcome]]] = []
         async with self._database.transaction() as transaction:
-            if not (await transaction.fetch("try_job", "relay"))[0][0]:
+            if not await transaction.fetchval("try_job", "relay"):
                 return _net_s()
             # One of each kind: what was committed, and what is due by the clock.
             most = 1 if self._alone else _MAX_MESSAGES
@@ -280,7 +280,7 @@ def _net_s() -> float:
 
 async def _until_due_s(transaction: Transaction) -> float:
     """Return how long to pause when nothing is due now."""
-    due_s: float | None = (await transaction.fetch("next_due"))[0][0]
+    due_s: float | None = await transaction.fetchval("next_due")
     return _net_s() if due_s is None else min(_net_s(), max(due_s, _SHORTEST_PAUSE_S))
 
 

@@ -61,7 +61,7 @@ class Staging:
         """Store messages for later; returns after the commit."""
         if messages:
             self._maintenance.check_push()
-            await self._database.fetch("stage", *stage_columns(messages))
+            await self._database.execute("stage", *stage_columns(messages))
 
     async def encrypted(self, queues: Iterable[str]) -> set[str]:
         """Return which of these queues keep nothing in plain text."""

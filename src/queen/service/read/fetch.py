@@ -59,7 +59,7 @@ class Fetcher:
         if from_time is not None:
             found: int = await self._database.fetchval("offset_at", partition.id, from_time)
             start = max(start, found)
-        start = await self._database.fetchval("segment_start", partition.id, start) or 0
+        start = await self._database.findval("segment_start", partition.id, start) or 0
         stop = _END if to_offset is None else to_offset
 
         async def page(after: _End | None) -> _Page:
@@ -116,7 +116,7 @@ class Fetcher:
         async def page(after: _End | None) -> _Page:
             low = one.low if after is None else after.end_offset
             if after is None:
-                low = await self._database.fetchval("segment_start", one.partition.id, low) or 0
+                low = await self._database.findval("segment_start", one.partition.id, low) or 0
             return await self._database.fetch(
                 "fetch_offsets", one.partition.id, low, one.high, _SLICE_ROWS, _PAGE_BYTES
             )

@@ -39,7 +39,7 @@ class Lookup:
         digest = hash_ids([wanted]).tobytes()
         before, bodies = _END, 0
         while bodies < _MAX_BODIES:
-            (page,) = await self._database.fetch(
+            page = await self._database.fetchrow(
                 "suspects_before", partition.id, before, digest, _PAGE
             )
             if page["first"] is None:
@@ -56,7 +56,7 @@ class Lookup:
     async def recent_offsets(self, partition: Partition, ids: Iterable[bytes]) -> dict[bytes, int]:
         """Return where ids stand that were stored lately, the newest of each, without the rest."""
         wanted, found = set(ids), dict[bytes, int]()
-        (page,) = await self._database.fetch(
+        page = await self._database.fetchrow(
             "suspects_before", partition.id, _END, _ANY_HASH, _RECENT_BODIES
         )
         starts: list[int] = page["suspects"] or []

@@ -124,9 +124,9 @@ class Cycles:
             cycle.ack_batches = await self._ack_batches(cycle, cycle.ack)
         if query.last_group is None:
             place = (query.id, query.partition.id)
-            await self._database.fetch("open_query_partition", *place, cycle.group)
+            await self._database.execute("open_query_partition", *place, cycle.group)
         if not query.is_windowed and any(map(is_of_a_window, cycle.state)):
-            await self._database.fetch("mark_windowed", query.id)
+            await self._database.execute("mark_windowed", query.id)
 
     async def _ack_batches(self, cycle: Cycle, ack: CycleAck) -> list[AckBatch]:
         """Return what the ack says of the lease: of its front, and if it ends, of the rest."""
@@ -164,13 +164,13 @@ class Cycles:
                 raise _Undone
         elif cycle.state:
             await self._check_settled(transaction, cycle)
-        rows = await transaction.fetch(
+        row = await transaction.findrow(
             "lock_query_partition", query.id, query.partition.id, cycle.group
         )
-        if not rows:
+        if row is None:
             raise Unavailable("a query or a partition was deleted at the same moment")
-        await self._remove(transaction, cycle, rows[0]["offered"])
-        await self._put(transaction, cycle, rows[0]["epoch"])
+        await self._remove(transaction, cycle, row["offered"])
+        await self._put(transaction, cycle, row["epoch"])
 
     async def _check_settled(self, transaction: Transaction, cycle: Cycle) -> None:
         """Leave a cycle without a lease undone while its group has something left to read.
@@ -181,9 +181,9 @@ class Cycles:
         group_id = await self._catalog.find_group(partition.queue, cycle.group)
         if group_id is not None:
             cursors = await lock(transaction, [(partition.id, group_id)])
-            heads = await transaction.fetch("head_of_partition", partition.id)
+            head = await transaction.findval("head_of_partition", partition.id)
             cursor = cursors.get((partition.id, group_id))
-            if cursor and heads and not cursor.live and cursor.committed >= heads[0]["head"]:
+            if cursor and head is not None and not cursor.live and cursor.committed >= head:
                 return
         cycle.skipped = _UNREAD
         raise _Undone

@@ -63,17 +63,16 @@ class Queries:
         self, name: str, source: str, sink: str | None, config_hash: str, reset: bool
     ) -> Registered:
         """Note a query under its name; the same definition may come any number of times."""
-        (row,) = await self._database.fetch(
+        row = await self._database.fetchrow(
             "register_query", name, source, sink, config_hash, reset
         )
         return Registered(*row)
 
     async def find(self, query_id: uuid.UUID, partition: Partition) -> Query:
         """Return a query in a partition that is one of its source's."""
-        rows = await self._database.fetch("find_query", query_id, partition.id)
-        if not rows or rows[0]["source_queue"] != partition.queue.name:
+        row = await self._database.findrow("find_query", query_id, partition.id)
+        if row is None or row["source_queue"] != partition.queue.name:
             raise NotFound("Query not found, or it does not read this partition")
-        row = rows[0]
         return Query(query_id, row["name"], partition, row["is_windowed"], row["consumer_group"])
 
     async def state(self, query: Query, wanted: Wanted) -> list[tuple[str, bytes, Record]]:
@@ -97,7 +96,7 @@ class Queries:
             return False
         live = await self._database.fetchval("is_leased", query.partition.id, group_id)
         if live and not query.is_windowed:
-            await self._database.fetch("forgive_attempts", query.partition.id, group_id)
+            await self._database.execute("forgive_attempts", query.partition.id, group_id)
         return bool(live)
 
     async def _offered(self, query: Query, wanted: Wanted, seen: list[Record]) -> list[Record]:
@@ -107,8 +106,7 @@ class Queries:
         belongs to them was read. Anybody else sees what there is, but may close it only then.
         """
         async with self._database.transaction() as transaction:
-            (row,) = await transaction.fetch("offer_state", *_place(query))
-            settled_ms: float | None = row["settled_ms"]
+            settled_ms: float | None = await transaction.fetchval("offer_state", *_place(query))
             if settled_ms is None:
                 return [] if wanted.ripe_ms is not None else seen
             if wanted.ripe_ms is not None:

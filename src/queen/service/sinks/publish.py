@@ -167,10 +167,10 @@ class Publisher:
             return None
 
     async def _already(self, batch: Batch) -> Published | None:
-        rows = await self._database.fetch("sink", batch.query, None)
-        if not rows:
+        sink = await self._database.findrow("sink", batch.query, None)
+        if sink is None:
             raise NotFound(f"Query {batch.query!r} not found; open it first")
-        return _standing(batch, rows[0])
+        return _standing(batch, sink)
 
     async def _parts(self, batch: Batch) -> list[int]:
         """Return the staged parts in order; raise when something is missing."""
@@ -327,8 +327,8 @@ class Publisher:
         batch = work.batch
         messages = sum(one.messages for one in batch.stages) - work.duplicates
         async with self._database.transaction() as transaction:
-            rows = await transaction.fetch("lock_sink", batch.query)
-            done = _standing(batch, rows[0]) if rows else None
+            sink = await transaction.findrow("lock_sink", batch.query)
+            done = _standing(batch, sink) if sink is not None else None
             if done is not None:
                 return done
             if len(await transaction.fetch("lock_parts", work.parts)) < len(work.parts):

@@ -93,7 +93,7 @@ class Sinks:
         self, query: str, run: str, namespaces: list[str] | None, *, once: bool
     ) -> Opened:
         """Let a run publish from now on, and none that opened before it."""
-        (row,) = await self._database.fetch("open_sink", query, run, namespaces, once)
+        row = await self._database.fetchrow("open_sink", query, run, namespaces, once)
         if row["hidden"]:
             raise NotFound(f"Query {query!r} not found")
         if row["fenced"]:
@@ -102,10 +102,10 @@ class Sinks:
 
     async def check(self, query: str, epoch: int, namespaces: list[str] | None) -> None:
         """Raise unless this is the run that may publish, and the caller's to see."""
-        rows = await self._database.fetch("sink", query, namespaces)
-        if not rows or not rows[0]["visible"]:
+        row = await self._database.findrow("sink", query, namespaces)
+        if row is None or not row["visible"]:
             raise NotFound(f"Query {query!r} not found; open it first")
-        check_epoch(query, epoch, rows[0]["epoch"])
+        check_epoch(query, epoch, row["epoch"])
 
     async def batch(self, viewer: Viewer, query: str, sent: CommitSink) -> Batch:
         """Return a batch that the viewer may publish."""
@@ -132,7 +132,7 @@ class Sinks:
             codec, body = self._stored(append, partition)
             codecs.append(codec)
             bodies.append(body)
-        await self._database.fetch(
+        await self._database.execute(
             "stage_part",
             *stage[:3],
             stage.task,
@@ -168,7 +168,7 @@ class Sinks:
         """Drop stages of a batch; returns how many parts there were."""
         rows = await self._database.fetch("sink_parts", *parts_key(batch))
         if rows:
-            await self._database.fetch("drop_parts", [row["id"] for row in rows])
+            await self._database.execute("drop_parts", [row["id"] for row in rows])
         return len(rows)
 
     async def queues(self, batch: Batch) -> list[str]:

@@ -79,19 +79,18 @@ class ActivityReport:
     async def _join(self, transaction: Transaction) -> int:
         if self.server_id is not None:
             return self.server_id
-        (row,) = await transaction.fetch("join_servers", *self._activity.name)
-        joined: int = row[0]
+        joined: int = await transaction.fetchval("join_servers", *self._activity.name)
         return joined
 
     async def _write(self, transaction: Transaction, server_id: int) -> list[Count]:
-        (row,) = await transaction.fetch("now")
-        minute: datetime = row[0].replace(second=0, microsecond=0)
+        now: datetime = await transaction.fetchval("now")
+        minute = now.replace(second=0, microsecond=0)
         counts = self._activity.take(self._parked())
         try:
             if counts:
                 await self._write_queues(transaction, server_id, minute, counts)
             totals = self._activity.totals_with(counts)
-            if not await transaction.fetch("report_server", server_id, totals):
+            if await transaction.findval("report_server", server_id, totals) is None:
                 # Forgotten while it was asleep for months; it joins again with the next report.
                 self.server_id = None
                 raise Unavailable("this server was forgotten")
@@ -118,6 +117,6 @@ class ActivityReport:
 
     async def forget_old(self, transaction: Transaction) -> bool:
         """Remove numbers about the past that are older than they are kept."""
-        (row,) = await transaction.fetch("forget_activity", self._kept_days, _FORGET_ROWS)
+        row = await transaction.fetchrow("forget_activity", self._kept_days, _FORGET_ROWS)
         await transaction.execute("forget_servers", self._kept_days)
         return bool(max(row) == _FORGET_ROWS)

@@ -50,6 +50,7 @@ ALL_QUEUES = QueueFilter("", "", "", None)
 class StoredNumbers:
     def __init__(self, database: Database) -> None:
         self._fetch = database.fetch
+        self._fetchrow = database.fetchrow
         self._fetchval = database.fetchval
 
     # ---- what there is ----
@@ -67,8 +68,7 @@ class StoredNumbers:
         return rows[0]
 
     async def sum_queues(self, wanted: QueueFilter) -> Record:
-        (row,) = await self._fetch("sum_queues", *wanted)
-        return row
+        return await self._fetchrow("sum_queues", *wanted)
 
     async def list_groups(self, wanted: QueueFilter, limit: int) -> list[Record]:
         return await self._fetch("list_groups", *wanted, limit)

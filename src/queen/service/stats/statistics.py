@@ -136,8 +136,7 @@ class Statistics:
         return False
 
     async def _round(self) -> Record:
-        (row,) = await self._database.fetch("stats_round")
-        return row
+        return await self._database.fetchrow("stats_round")
 
     async def _run(self, wanted: int) -> bool:
         # What this server does from here on the count may not see.
@@ -177,7 +176,7 @@ class Statistics:
     async def _work(self, wanted: int, transaction: Transaction) -> bool:
         """Count everything at one instant, unless that was done a moment ago."""
         await transaction.execute("commit_lazily")
-        (last,) = await transaction.fetch("stats_round")
+        last = await transaction.fetchrow("stats_round")
         if wanted != _WHAT_IS_DUE or _is_due(last["age_s"], last["took_ms"], _INTERVAL_S):
             await self._count(transaction, last["now"])
         cheap = last["bytes_took_ms"] < _CHEAP_MS or last["segments_counted"] <= _CHEAP_ROWS
@@ -190,8 +189,7 @@ class Statistics:
         started = time.perf_counter()
         queues: defaultdict[int, _Count] = defaultdict(_Count)
         groups: defaultdict[int, _Count] = defaultdict(_Count)
-        (namespaces,) = await transaction.fetch("stats_namespaces")
-        worst = Worst(namespaces["count"])
+        worst = Worst(await transaction.fetchval("stats_namespaces"))
         await _count_partitions(transaction, at, queues, groups, worst)
         await _count_letters(transaction, queues, groups)
         await transaction.execute("store_queue_stats", *_queue_columns(queues))
@@ -231,7 +229,7 @@ async def _count_partitions(
 ) -> None:
     low, size = 0, _PAGE_PARTITIONS
     while size == _PAGE_PARTITIONS:
-        (bound,) = await transaction.fetch("stats_bound", low, _PAGE_PARTITIONS)
+        bound = await transaction.fetchrow("stats_bound", low, _PAGE_PARTITIONS)
         size = bound["size"]
         if not size:
             return

@@ -48,8 +48,8 @@ class Definitions:
         self._recent: Recent[str, Stream] = Recent()
 
     async def find(self, name: str) -> Stream | None:
-        rows = await self._database.fetch("stream_by_name", name)
-        return _stream(rows[0]) if rows else None
+        row = await self._database.findrow("stream_by_name", name)
+        return _stream(row) if row is not None else None
 
     async def recent(self, name: str) -> Stream:
         """Return a stream as it is, or was a moment ago."""
@@ -79,9 +79,9 @@ class Definitions:
             await self._catalog.ensure_queue(source)
         encoded = msgspec.json.encode(definition).decode()
         async with self._database.transaction() as transaction:
-            made = await transaction.fetch("create_stream", name, namespace, encoded)
-            if made:
-                await transaction.execute("set_stream_sources", made[0]["id"], sources)
+            stream_id = await transaction.findval("create_stream", name, namespace, encoded)
+            if stream_id is not None:
+                await transaction.execute("set_stream_sources", stream_id, sources)
                 changed = True
             else:
                 changed = await _replace(
@@ -89,12 +89,12 @@ class Definitions:
                 )
         self._recent.forget(name)
         self._events.streams_changed()
-        return Defined(await self.get(name), bool(made), changed)
+        return Defined(await self.get(name), stream_id is not None, changed)
 
     async def delete(self, name: str) -> bool:
         """Forget a stream with its windows and groups; the queues stay as they are."""
         self._recent.forget(name)
-        return bool(await self._database.fetch("delete_stream", name))
+        return await self._database.findval("delete_stream", name) is not None
 
 
 async def _replace(
@@ -106,10 +106,9 @@ async def _replace(
     *,
     recut: bool,
 ) -> bool:
-    rows = await transaction.fetch("lock_stream", name)
-    if not rows:
+    row = await transaction.findrow("lock_stream", name)
+    if row is None:
         raise Unavailable("the stream was deleted at the same moment")
-    row = rows[0]
     old = _definition.decode(row["definition"])
     differs = differences(old, definition, row["sources"], sources)
     if differs and row["is_read"] and not recut:

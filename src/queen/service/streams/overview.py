@@ -32,8 +32,7 @@ class Overview:
         return await self._database.fetch("streams_page", namespaces, name, limit, offset)
 
     async def stats(self, namespaces: list[str] | None) -> Record:
-        (row,) = await self._database.fetch("stream_stats", namespaces)
-        return row
+        return await self._database.fetchrow("stream_stats", namespaces)
 
     async def consumers(self, stream: Stream, limit: int, offset: int) -> list[Record]:
         return await self._database.fetch("stream_consumers", stream.id, limit, offset)
@@ -72,11 +71,13 @@ class Overview:
 
     async def pause_group(self, stream: Stream, group: str, paused: bool) -> bool:
         """Stop handing out windows to a group, or go on; false when there is none."""
-        return bool(await self._database.fetch("pause_stream_group", stream.id, group, paused))
+        paused_id = await self._database.findval("pause_stream_group", stream.id, group, paused)
+        return paused_id is not None
 
     async def delete_group(self, stream: Stream, group: str) -> bool:
         """Forget what a group has done; false when there is none."""
-        return bool(await self._database.fetch("delete_stream_group", stream.id, group))
+        deleted_id = await self._database.findval("delete_stream_group", stream.id, group)
+        return deleted_id is not None
 
     async def explain(self, stream: Stream, group_id: int | None, key: str | None) -> list[Reason]:
         """Return why each unfinished key of a group, or each open one, is not further."""

@@ -150,7 +150,7 @@ class Planner:
                 task.cancel()
 
     async def _pause_s(self) -> float:
-        due_s: float | None = await self._database.fetchval("next_plan", list(self._under_way))
+        due_s: float | None = await self._database.findval("next_plan", list(self._under_way))
         if due_s is None:
             return _LONGEST_PAUSE_S
         return min(max(due_s, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
@@ -237,10 +237,11 @@ class Planner:
         slide = definition.slide
         if definition.emit_empty:
             target = min(target, since + _EMPTY_WINDOWS * slide)
-        rows = await self._database.fetch("instant_after", stream_id, since, _SEGMENTS)
-        if not rows:
+        last: datetime | None = await self._database.findval(
+            "instant_after", stream_id, since, _SEGMENTS
+        )
+        if last is None:
             return target
-        last: datetime = rows[0][0]
         return min(target, last - (last - _EPOCH) % slide + slide)
 
     async def _add_page(
@@ -248,12 +249,12 @@ class Planner:
     ) -> datetime | None:
         """Add what was written from an instant on; return where the next page begins, if any."""
         limit = self._page_segments
-        (page,) = await self._database.fetch("slides_page", row["id"], slide, at, until, limit)
+        page = await self._database.fetchrow("slides_page", row["id"], slide, at, until, limit)
         slides.add(page)
         if page["looked"] < limit:
             return None
         known = row["id"], row["definition"], row["planned_until"]
-        await self._database.fetch("defer_plan", *known, _DEFER_S)
+        await self._database.execute("defer_plan", *known, _DEFER_S)
         return cast(datetime, page["looked_until"] + timedelta(microseconds=1))
 
     async def _seal(self, queue_id: int, at: datetime) -> None:
@@ -266,12 +267,12 @@ class Planner:
 
 async def _take(transaction: Transaction, row: Record, since: datetime | None) -> Record | None:
     """Take a stream to plan it; None when somebody else has it, or it is not what it was."""
-    taken = await transaction.fetch("take_stream", row["id"])
-    if not taken or taken[0]["definition"] != row["definition"]:
+    taken = await transaction.findrow("take_stream", row["id"])
+    if taken is None or taken["definition"] != row["definition"]:
         return None
-    begins = taken[0]["planned_until"]
+    begins = taken["planned_until"]
     if begins == row["planned_until"] is None:
-        begins = (await transaction.fetch("first_of_sources", row["id"]))[0][0]
+        begins = await transaction.fetchval("first_of_sources", row["id"])
     if begins != since:
         # What was looked at is planned already, or to be planned anew, or (in a test) time has
         # passed meanwhile.
@@ -280,7 +281,7 @@ async def _take(transaction: Transaction, row: Record, since: datetime | None) -
     sources = await transaction.fetch("sources_of_stream", row["id"])
     if [source["queue_id"] for source in sources] != row["queue_ids"]:
         return None
-    return taken[0]
+    return taken
 
 
 def _target(definition: StreamDefinition, now: datetime) -> datetime:
@@ -332,7 +333,7 @@ class _Round:
 
     async def _plan_timed(self, timed: Timed) -> int:
         definition = self._definition
-        rows = await self._transaction.fetch(
+        planned: int = await self._transaction.fetchval(
             "plan_windows",
             self._stream_id,
             definition.partitioned,
@@ -344,7 +345,7 @@ class _Round:
             *timed.slides.columns,
         )
         await self._remember(timed.until, more=timed.until < self._target)
-        return int(rows[0][0])
+        return planned
 
     # ---- windows that depend on what arrives ----
 
@@ -452,6 +453,6 @@ async def move_gathered(transaction: Transaction, queue_ids: list[int], by: time
 
 async def forget_windows(transaction: Transaction) -> bool:
     """Remove finished work, and windows whose messages are gone; return whether there is more."""
-    done = await transaction.fetch("forget_done_windows", _FORGET_ROWS)
-    empty = await transaction.fetch("forget_empty_windows", _FORGET_ROWS)
-    return bool(max(done[0][0], empty[0][0]) >= _FORGET_ROWS)
+    done = await transaction.fetchval("forget_done_windows", _FORGET_ROWS)
+    empty = await transaction.fetchval("forget_empty_windows", _FORGET_ROWS)
+    return bool(max(done, empty) >= _FORGET_ROWS)

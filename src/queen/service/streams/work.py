@@ -173,7 +173,7 @@ class Work:
         self._groups.forget((stream.id, name))
 
     async def find_group(self, stream: Stream, name: str) -> int:
-        group_id = await self._database.fetchval("stream_group", stream.id, name)
+        group_id = await self._database.findval("stream_group", stream.id, name)
         if group_id is None:
             raise NotFound("Consumer group not found")
         return int(group_id)
@@ -181,12 +181,12 @@ class Work:
     async def leased(self, viewer: Viewer, text: str) -> Record:
         """Return the window of a lease that lives and is the viewer's."""
         lease = window_lease(text)
-        rows = await self._database.fetch(
+        window = await self._database.findrow(
             "leased_window", lease.group_id, lease.window_id, lease.id
         )
-        if not rows or not viewer.sees(rows[0]["namespace"]):
+        if window is None or not viewer.sees(window["namespace"]):
             raise LeaseLost(_STALE)
-        return rows[0]
+        return window
 
     async def poll(
         self, stream: Stream, group: str, group_id: int, consumer: str, timeout_s: float
@@ -219,7 +219,7 @@ class Work:
         """Return a window, or how long to wait before another look."""
         definition = stream.definition
         while True:
-            (row,) = await self._database.fetch(
+            row = await self._database.fetchrow(
                 "claim_window",
                 group_id,
                 secrets.token_hex(6),
@@ -258,7 +258,7 @@ class Work:
     async def give_back(self, granted: Granted) -> None:
         """Take back a grant that its client did not wait for."""
         lease = granted.lease
-        await self._database.fetch("return_window", lease.group_id, lease.window_id, lease.id)
+        await self._database.execute("return_window", lease.group_id, lease.window_id, lease.id)
         self._look_everywhere(granted.stream.id)
 
     # ---- settle ----
@@ -268,10 +268,9 @@ class Work:
         known = self._owners.get(lease.group_id)
         if known is not None:
             return known
-        rows = await self._database.fetch("stream_of_group", lease.group_id)
-        if not rows:
+        row = await self._database.findrow("stream_of_group", lease.group_id)
+        if row is None:
             raise LeaseLost
-        row = rows[0]
         found = Owner(
             row["id"],
             row["name"],
@@ -305,8 +304,7 @@ class Work:
 
         async def decide(transaction: Transaction) -> None:
             nonlocal outcome
-            rows = await transaction.fetch("settle_window", *decision)
-            outcome = _checked(rows[0][0])
+            outcome = _checked(await transaction.fetchval("settle_window", *decision))
 
         try:
             if appends or scheduled:
@@ -323,13 +321,13 @@ class Work:
     async def release(self, owner: Owner, lease: Lease) -> None:
         """Give a window back without fault: it comes again at once and nothing is counted."""
         place = lease.group_id, lease.window_id, lease.id
-        if not await self._database.fetchval("release_window", *place):
+        if not await self._database.findval("release_window", *place):
             raise LeaseLost("Invalid or expired lease")
         self._look_everywhere(owner.stream_id)
 
     async def renew(self, lease: Lease, extend_ms: int) -> datetime | None:
         """Let a live lease end so long from now; None when it is not one."""
-        until: datetime | None = await self._database.fetchval(
+        until: datetime | None = await self._database.findval(
             "renew_window", lease.group_id, lease.window_id, lease.id, extend_ms
         )
         return until
@@ -347,12 +345,12 @@ class Work:
         async with self._database.transaction() as transaction:
             await transaction.execute("hold_retention_of_group", group_id)
             await transaction.execute("lock_stream_group", group_id)
-            rows = await transaction.fetch(
+            retried: int = await transaction.fetchval(
                 "retry_dead_windows", group_id, key, starts_at, ends_at, number
             )
             await transaction.execute("balance_group", group_id, key)
         self._look_everywhere(stream.id)
-        return int(rows[0][0])
+        return retried
 
     async def seek(self, stream: Stream, group_id: int, at: datetime) -> None:
         """Make the window that contains an instant the next one; leases end."""

@@ -23,10 +23,9 @@ class Eraser:
         """Delete one message; false when it is not, or no longer, there."""
         async with self._database.transaction() as transaction:
             await transaction.execute("lock_partition", partition.id)
-            rows = await transaction.fetch("lock_segment", partition.id, offset)
-            if not rows:
+            row = await transaction.findrow("lock_segment", partition.id, offset)
+            if row is None:
                 return False
-            (row,) = rows
             without = _without(self._vault.segment(row), offset - row["base_offset"])
             if without is None:
                 return False

@@ -55,8 +55,8 @@ class Jobs:
         """
         _, work, isolation = self._jobs[name]
         async with self._database.transaction(isolation) as transaction:
-            rows = await transaction.fetch("try_job", name)
-            return bool(rows[0][0]) and await (instead or work)(transaction)
+            is_mine: bool = await transaction.fetchval("try_job", name)
+            return is_mine and await (instead or work)(transaction)
 
     async def _repeat(self, name: str) -> None:
         interval_s = self._jobs[name][0]

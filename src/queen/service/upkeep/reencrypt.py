@@ -61,7 +61,7 @@ class Reencrypter:
         """Look at the next page; return whether there is more to look at."""
         if time.monotonic() < self._not_before:
             return False
-        if not self._vault.keys or not (await transaction.fetch("any_encrypted"))[0][0]:
+        if not self._vault.keys or not await transaction.fetchval("any_encrypted"):
             return False
         more = [
             await self._seal_segments(transaction),
@@ -83,11 +83,11 @@ class Reencrypter:
 
     async def _seal_segments(self, transaction: Transaction) -> bool:
         """Seal a page of the queue that is under way; return whether there is another one."""
-        rows = await transaction.fetch("next_encrypted_queue", self._queue)
-        if not rows:
+        queue_id = await transaction.findval("next_encrypted_queue", self._queue)
+        if queue_id is None:
             return False
-        if rows[0]["id"] != self._queue:
-            self._queue, self._segment = rows[0]["id"], _FRONT
+        if queue_id != self._queue:
+            self._queue, self._segment = queue_id, _FRONT
         name = self._vault.keys.name
         page = await transaction.fetch(
             "segments_to_seal", self._queue, *self._segment, name, self._page_rows

@@ -97,7 +97,7 @@ class Retention:
         place = (queue_id, rule.kind)
         after = self._positions.get(place, _BEGINNING)
         live_s = self._abandoned_s if rule.done_only else None
-        (done,) = await transaction.fetch("retain", queue_id, rule.age_s, after, live_s, _SEGMENTS)
+        done = await transaction.fetchrow("retain", queue_id, rule.age_s, after, live_s, _SEGMENTS)
         if done["segments"]:
             await transaction.execute(
                 "record_retention", queue_id, rule.kind, done["segments"], done["messages"]
@@ -115,7 +115,7 @@ class Retention:
         """Remove partitions that hold nothing and were not used for long."""
         if not self._idle_s:
             return False
-        (done,) = await transaction.fetch(
+        done = await transaction.fetchrow(
             "drop_idle_partitions", self._partition, self._idle_s, _PARTITIONS
         )
         if done["dropped"]:

@@ -1,4 +1,4 @@
--- name: create_token :one again
+-- name: create_token :maybe again
 -- Store the hash of a new token; sent twice it is one token, and another's id stays the other's.
 insert into queen.api_tokens (id, name, hash, role, namespaces, created_by, expires_at)
 values ($1, $2, $3, $4, $5::text[], $6, clock_timestamp() + $7::bigint * interval '1 second')
@@ -29,7 +29,7 @@ where $1::text[] is null or namespaces <@ $1::text[]
 order by created_at desc, id
 limit $2 offset $3
 
--- name: revoke_token :one again
+-- name: revoke_token :maybe again
 -- End a token; one that is over already keeps its time.
 update queen.api_tokens
 set revoked_at = coalesce(revoked_at, clock_timestamp()), changed_at = clock_timestamp()

@@ -7,7 +7,7 @@ select set_config('synchronous_commit', 'off', true)
 -- name: join_servers :one once
 insert into queen.servers (hostname, port, worker) values ($1, $2, $3) returning id
 
--- name: report_server :one again
+-- name: report_server :maybe again
 -- Say that a server lives and what it has counted so far; null when it was forgotten.
 update queen.servers set seen_at = clock_timestamp(), totals = $2::bigint[]
 where id = $1 returning id
@@ -52,7 +52,7 @@ on conflict (bucket, server_id) do update set
 
 -- ---- forgetting ----
 
--- name: forget_activity :many again
+-- name: forget_activity :one again
 -- Remove a page of old numbers of each kind; returns how many went.
 with old as (select clock_timestamp() - make_interval(days => $1) as at),
 a as (

@@ -63,14 +63,13 @@ returning c.partition_id, c.group_id, c.lease_until
 update queen.cursors c set batch_end = $4
 where c.partition_id = $1 and c.group_id = $2 and c.lease_id = $3 and c.committed < $4
 
--- name: release_lease :many once
+-- name: release_lease :exec once
 -- Give a lease back unused: it does not count as an attempt.
 update queen.cursors c
 set lease_id = null, lease_until = null, batch_start = null, batch_end = null, failed = null,
     attempts = greatest(c.attempts - 1, 0)
 from unnest($1::bigint[], $2::integer[]) w (partition_id, group_id)
 where c.partition_id = w.partition_id and c.group_id = w.group_id and c.lease_id = $3
-returning c.partition_id
 
 -- name: bury :exec again
 -- Set messages aside for good. A repeated ack finds them there already.

@@ -43,7 +43,7 @@ select id from queen.dead_letters where partition_id = $1 and message_offset = $
 -- name: groups_of_queue :many
 select id, name from queen.groups where queue_id = $1 order by id
 
--- name: open_cursors :many again
+-- name: open_cursors :exec again
 -- Make sure that groups have a cursor in a partition.
 select queen.open_cursor($1, g) from unnest($2::integer[]) g
 

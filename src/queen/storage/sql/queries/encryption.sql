@@ -3,7 +3,7 @@
 -- or encrypted with another key than the current one (its name stands behind the first two
 -- bytes), without their texts, and the last row of the page, whatever it is.
 
--- name: next_encrypted_queue :one
+-- name: next_encrypted_queue :maybe
 select q.id from queen.queues q
 where q.id >= $1 and q.options -> 'encryptionEnabled' = 'true'
 order by q.id limit 1

@@ -47,7 +47,7 @@ select queen.seal($1)
 -- name: seek :many once
 select * from queen.seek($1, $2, $3, $4, $5)
 
--- name: written_at :one
+-- name: written_at :maybe
 -- When the message at an offset was written.
 select created_at from queen.segments
 where partition_id = $1 and base_offset <= $2 and end_offset > $2

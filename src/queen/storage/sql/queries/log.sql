@@ -86,7 +86,7 @@ select message_offset, hash from queen.dedup_index
 where partition_id = $1 and hash = any ($2::bytea[])
 order by message_offset
 
--- name: partition_head :one
+-- name: partition_head :maybe
 select head from queen.partitions where id = $1
 
 -- name: written_since :many
@@ -176,7 +176,7 @@ from (
 where bytes_before < $7::bigint
 order by created_at, partition_id, base_offset
 
--- name: segment_start :one
+-- name: segment_start :maybe
 -- Where the segment that holds an offset begins; behind the last one, where it ends.
 select case when end_offset > $2 then base_offset else end_offset end from queen.segments
 where partition_id = $1 and base_offset <= $2
@@ -185,7 +185,7 @@ order by base_offset desc limit 1
 -- name: offset_at :one
 select queen.offset_at($1, $2)
 
--- name: lock_segment :many
+-- name: lock_segment :maybe
 -- The segment that holds an offset which retention has left, for as long as it is rewritten.
 select s.partition_id, s.base_offset, s.codec, s.body
 from queen.segments s join queen.partitions p on p.id = s.partition_id

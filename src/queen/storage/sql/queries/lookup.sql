@@ -1,4 +1,4 @@
--- name: suspects_before :many
+-- name: suspects_before :one
 -- One page of a partition's segments, newest first: where it begins, and which of them may
 -- hold a message whose id has a hash.
 select min(s.base_offset) as first,

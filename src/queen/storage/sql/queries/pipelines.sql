@@ -1,11 +1,11 @@
--- name: insert_pipeline :one again
+-- name: insert_pipeline :maybe again
 -- Store a definition; nothing when there is one of that name.
 insert into queen.pipelines (name, namespace, definition, fingerprint)
 select $1, $2, $3, $4 where not exists (select 1 from queen.pipelines p where p.name = $1)
 on conflict (name) do nothing
 returning version
 
--- name: lock_pipeline :one
+-- name: lock_pipeline :maybe
 -- The definition of a pipeline, which nobody else changes until the transaction ends.
 select namespace, definition, fingerprint, version from queen.pipelines where name = $1 for update
 
@@ -29,7 +29,7 @@ where ($1::text is null or p.name = $1) and ($2::text[] is null or p.namespace =
 order by p.name
 limit $3 offset $4
 
--- name: report_pipeline :one again
+-- name: report_pipeline :maybe again
 -- Keep what a run says of itself; whether it is to stop.
 update queen.pipelines
    set started_at = case when run_id = $2 then started_at else clock_timestamp() end,
@@ -37,10 +37,10 @@ update queen.pipelines
  where name = $1
 returning coalesce(stop_run_id = $2, false) as stop
 
--- name: stop_pipeline :one again
+-- name: stop_pipeline :maybe again
 -- Ask the run that reported last to stop; what it last said.
 update queen.pipelines set stop_run_id = run_id where name = $1
 returning progress, (extract(epoch from clock_timestamp() - reported_at))::float8 as silent_s
 
--- name: delete_pipeline :one once
+-- name: delete_pipeline :maybe once
 delete from queen.pipelines where name = $1 returning name

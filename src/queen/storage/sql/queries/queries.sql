@@ -1,7 +1,7 @@
--- name: register_query :many once
+-- name: register_query :one once
 select * from queen.register_query($1, $2, $3, $4, $5)
 
--- name: find_query :many
+-- name: find_query :maybe
 -- A query, and how it stands in a partition of its source.
 select q.name, q.source_queue, q.is_windowed, l.consumer_group
 from queen.queries q
@@ -17,7 +17,7 @@ on conflict (query_id, partition_id) do nothing
 -- name: mark_windowed :exec again
 update queen.queries set is_windowed = true where id = $1 and not is_windowed
 
--- name: lock_query_partition :many once
+-- name: lock_query_partition :maybe once
 -- Begin a cycle: no other one of this query in this partition runs until it is over.
 update queen.query_lanes l
 set epoch = l.epoch + 1, consumer_group = $3
@@ -59,7 +59,7 @@ select exists (
     select 1 from queen.cursors c
     where c.partition_id = $1 and c.group_id = $2 and c.lease_until > clock_timestamp())
 
--- name: head_of_partition :many
+-- name: head_of_partition :maybe
 select p.head from queen.partitions p where p.id = $1
 
 -- name: forgive_attempts :exec again

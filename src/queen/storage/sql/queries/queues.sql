@@ -50,7 +50,7 @@ select p.id, p.queue_id, p.name, p.head, q.name as queue
 from queen.partitions p join queen.queues q on q.id = p.queue_id
 where p.id = any ($1::bigint[])
 
--- name: ensure_group :many again
+-- name: ensure_group :maybe again
 -- Register a group with a queue that still exists; its first subscription stays. A queue that is
 -- being deleted is waited for, and is then gone.
 with known as (
@@ -84,7 +84,7 @@ with known as (
 select queue_id, id, reads_by_time from known
 union all select queue_id, id, reads_by_time from made
 
--- name: find_group :one
+-- name: find_group :maybe
 select id from queen.groups where queue_id = $1 and name = $2
 
 -- name: unindexed_queues :many

@@ -8,7 +8,7 @@ where (options -> 'retentionEnabled' = 'true'
    or options -> 'ttl' > '0'
 order by id
 
--- name: retain :many once
+-- name: retain :one once
 -- Remove old segments of one queue; see the function.
 select * from queen.retain(
     $1, clock_timestamp() - $2::bigint * interval '1 second', $3,
@@ -24,7 +24,7 @@ insert into queen.retention_history (queue_id, kind, segments)
 select queue_id, 'partition_cleanup', dropped
 from unnest($1::integer[], $2::bigint[]) w (queue_id, dropped)
 
--- name: drop_idle_partitions :many once
+-- name: drop_idle_partitions :one once
 select * from queen.drop_idle_partitions(
     $1, clock_timestamp() - $2::bigint * interval '1 second', $3)
 

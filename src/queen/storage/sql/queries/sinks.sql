@@ -1,16 +1,16 @@
 -- name: open_sink :one again
 select * from queen.open_sink($1, $2, $3, $4)
 
--- name: sink :one
+-- name: sink :maybe
 -- How a query stands; `visible` says whether a caller that is limited to namespaces may use it.
 select epoch, last_batch, last_messages,
        $2::text[] is null or coalesce(namespaces <@ $2, false) as visible
 from queen.sinks where query = $1
 
--- name: lock_sink :one
+-- name: lock_sink :maybe
 select epoch, last_batch, last_messages from queen.sinks where query = $1 for update
 
--- name: stage_part :one again
+-- name: stage_part :exec again
 select queen.stage_part($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 
 -- name: sink_parts :many

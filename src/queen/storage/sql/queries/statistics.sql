@@ -1,6 +1,6 @@
 -- ---- computing ----
 
--- name: stats_round :many
+-- name: stats_round :one
 -- When the counts were computed, how old they are, and what they cost. `now` is not after what
 -- the transaction sees.
 select computed_at, took_ms, rows_counted, bytes_at, bytes_took_ms, segments_counted, now() as now,
@@ -8,12 +8,12 @@ select computed_at, took_ms, rows_counted, bytes_at, bytes_took_ms, segments_cou
        extract(epoch from clock_timestamp() - bytes_at) as bytes_age_s
 from queen.stats_round
 
--- name: stats_bound :many
+-- name: stats_bound :one
 -- Where the next page of partitions ends.
 select max(id) as high, count(*) as size
 from (select id from queen.partitions where id > $1 order by id limit $2) p
 
--- name: stats_namespaces :many
+-- name: stats_namespaces :one
 select count(distinct namespace) as count from queen.queues
 
 -- name: stats_page :many
@@ -233,7 +233,7 @@ from queen.queues q left join queen.queue_stats t on t.queue_id = q.id
 where $1::text[] is null or q.namespace = any ($1)
 group by q.task order by q.task
 
--- name: sum_queues :many
+-- name: sum_queues :one
 -- All counts of the queues that a filter leaves.
 select count(*) as queues, count(distinct q.namespace) as namespaces, count(distinct q.task) as tasks,
        coalesce(sum(t.partitions), 0)::bigint as partitions,

@@ -1,10 +1,10 @@
--- name: stream_by_name :one
+-- name: stream_by_name :maybe
 select s.id, s.uuid, s.name, s.namespace, s.definition, s.planned_until, s.created_at, s.updated_at,
        array(select q.name from queen.stream_sources r join queen.queues q on q.id = r.queue_id
               where r.stream_id = s.id order by q.name) as sources
 from queen.streams s where s.name = $1
 
--- name: lock_stream :one
+-- name: lock_stream :maybe
 -- The same, for who changes it.
 select s.id, s.uuid, s.namespace, s.definition, s.planned_until,
        array(select q.name from queen.stream_sources r join queen.queues q on q.id = r.queue_id
@@ -12,7 +12,7 @@ select s.id, s.uuid, s.namespace, s.definition, s.planned_until,
        exists (select 1 from queen.stream_groups g where g.stream_id = s.id) as is_read
 from queen.streams s where s.name = $1 for update of s
 
--- name: create_stream :one once
+-- name: create_stream :maybe once
 insert into queen.streams (name, namespace, definition)
 select $1, $2, $3::jsonb where not exists (select 1 from queen.streams s where s.name = $1)
 on conflict (name) do nothing returning id
@@ -75,7 +75,7 @@ with floors as (
 )
 update queen.streams set planned_until = null, plan_at = '-infinity' where id = $1
 
--- name: delete_stream :one once
+-- name: delete_stream :maybe once
 delete from queen.streams where name = $1 returning id
 
 -- name: streams_to_plan :many
@@ -85,13 +85,13 @@ select s.id, s.name, s.definition, s.planned_until, clock_timestamp() as now,
               order by r.queue_id) as queue_ids
 from queen.streams s where s.plan_at <= clock_timestamp() order by s.plan_at limit 100
 
--- name: next_plan :one
+-- name: next_plan :maybe
 -- In how many seconds a stream is due that nobody here is at.
 select extract(epoch from w.plan_at - clock_timestamp())::double precision
 from queen.streams w where w.plan_at > '-infinity' and w.id <> all ($1::integer[])
 order by w.plan_at limit 1
 
--- name: take_stream :one
+-- name: take_stream :maybe
 -- Take a stream to plan it; none when another server is at it.
 select planned_until, definition, clock_timestamp() as now from queen.streams where id = $1
 for no key update skip locked
@@ -107,7 +107,7 @@ select queen.seal_until($1, $2, $3)
 select min((select min(s.created_at) from queen.segments s where s.queue_id = r.queue_id))
 from queen.stream_sources r where r.stream_id = $1
 
--- name: instant_after :one
+-- name: instant_after :maybe
 -- When the n-th segment since an instant was written: bounds how much is planned at once.
 select max(w.created_at) from (
     select s.created_at from queen.stream_sources r
@@ -217,13 +217,13 @@ order by w.n
 -- name: open_stream_group :one again
 select queen.open_stream_group($1, $2, $3)
 
--- name: stream_group :one
+-- name: stream_group :maybe
 select id from queen.stream_groups where stream_id = $1 and name = $2
 
 -- name: claim_window :one once
 select * from queen.claim_window($1, $2, $3, $4, $5)
 
--- name: leased_window :one
+-- name: leased_window :maybe
 -- The window that a live lease holds, and whose it is.
 select w.id, w.key, w.starts_at, w.ends_at, w.partitions, w.from_offsets, w.to_offsets,
        w.messages, w.bytes, s.name as stream, s.namespace, g.name as group_name
@@ -234,7 +234,7 @@ join queen.stream_windows w on w.stream_id = g.stream_id and w.id = k.window_id
 where k.group_id = $1 and k.window_id = $2 and k.lease_id = $3
   and k.available_at > clock_timestamp()
 
--- name: stream_of_group :one
+-- name: stream_of_group :maybe
 select s.id, s.name, s.namespace, s.definition, g.name as group_name
 from queen.stream_groups g join queen.streams s on s.id = g.stream_id where g.id = $1
 
@@ -247,14 +247,14 @@ update queen.stream_work
 set lease_id = null, available_at = '-infinity', attempts = attempts - 1
 where group_id = $1 and window_id = $2 and lease_id = $3
 
--- name: release_window :one once
+-- name: release_window :maybe once
 -- Give a leased window back without fault: it comes again at once and does not count.
 update queen.stream_work
 set lease_id = null, available_at = '-infinity', attempts = attempts - 1
 where group_id = $1 and window_id = $2 and lease_id = $3 and available_at > clock_timestamp()
 returning true
 
--- name: renew_window :one again
+-- name: renew_window :maybe again
 update queen.stream_work k
 set available_at = clock_timestamp() + $4::bigint * interval '1 millisecond'
 where k.group_id = $1 and k.window_id = $2 and k.lease_id = $3
@@ -554,9 +554,9 @@ select count(*) from again
 select queen.balance_work($1, $2, (s.definition ->> 'maxInFlight')::integer, false)
 from queen.stream_groups g join queen.streams s on s.id = g.stream_id where g.id = $1
 
--- name: delete_stream_group :one once
+-- name: delete_stream_group :maybe once
 delete from queen.stream_groups where stream_id = $1 and name = $2 returning id
 
--- name: pause_stream_group :one again
+-- name: pause_stream_group :maybe again
 update queen.stream_groups set paused = $3, used_at = clock_timestamp()
 where stream_id = $1 and name = $2 returning id

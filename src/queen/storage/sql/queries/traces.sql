@@ -1,4 +1,4 @@
--- name: record_trace :one once
+-- name: record_trace :maybe once
 -- Keep an event of a message, with its names; nothing when the partition is not there.
 with made as (
     insert into queen.traces (partition_id, transaction_id, consumer_group, event_type, data)
