@@ -51,7 +51,7 @@ async def upgrade(dsn: str, folder: Path) -> None:
 
 
 def change(folder: Path, function: str, old: str, new: str) -> None:
-    path = folder / "functions" / f"{function}.sql"
+    (path,) = folder.glob(f"functions/*/{function}.sql")
     text = path.read_text()
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ import queen
 from queen.storage.database import Database, session_settings
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import migrate
-from queen.storage.statements import parse_statements, statements
+from queen.storage.statements import parse_statements, sql_files, statements
 
 _PARTITIONS = 20_000
 _SEGMENTS_EACH = 5
@@ -30,6 +31,34 @@ async def test_every_statement_prepares(connection: asyncpg.Connection, name: st
 def test_a_statement_file_says_name_and_arity() -> None:
     (found,) = parse_statements("-- name: one :many\n-- Why.\nselect 1\n")
     assert (found.name, found.returns, found.sql) == ("one", "many", "-- Why.\nselect 1")
+
+
+# ---- files ----
+
+_SQL = Path(queen.__file__).parent / "storage/sql"
+
+
+@pytest.mark.parametrize("kind", ["functions", "queries"])
+def test_each_folder_of_sql_has_its_room_and_is_not_crowded(kind: str) -> None:
+    service = Path(queen.__file__).parent / "service"
+    rooms = {path.name for path in service.iterdir() if (path / "__init__.py").exists()}
+    counts = Counter(
+        path.relative_to(_SQL / kind).parts[0]
+        for path in _SQL.rglob("*.sql")
+        if path.is_relative_to(_SQL / kind)
+    )
+    assert set(counts) <= rooms
+    assert max(counts.values()) <= 15
+
+
+def test_the_name_of_a_file_does_not_say_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "room").mkdir()
+    (tmp_path / "b.sql").write_text("b")
+    (tmp_path / "room/a.sql").write_text("a")
+    assert sql_files(tmp_path) == [("a.sql", "a"), ("b.sql", "b")]
+    (tmp_path / "room/b.sql").write_text("another")
+    with pytest.raises(ValueError, match=r"two SQL files .* b\.sql"):
+        sql_files(tmp_path)
 
 
 @pytest.mark.parametrize("line", ["-- name: a :two", "-- name: a", "--name: a :one", "-- name:a"])

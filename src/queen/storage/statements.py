@@ -28,7 +28,7 @@ was nothing to do.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -59,11 +59,24 @@ class Texts(dict[str, str]):
 
 
 def sql_files(folder: Traversable) -> list[tuple[str, str]]:
-    """Return name and text of every SQL file of a folder, in order of name."""
-    texts = [
-        (file.name, file.read_text()) for file in folder.iterdir() if file.name.endswith(".sql")
-    ]
-    return sorted(texts)
+    """Return name and text of every SQL file of a folder and those in it, in order of name.
+
+    The folder is no part of the name: a file may move without becoming another one.
+    """
+    by_name: dict[str, str] = {}
+    for file in _walk(folder):
+        if file.name in by_name:
+            raise ValueError(f"two SQL files have the name {file.name}")
+        by_name[file.name] = file.read_text()
+    return sorted(by_name.items())
+
+
+def _walk(folder: Traversable) -> Iterator[Traversable]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry)
+        elif entry.name.endswith(".sql"):
+            yield entry
 
 
 def parse_statements(text: str) -> list[Statement]:

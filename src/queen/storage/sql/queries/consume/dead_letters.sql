@@ -46,6 +46,3 @@ select id, name from queen.groups where queue_id = $1 order by id
 -- name: open_cursors :exec again
 -- Make sure that groups have a cursor in a partition.
 select queen.open_cursor($1, g) from unnest($2::integer[]) g
-
--- name: erase_letters :exec again
-delete from queen.dead_letters where partition_id = $1 and message_offset = $2

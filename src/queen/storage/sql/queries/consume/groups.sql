@@ -68,16 +68,3 @@ where id = any ($1::integer[])
 
 -- name: pause_groups :exec again
 update queen.groups set paused = $2 where id = any ($1::integer[])
-
--- name: touch_groups :exec again
--- Note that groups are in use; to within a minute is enough.
-update queen.groups set used_at = clock_timestamp() where id = any ($1::integer[])
-
--- name: free_partitions :many
--- Of partitions that groups have leased, as somebody believes, those that are free by now: not
--- leased at all, or (with $3, its own) not by the lease that it knows of.
-select c.partition_id, c.group_id
-from unnest($1::bigint[], $2::integer[], $3::uuid[]) w (partition_id, group_id, lease_id)
-join queen.cursors c on c.partition_id = w.partition_id and c.group_id = w.group_id
-where (c.lease_until is null or c.lease_until <= clock_timestamp() or c.lease_id <> w.lease_id)
-  and (c.retry_at is null or c.retry_at <= clock_timestamp())
