@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -153,6 +154,26 @@ async def test_what_else_hangs_on_a_changed_function_is_named(inside: asyncpg.Co
         await migrate(inside)
     await inside.execute("drop view public.theirs")
     await migrate(inside)
+
+
+async def test_a_function_whose_file_is_gone_is_dropped_with_its_record(
+    inside: asyncpg.Connection,
+) -> None:
+    await migrate(inside, _with_functions(_OLDER, given_up=_OLD_FUNCTIONS["given_up.sql"]))
+    recorded = "select count(*) from queen.schema_files where name = 'given_up.sql'"
+    assert "queen.given_up() integer" in await _signatures(inside)
+    assert await inside.fetchval(recorded) == 1
+    # Nothing is applied: all other files are what they were.
+    assert await migrate(inside) == []
+    assert "queen.given_up() integer" not in await _signatures(inside)
+    assert await inside.fetchval(recorded) == 0
+
+
+def test_a_file_makes_the_function_that_it_is_named_after() -> None:
+    """By its file a former version's function is known, and dropped when the file is gone."""
+    for name, text in Schema.packaged().functions:
+        made = set(re.findall(r"create or replace function queen\.(\w+)", text))
+        assert made == {name.removesuffix(".sql")}, name
 
 
 async def test_a_function_of_somebody_else_in_our_schema_stays(inside: asyncpg.Connection) -> None:
