@@ -308,7 +308,8 @@ async def test_retention_respects_progress_and_says_what_is_gone(
     queue_id = await connection.fetchval("select id from queen.queues where name = $1", queue)
     # What the clean-up does an hour later.
     removed = await connection.fetchval(
-        "select messages from queen.retain($1, clock_timestamp(), '-infinity', '-infinity', 100)",
+        "select messages from"
+        " queen.expire_segments($1, clock_timestamp(), '-infinity', '-infinity', 100)",
         queue_id,
     )
     assert removed == 1

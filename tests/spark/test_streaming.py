@@ -207,7 +207,8 @@ async def test_what_retention_has_removed_stops_a_query(
     sealed(api, queue)
     queue_id = await connection.fetchval("select id from queen.queues where name = $1", queue)
     await connection.fetch(
-        "select * from queen.retain($1, clock_timestamp(), '-infinity', null, 100)", queue_id
+        "select * from queen.expire_segments($1, clock_timestamp(), '-infinity', null, 100)",
+        queue_id,
     )
     push(api, queue, 3)
     with pytest.raises(StreamingQueryException, match=r"retention has removed messages of"):

@@ -56,8 +56,8 @@ async def test_a_limit_is_found_without_reading_what_lies_behind(
     try:
         queue_id = await _filled(connection)
         call = (
-            f"select queen.admit(array[{queue_id}], array['-infinity'::timestamptz], "
-            "'infinity'::timestamptz, {limit}, null)"
+            f"select queen.latest_instant_within(array[{queue_id}], "
+            "array['-infinity'::timestamptz], 'infinity'::timestamptz, {limit}, null)"
         )
         # Rows come from the index in portions, so that some more are read than are wanted.
         assert 10 < await _rows_read(connection, call.format(limit=10)) < 500

@@ -80,7 +80,7 @@ class Log:
     async def retain(self, connection: asyncpg.Connection) -> None:
         """Remove what living groups have done and is older than a minute."""
         arguments = self.queue, 60, BEGINNING, 7 * DAY_S, 1000
-        await connection.fetch(statements()["retain"].sql, *arguments)
+        await connection.fetch(statements()["expire_segments"].sql, *arguments)
 
     async def seek(self, connection: asyncpg.Connection) -> int:
         """Move the group to the beginning; how many messages it is told to get again."""

@@ -61,6 +61,12 @@ def test_the_name_of_a_file_does_not_say_its_folder(tmp_path: Path) -> None:
         sql_files(tmp_path)
 
 
+def test_what_groups_have_before_them_is_their_backlog() -> None:
+    """A word that meant three things; one table has it in its name, and tables keep theirs."""
+    for path in [*_SQL.glob("functions/*/*.sql"), *_SQL.glob("queries/*/*.sql")]:
+        assert "lane" not in path.read_text().replace("query_lanes", ""), path
+
+
 @pytest.mark.parametrize("line", ["-- name: a :two", "-- name: a", "--name: a :one", "-- name:a"])
 def test_a_name_line_that_is_not_quite_one_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match="not a name line"):

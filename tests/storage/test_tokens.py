@@ -71,7 +71,7 @@ async def test_using_a_token_is_no_change(
     made = await _made(Tokens(database), "made")
     changed = "select changed_in::text from api_tokens where id = $1"
     before = await connection.fetchval(changed, made.id)
-    await database.execute("tokens_used", [made.id])
+    await database.execute("touch_tokens", [made.id])
     assert await connection.fetchval(changed, made.id) == before
 
 

@@ -105,7 +105,7 @@ class Tokens:
     async def first(self) -> NewToken | None:
         """Return a new admin token if nobody has one, so that somebody can come in."""
         async with self._database.transaction() as transaction:
-            await transaction.execute("first_token_lock")
+            await transaction.execute("lock_first_token")
             if await transaction.fetchval("has_admin_token"):
                 return None
             new, row = _made("first", "admin", None, None, "queen serve")
@@ -181,7 +181,7 @@ class Tokens:
     async def _note_use(self) -> None:
         used, self._used = list(self._used), set()
         try:
-            await self._database.execute("tokens_used", used)
+            await self._database.execute("touch_tokens", used)
         except QueenError as error:
             _log.warning("the use of tokens could not be noted: %s", error)
 

@@ -261,7 +261,7 @@ class _Standing:
 
     def _state(self, row: Record, offset: int) -> GroupState:
         letter = self._letters.get((row["partition_id"], row["group_id"], offset))
-        name, place = row["name"], row["place"]
+        name, place = row["name"], row["next_offset"]
         if letter is not None:
             return GroupState(name, DEAD, None, letter["attempts"], letter["error"])
         done = bits_from_bytes(row["acked"])

@@ -167,7 +167,7 @@ class SealedReads:
             return until
         ids, times = [queue.id for queue in sources], list(sources.values())
         at: datetime = await self._database.fetchval(
-            "admit", ids, times, until, max_messages, max_bytes
+            "latest_instant_within", ids, times, until, max_messages, max_bytes
         )
         return at
 

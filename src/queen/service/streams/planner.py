@@ -327,7 +327,7 @@ class _Round:
             at = self._target + definition.slide + definition.grace
         else:
             at = self._now + timedelta(seconds=_LOOK_S)
-        await self._transaction.execute("planned", self._stream_id, until, at)
+        await self._transaction.execute("set_planned_until", self._stream_id, until, at)
 
     # ---- windows whose boundaries are multiples of a duration ----
 

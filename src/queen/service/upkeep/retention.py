@@ -97,7 +97,9 @@ class Retention:
         place = (queue_id, rule.kind)
         after = self._positions.get(place, _BEGINNING)
         live_s = self._abandoned_s if rule.done_only else None
-        done = await transaction.fetchrow("retain", queue_id, rule.age_s, after, live_s, _SEGMENTS)
+        done = await transaction.fetchrow(
+            "expire_segments", queue_id, rule.age_s, after, live_s, _SEGMENTS
+        )
         if done["segments"]:
             await transaction.execute(
                 "record_retention", queue_id, rule.kind, done["segments"], done["messages"]

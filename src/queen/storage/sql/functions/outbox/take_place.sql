@@ -1,5 +1,5 @@
 -- Runs when a transaction that has staged something commits: draws its number, once, and
--- wakes the relay.
+-- wakes the relay. The trigger has pointed to it by this name since migration 0003.
 --
 -- It runs as the owner of the schema, because a deferred trigger runs after `queen.push` has
 -- given up its rights. Nobody else may hang it on a table of their own.

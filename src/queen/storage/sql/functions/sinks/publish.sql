@@ -35,7 +35,7 @@ declare
     v_part bigint[];
     v_position integer[];
     v_count integer[];
-    v_lane integer[];
+    v_target integer[];
     v_before bigint[];
     v_totals bigint[];
     v_queue integer[];
@@ -57,20 +57,20 @@ declare
 begin
     -- What goes where is known before anything is locked.
     select array_agg(w.part_id), array_agg(w.position), array_agg(w.messages),
-           array_agg(w.lane), array_agg(w.upto - w.messages)
-      into v_part, v_position, v_count, v_lane, v_before
+           array_agg(w.target), array_agg(w.upto - w.messages)
+      into v_part, v_position, v_count, v_target, v_before
       from (
-        select c.part_id, c.position, c.messages, l.lane::integer,
-               sum(c.messages) over (partition by l.lane order by o.n, c.position) as upto
+        select c.part_id, c.position, c.messages, l.target::integer,
+               sum(c.messages) over (partition by l.target order by o.n, c.position) as upto
           from unnest(p_parts) with ordinality o (part_id, n)
           join sink_pieces c on c.part_id = o.part_id
-          join unnest(p_ids) with ordinality l (id, lane) on l.id = c.partition_id
+          join unnest(p_ids) with ordinality l (id, target) on l.id = c.partition_id
       ) w;
-    select array_agg(coalesce(w.n, 0) order by l.lane) into v_totals
-      from generate_subscripts(p_ids, 1) l (lane)
+    select array_agg(coalesce(w.n, 0) order by l.target) into v_totals
+      from generate_subscripts(p_ids, 1) l (target)
       left join (
-        select lane, sum(n) as n from unnest(v_lane, v_count) u (lane, n) group by lane
-      ) w on w.lane = l.lane;
+        select target, sum(n) as n from unnest(v_target, v_count) u (target, n) group by target
+      ) w on w.target = l.target;
 
     -- Each row is found by its key, whatever the planner believes of tables that nobody has
     -- counted yet.
@@ -157,10 +157,12 @@ begin
 
     -- A value that lies outside its row stays where it is as long as nobody changes it.
     update segments s
-       set partition_id = p_ids[w.lane], base_offset = v_head[w.lane] + w.before,
-           end_offset = v_head[w.lane] + w.before + w.n, created_at = v_at[w.lane],
-           queue_id = v_queue[w.lane], hashes = case when p_off[w.lane] then null else s.hashes end
-      from unnest(v_part, v_position, v_count, v_lane, v_before) w (part, position, n, lane, before)
+       set partition_id = p_ids[w.target], base_offset = v_head[w.target] + w.before,
+           end_offset = v_head[w.target] + w.before + w.n, created_at = v_at[w.target],
+           queue_id = v_queue[w.target],
+           hashes = case when p_off[w.target] then null else s.hashes end
+      from unnest(v_part, v_position, v_count, v_target, v_before)
+           w (part, position, n, target, before)
      where s.partition_id = -w.part and s.base_offset = w.position;
 
     update partitions p

@@ -4,7 +4,7 @@
 -- Each state is found by an index of its own, so that a page costs what is on it.
 create or replace function queen.pick_windows(
     p_group integer, p_key text, p_state text, p_limit integer, p_offset integer
-) returns table (window_id bigint, place bigint)
+) returns table (window_id bigint, rank bigint)
 language plpgsql stable
 set search_path = queen, pg_temp
 as $$

@@ -1,8 +1,8 @@
 -- Keeps the clean-up of completed messages away from some queues until the transaction ends.
 --
--- Whoever moves a group back calls it before the first look at what is there: `queen.retain`
--- reads how far groups are and removes what they have done, with the same lock held exclusively
--- in between. So a move comes before that reading, and what it moves to stays; or after the
+-- Whoever moves a group back calls it before the first look at what is there:
+-- `queen.expire_segments` reads how far groups are and removes what they have done, with the
+-- same lock held exclusively in between. So a move comes before that reading, and what it moves to stays; or after the
 -- removal, and it says so.
 --
 -- It is the first lock of all:

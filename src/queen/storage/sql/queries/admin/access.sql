@@ -36,7 +36,7 @@ set revoked_at = coalesce(revoked_at, clock_timestamp()), changed_at = clock_tim
 where id = $1 and ($2::text[] is null or namespaces <@ $2::text[])
 returning id
 
--- name: tokens_used :exec again
+-- name: touch_tokens :exec again
 update queen.api_tokens set last_used_at = clock_timestamp() where id = any ($1::text[])
 
 -- name: has_admin_token :one
@@ -47,7 +47,7 @@ select exists (
       and (expires_at is null or expires_at > clock_timestamp())
 )
 
--- name: first_token_lock :exec
+-- name: lock_first_token :exec
 -- Servers that start at the same moment make one first token, not one each.
 select pg_advisory_xact_lock(7003)
 

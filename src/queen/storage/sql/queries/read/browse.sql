@@ -25,7 +25,7 @@ limit $5
 select p.id as partition_id, g.id as group_id, g.name, c.partition_id is not null as is_read,
        case when c.committed is not null then c.committed
             when g.starts_at is null then p.tail
-            else queen.offset_at(p.id, g.starts_at) end as place,
+            else queen.offset_at(p.id, g.starts_at) end as next_offset,
        c.batch_end, c.lease_until, coalesce(c.lease_until > clock_timestamp(), false) as live,
        coalesce(c.attempts, 0) as attempts, c.acked
 from queen.partitions p join queen.groups g on g.queue_id = p.queue_id

@@ -20,8 +20,8 @@ where q.id = any ($1::integer[])
 -- name: record_progress :many again
 select * from queen.record_progress($1, $2, $3, $4)
 
--- name: admit :one
-select queen.admit($1, $2, $3, $4, $5)
+-- name: latest_instant_within :one
+select queen.latest_instant_within($1, $2, $3, $4, $5)
 
 -- name: lost_queues :many
 -- Queues of which retention has removed something that was written at or after an instant.

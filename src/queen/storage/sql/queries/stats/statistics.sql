@@ -18,26 +18,27 @@ select count(distinct namespace) as count from queen.queues
 
 -- name: stats_page :many
 -- Sums over a page of partitions: one row per group, and one per queue with a null group. Then
--- the lanes that have waited longest, each with its partition: $4 of each namespace, $5 of all.
-with lane as materialized (
-    select * from queen.lanes($1, $2, $3)
+-- the backlogs that have waited longest, each with its partition: $4 of each namespace, $5 of all.
+with backlog as materialized (
+    select * from queen.group_backlogs($1, $2, $3)
 ),
 per_partition as (
     select queue_id, head, tail,
-           max(head - place) as outstanding, max(leased) as leased, bool_or(live) as live
-    from lane group by partition_id, queue_id, head, tail
+           max(head - next_offset) as outstanding, max(leased) as leased, bool_or(live) as live
+    from backlog group by partition_id, queue_id, head, tail
 ),
 per_group as materialized (
-    select l.*, case when l.place < l.head then (
+    select b.*, case when b.next_offset < b.head then (
                select s.created_at from queen.segments s
-               where s.partition_id = l.partition_id and s.base_offset <= l.place
+               where s.partition_id = b.partition_id and s.base_offset <= b.next_offset
                order by s.base_offset desc limit 1) end as oldest
-    from lane l where l.group_id is not null
+    from backlog b where b.group_id is not null
 ),
 late as (
-    select l.queue_id, l.group_id, l.partition_id, q.namespace, l.head - l.place as pending, l.oldest
-    from per_group l join queen.queues q on q.id = l.queue_id
-    where l.oldest is not null
+    select b.queue_id, b.group_id, b.partition_id, q.namespace,
+           b.head - b.next_offset as pending, b.oldest
+    from per_group b join queen.queues q on q.id = b.queue_id
+    where b.oldest is not null
 ),
 worst as (
     select queue_id, group_id, partition_id, namespace, pending, oldest
@@ -46,7 +47,8 @@ worst as (
             partition by namespace order by oldest, partition_id, group_id) as nth from late
         -- Of a single namespace the worst are the worst of all.
         where (select count(distinct q.namespace) > 1
-                 from (select distinct queue_id from lane) u join queen.queues q on q.id = u.queue_id)
+                 from (select distinct queue_id from backlog) u
+                 join queen.queues q on q.id = u.queue_id)
     ) r where nth <= $4
     union
     (select * from late order by oldest, partition_id, group_id limit $5)
@@ -59,9 +61,9 @@ select queue_id, null::integer as group_id, count(*) as partitions,
        null::bigint as partition_id, null as namespace
 from per_partition group by queue_id
 union all
-select queue_id, group_id, count(*), 0, 0, sum(head - place)::bigint, sum(leased)::bigint,
-       count(*) filter (where live), sum(place)::bigint, count(*) filter (where place < head),
-       min(oldest), count(*) filter (where begun), null, null
+select queue_id, group_id, count(*), 0, 0, sum(head - next_offset)::bigint, sum(leased)::bigint,
+       count(*) filter (where live), sum(next_offset)::bigint,
+       count(*) filter (where next_offset < head), min(oldest), count(*) filter (where begun), null, null
 from per_group group by queue_id, group_id
 union all
 select queue_id, group_id, 1, 0, 0, pending, 0, 0, 0, 1, oldest, 0, partition_id, namespace
@@ -254,19 +256,20 @@ with page as materialized (
     select id, name, created_at, head_at from queen.partitions
     where queue_id = $1 order by id limit $2 offset $3
 ),
-lane as materialized (
-    select partition_id, head, tail, max(head - place) as outstanding, max(leased) as leased,
-           max(place) filter (where group_id is not null) as done
-    from queen.lanes((select min(id) - 1 from page), (select max(id) from page), clock_timestamp())
+backlog as materialized (
+    select partition_id, head, tail, max(head - next_offset) as outstanding, max(leased) as leased,
+           max(next_offset) filter (where group_id is not null) as done
+    from queen.group_backlogs((select min(id) - 1 from page), (select max(id) from page),
+                              clock_timestamp())
     where queue_id = $1
     group by partition_id, head, tail
 )
-select p.id, p.name, p.created_at, l.head, l.tail, l.outstanding, l.leased,
-       coalesce(l.done, 0) as done, f.created_at as oldest_at,
-       case when l.head > l.tail then p.head_at end as newest_at,
+select p.id, p.name, p.created_at, b.head, b.tail, b.outstanding, b.leased,
+       coalesce(b.done, 0) as done, f.created_at as oldest_at,
+       case when b.head > b.tail then p.head_at end as newest_at,
        case when p.head_at > '-infinity' then p.head_at end as active_at,
        (select count(*) from queen.dead_letters d where d.partition_id = p.id) as dead_letters
-from page p join lane l on l.partition_id = p.id
+from page p join backlog b on b.partition_id = p.id
 left join lateral (
     select s.created_at from queen.segments s
     where s.partition_id = p.id order by s.base_offset limit 1

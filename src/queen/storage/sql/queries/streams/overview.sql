@@ -120,7 +120,7 @@ left join lateral (
 left join lateral (
     select * from queen.stream_dead n where n.group_id = g.id and n.window_id = p.window_id
 ) d on true
-order by p.place
+order by p.rank
 
 -- name: explained_work :many
 -- What a group has not finished, the oldest first.

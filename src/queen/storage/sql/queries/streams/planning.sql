@@ -73,7 +73,7 @@ where id = $1 and definition = $2::jsonb and planned_until is not distinct from 
 -- name: plan_windows :one once
 select queen.plan_windows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
--- name: planned :exec again
+-- name: set_planned_until :exec again
 update queen.streams set planned_until = $2, plan_at = $3 where id = $1
 
 -- name: segments_to_gather :many

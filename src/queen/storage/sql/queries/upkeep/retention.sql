@@ -8,9 +8,9 @@ where (options -> 'retentionEnabled' = 'true'
    or options -> 'ttl' > '0'
 order by id
 
--- name: retain :one once
+-- name: expire_segments :one once
 -- Remove old segments of one queue; see the function.
-select * from queen.retain(
+select * from queen.expire_segments(
     $1, clock_timestamp() - $2::bigint * interval '1 second', $3,
     case when $4::bigint is not null
          then clock_timestamp() - $4::bigint * interval '1 second' end, $5)

@@ -1,20 +1,20 @@
--- Where each group stands in each partition of a range of ids, at an instant.
+-- What each group has before it in each partition of a range of ids, at an instant.
 --
 -- One row per partition and group of its queue, or one with a null group when there is none.
--- `place` is the first offset the group has not done: its cursor's, or where its subscription
+-- `next_offset` is the first one the group has not done: its cursor's, or where its subscription
 -- starts, but never before what retention has left. `leased` counts what a live lease covers,
 -- `live` says whether there is one, `begun` whether there is a cursor or none is needed.
 --
 -- No `set` clause: the planner puts the body in place of the call.
-create or replace function queen.lanes(p_low bigint, p_high bigint, p_at timestamptz)
+create or replace function queen.group_backlogs(p_low bigint, p_high bigint, p_at timestamptz)
 returns table (
     partition_id bigint, queue_id integer, head bigint, tail bigint, group_id integer,
-    place bigint, leased bigint, live boolean, begun boolean
+    next_offset bigint, leased bigint, live boolean, begun boolean
 )
 language sql stable
 as $$
-    select p.id, p.queue_id, p.head, p.tail, g.id, w.place,
-           case when c.lease_until > p_at then greatest(c.batch_end - w.place, 0) else 0 end,
+    select p.id, p.queue_id, p.head, p.tail, g.id, w.next_offset,
+           case when c.lease_until > p_at then greatest(c.batch_end - w.next_offset, 0) else 0 end,
            coalesce(c.lease_until > p_at, false), c.committed is not null or g.reads_by_time
       from queen.partitions p
       left join queen.groups g on g.queue_id = p.queue_id
@@ -29,7 +29,7 @@ as $$
             when (select s.created_at from queen.segments s where s.partition_id = p.id
                    order by s.base_offset limit 1) >= g.starts_at then p.tail
             else queen.offset_at(p.id, g.starts_at)
-        end)) as place
+        end)) as next_offset
      ) w
      where p.id > p_low and p.id <= p_high
 $$;

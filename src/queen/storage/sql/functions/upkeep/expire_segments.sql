@@ -12,7 +12,7 @@
 -- that stood before that is passed over what is gone by the next claim. Partitions are locked
 -- by id, as everywhere; an append to one of them waits for this round. Where it matters what
 -- groups have done, whoever would move one back waits too (`queen.hold_retention`).
-create or replace function queen.retain(
+create or replace function queen.expire_segments(
     p_queue integer,
     p_before timestamptz,
     p_after timestamptz,

@@ -4,7 +4,7 @@
 --
 -- Reads no further than the limit: first each queue by itself, in the order of its index, then
 -- what is left of all of them together.
-create or replace function queen.admit(
+create or replace function queen.latest_instant_within(
     p_queues integer[],
     p_from timestamptz[],
     p_to timestamptz,
