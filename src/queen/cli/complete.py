@@ -22,19 +22,19 @@ def stream_names(context: typer.Context, incomplete: str) -> list[str]:
     return _names(context, incomplete, "streams")
 
 
-def _names(context: typer.Context, incomplete: str, what: str) -> list[str]:
+def _names(context: typer.Context, incomplete: str, noun: str) -> list[str]:
     from queen.cli.connection import urls_of
     from queen.client import Queen
     from queen.errors import QueenError
 
     given = context.params
 
-    async def names() -> list[str]:
+    async def ask() -> list[str]:
         async with Queen(urls_of(given.get("url")), token=given.get("token"), retry_s=0) as queen:
-            answer = await getattr(queen.admin, what)(limit=_MOST)
-            return [one["name"] for one in answer[what]]
+            answer = await getattr(queen.admin, noun)(limit=_MOST)
+            return [entry["name"] for entry in answer[noun]]
 
     with contextlib.suppress(QueenError, ValueError, TimeoutError):
-        found = asyncio.run(asyncio.wait_for(names(), _PATIENCE_S))
-        return [name for name in found if name.startswith(incomplete)]
+        known = asyncio.run(asyncio.wait_for(ask(), _PATIENCE_S))
+        return [name for name in known if name.startswith(incomplete)]
     return []

@@ -8,9 +8,10 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from queen.cli.exits import USAGE, explained, fail
+from queen.cli.exits import USAGE, explain_errors, fail
 from queen.client import Queen
 from queen.client.queen import DEFAULT_URL
+from queen.client.queues.queue import Queue
 from queen.errors import QueenError, Unreachable
 
 T = TypeVar("T")
@@ -22,14 +23,21 @@ _PATIENCE_S = 30.0
 def urls_of(url: str | None) -> list[str]:
     """Return the servers that were named, or the one on this machine."""
     given = url or os.environ.get("QUEEN_URL") or DEFAULT_URL
-    return [one.strip() for one in given.split(",") if one.strip()]
+    return [part.strip() for part in given.split(",") if part.strip()]
+
+
+def queue_of(queen: Queen, name: str, group: str | None, partition: str | None) -> Queue:
+    """Return a queue; of a group, or of a partition, where one was named."""
+    queue = queen.queue(name)
+    queue = queue if group is None else queue.group(group)
+    return queue if partition is None else queue.partition(partition)
 
 
 def with_queen(url: str | None, token: str | None, work: Callable[[Queen], Awaitable[T]]) -> T:
     """Do something with a server; whatever goes wrong ends in a line and an exit code."""
     logging.basicConfig(format="queen: %(message)s", level=logging.WARNING)
     urls = urls_of(url)
-    with explained(urls):
+    with explain_errors(urls):
         return asyncio.run(_run(urls, token, work))
 
 

@@ -45,17 +45,26 @@ def fail(code: int, text: str) -> NoReturn:
     raise typer.Exit(code)
 
 
+def confirm(yes: bool, question: str) -> None:
+    """Let a person think again; a script says --yes."""
+    if yes:
+        return
+    typer.echo(f"{question} [y/N] ", err=True, nl=False)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        fail(FAILED, "nothing was done: answer y, or give --yes")
+
+
 @contextmanager
-def explained(urls: Sequence[str] = ()) -> Iterator[None]:
+def explain_errors(urls: Sequence[str] = ()) -> Iterator[None]:
     """Turn what a server or its absence says into one line and an exit code."""
     try:
         yield
     except BrokenPipeError:
-        # Whoever read our output has seen enough; so that Python does not complain at its end:
+        # Whoever reads our output has seen enough. Without this, Python complains when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
     except errors.QueenError as error:
-        fail(*result(error, urls))
+        fail(*code_and_reason(error, urls))
 
 
 @contextmanager
@@ -66,7 +75,7 @@ def until_interrupted() -> Iterator[None]:
         yield
 
 
-def result(error: errors.QueenError, urls: Sequence[str]) -> tuple[int, str]:
+def code_and_reason(error: errors.QueenError, urls: Sequence[str]) -> tuple[int, str]:
     """Return the exit code of an error, and what to say."""
     match error:
         case errors.Unreachable():

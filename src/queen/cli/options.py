@@ -151,8 +151,8 @@ TestClock = Annotated[
 ]
 
 
-def _print_settings(wanted: bool) -> None:
-    if wanted:
+def _print_settings(is_asked_for: bool) -> None:
+    if is_asked_for:
         from queen.storage.tuning import describe, detect, settings_for
 
         typer.echo(describe(settings_for(*detect())))

@@ -79,12 +79,12 @@ def record_table(record: dict[str, Any]) -> Table:
     return table
 
 
-def draw(*what: RenderableType) -> None:
+def draw(*renderables: RenderableType) -> None:
     from rich.console import Console
 
     console = Console()
-    for one in what:
-        console.print(one)
+    for renderable in renderables:
+        console.print(renderable)
 
 
 def _at(row: Any, path: str) -> Any:
@@ -107,7 +107,7 @@ def cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float):
         return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
     return _encoder.encode(value).decode()
 
@@ -119,7 +119,7 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(what: str, total: float | None = None) -> Iterator[Advance]:
+def progress(title: str, total: float | None = None) -> Iterator[Advance]:
     """Show a bar on a terminal, and nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done, messages: None
@@ -134,5 +134,5 @@ def progress(what: str, total: float | None = None) -> Iterator[Advance]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total, messages=0)
+        task = bar.add_task(title, total=total, messages=0)
         yield lambda done, messages: bar.update(task, completed=done, messages=messages)

@@ -52,21 +52,21 @@ class Sender:
 
     async def _send(self, messages: list[Message]) -> int:
         """Send a block in one request; return how many of it were there already."""
-        if any(one.delay is not None or one.trace_id is not None for one in messages):
+        if any(message.delay is not None or message.trace_id is not None for message in messages):
             pushed = await self._queen.push(self._queue, DEFAULT_PARTITION, messages)
-            return sum(one.is_duplicate for one in pushed)
+            return sum(result.is_duplicate for result in pushed)
         by_partition: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
-        for one in messages:
-            named = by_partition[one.partition or DEFAULT_PARTITION]
-            named.append((one.transaction_id, encoded(one.data)))
+        for message in messages:
+            partition = message.partition or DEFAULT_PARTITION
+            by_partition[partition].append((message.transaction_id, encoded(message.data)))
         results = await self._queen.push_frames(
             [
                 (self._queue, partition, part)
-                for partition, named in by_partition.items()
-                for part in batched(named, _FRAME_MESSAGES)
+                for partition, payloads in by_partition.items()
+                for part in batched(payloads, _FRAME_MESSAGES)
             ]
         )
-        return sum(len(one.get("duplicates", ())) for one in results)
+        return sum(len(result.get("duplicates", ())) for result in results)
 
     def counts(self) -> dict[str, int | str]:
         return {

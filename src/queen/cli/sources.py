@@ -79,10 +79,10 @@ class Shape(NamedTuple):
 
 
 def _field(value: Any, name: str) -> str:
-    found = value.get(name) if isinstance(value, dict) else None
-    if isinstance(found, bool) or not isinstance(found, str | int):
+    field = value.get(name) if isinstance(value, dict) else None
+    if isinstance(field, bool) or not isinstance(field, str | int):
         raise ValueError(f"field {name!r} is missing, or neither a text nor a whole number")
-    return str(found)
+    return str(field)
 
 
 def _refuse(reason: str | None) -> None:
@@ -211,8 +211,8 @@ def _csv_rows(reader: csv.DictReader[str]) -> Iterator[tuple[int, Any]]:
             yield reader.line_num, ValueError(str(error))
             continue
         if None in row or None in row.values():
-            wanted = len(reader.fieldnames or ())
-            yield reader.line_num, ValueError(f"it has not the {wanted} fields of the head")
+            expected = len(reader.fieldnames or ())
+            yield reader.line_num, ValueError(f"it has not the {expected} fields of the head")
         else:
             yield reader.line_num, row
 

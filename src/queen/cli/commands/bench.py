@@ -71,13 +71,13 @@ async def _push(
 ) -> tuple[int, float]:
     """Push until the time is over; return how many, and how long it took to store them."""
     buffers = [queue.partition(f"p{number}").buffer(_BUFFER) for number in range(partitions)]
-    each = max(1, _AT_ONCE // partitions)
+    per_partition = max(1, _AT_ONCE // partitions)
     pushed, started = 0, time.monotonic()
     with progress("push", seconds) as advance:
         while (now := time.monotonic()) < started + seconds:
             for buffer in buffers:
-                await buffer.push([payload] * each)
-            pushed += each * partitions
+                await buffer.push([payload] * per_partition)
+            pushed += per_partition * partitions
             advance(now - started, pushed)
         await queen.flush()
     return pushed, time.monotonic() - started
@@ -89,11 +89,11 @@ async def _consume(queue: Queue) -> tuple[int, float]:
     count = 0
     with progress("consume") as advance:
 
-        async def took(messages: Any) -> None:
+        async def count_messages(messages: Any) -> None:
             nonlocal count, last
             count += len(messages) if isinstance(messages, list) else 1
             last = time.monotonic()
             advance(0, count)
 
-        await queue.consume(took)
+        await queue.consume(count_messages)
     return count, max(last - started, 0.001)

@@ -8,9 +8,8 @@ import msgspec
 import typer
 
 from queen.cli import options as cli
-from queen.cli.commands.queues import ask
-from queen.cli.connection import with_queen
-from queen.cli.exits import say
+from queen.cli.connection import queue_of, with_queen
+from queen.cli.exits import confirm, say
 from queen.cli.output import Output
 from queen.cli.times import parse_time
 from queen.client import Queen
@@ -38,7 +37,7 @@ _ERRORS = (
 Error = Annotated[str | None, typer.Option(help="Only those that died of exactly this.")]
 
 
-def _query(
+def _letters_of(
     queen: Queen,
     queue: str,
     group: str | None,
@@ -46,11 +45,9 @@ def _query(
     error: str | None,
     since: str | None,
 ) -> DeadLetterQuery:
-    asked = queen.queue(queue)
-    asked = asked if group is None else asked.group(group)
-    query = (asked if partition is None else asked.partition(partition)).dlq()
-    query = query if error is None else query.error(error)
-    return query if since is None else query.since(parse_time("--since", since))
+    letters = queue_of(queen, queue, group, partition).dlq()
+    letters = letters if error is None else letters.error(error)
+    return letters if since is None else letters.since(parse_time("--since", since))
 
 
 @dlq.command("list")
@@ -69,9 +66,9 @@ def list_letters(
     """Show the latest dead letters."""
 
     async def work(queen: Queen) -> tuple[list[dict[str, Any]], int]:
-        query = _query(queen, queue, group, partition, error, since)
-        page = await query.limit(limit).offset(offset).get()
-        return [msgspec.to_builtins(one) for one in page.messages], page.total
+        letters = _letters_of(queen, queue, group, partition, error, since)
+        page = await letters.limit(limit).offset(offset).get()
+        return [msgspec.to_builtins(letter) for letter in page.messages], page.total
 
     rows, total = with_queen(url, token, work)
     Output(as_json).rows(rows, _COLUMNS)
@@ -90,11 +87,10 @@ def errors(
     as_json: cli.Json = False,
 ) -> None:
     """Show how many died of what."""
-
-    async def work(queen: Queen) -> list[dict[str, Any]]:
-        return await _query(queen, queue, group, partition, None, since).errors()
-
-    Output(as_json).rows(with_queen(url, token, work), _ERRORS)
+    rows = with_queen(
+        url, token, lambda queen: _letters_of(queen, queue, group, partition, None, since).errors()
+    )
+    Output(as_json).rows(rows, _ERRORS)
 
 
 @dlq.command()
@@ -109,11 +105,10 @@ def retry(
     as_json: cli.Json = False,
 ) -> None:
     """Deliver dead letters again, to the group that gave them up."""
-
-    async def work(queen: Queen) -> int:
-        return await _query(queen, queue, group, partition, error, since).retry()
-
-    Output(as_json).record({"queue": queue, "retried": with_queen(url, token, work)})
+    retried = with_queen(
+        url, token, lambda queen: _letters_of(queen, queue, group, partition, error, since).retry()
+    )
+    Output(as_json).record({"queue": queue, "retried": retried})
 
 
 @dlq.command()
@@ -129,9 +124,8 @@ def purge(
     as_json: cli.Json = False,
 ) -> None:
     """Remove dead letters for good."""
-    ask(yes, f"Remove dead letters of {queue} for good?")
-
-    async def work(queen: Queen) -> int:
-        return await _query(queen, queue, group, partition, error, since).purge()
-
-    Output(as_json).record({"queue": queue, "purged": with_queen(url, token, work)})
+    confirm(yes, f"Remove dead letters of {queue} for good?")
+    purged = with_queen(
+        url, token, lambda queen: _letters_of(queen, queue, group, partition, error, since).purge()
+    )
+    Output(as_json).record({"queue": queue, "purged": purged})

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from queen.cli import options as cli
-from queen.cli.commands.queues import ask
 from queen.cli.connection import with_queen
-from queen.cli.exits import NOT_FOUND, fail, say
+from queen.cli.exits import NOT_FOUND, confirm, fail, say
 from queen.cli.output import Output, draw, table_of
 from queen.cli.times import parse_time
-from queen.client import Queen
 
 group = typer.Typer(help="List, show, pause, resume and delete groups.", no_args_is_help=True)
 
@@ -51,11 +49,8 @@ def list_groups(
     as_json: cli.Json = False,
 ) -> None:
     """Show the groups, one row for each queue they read."""
-
-    async def work(queen: Queen) -> Any:
-        return await queen.admin.groups(limit=limit, offset=offset)
-
-    Output(as_json).rows(with_queen(url, token, work), _COLUMNS)
+    rows = with_queen(url, token, lambda queen: queen.admin.groups(limit=limit, offset=offset))
+    Output(as_json).rows(rows, _COLUMNS)
 
 
 @group.command()
@@ -69,20 +64,19 @@ def show(
     as_json: cli.Json = False,
 ) -> None:
     """Show where a group stands, partition by partition."""
-
-    async def work(queen: Queen) -> Any:
-        return await queen.admin.group(name, queue=queue, limit=limit, offset=offset)
-
-    found, output = with_queen(url, token, work), Output(as_json)
+    queues = with_queen(
+        url, token, lambda queen: queen.admin.group(name, queue=queue, limit=limit, offset=offset)
+    )
+    output = Output(as_json)
     rows = [
         {"queue": queue_name, **partition}
-        for queue_name, state in found.items()
+        for queue_name, state in queues.items()
         for partition in state["partitions"]
     ]
     if output.is_table:
         draw(table_of(rows, _PARTITIONS))
     else:
-        output.lines({"queue": queue_name, **state} for queue_name, state in found.items())
+        output.lines({"queue": queue_name, **state} for queue_name, state in queues.items())
 
 
 @group.command()
@@ -112,10 +106,8 @@ def resume(
 def _switch(
     verb: str, name: str, queue: str | None, url: str | None, token: str | None, as_json: bool
 ) -> None:
-    async def work(queen: Queen) -> Any:
-        return await getattr(queen.admin, verb)(name, queue)
-
-    Output(as_json).record(with_queen(url, token, work))
+    answer = with_queen(url, token, lambda queen: getattr(queen.admin, verb)(name, queue))
+    Output(as_json).record(answer)
 
 
 @group.command()
@@ -128,12 +120,8 @@ def delete(
     as_json: cli.Json = False,
 ) -> None:
     """Forget what a group has read; who comes by its name afterwards is a new group."""
-    ask(yes, f"Forget where the group {name} stands?")
-
-    async def work(queen: Queen) -> Any:
-        return await queen.admin.delete_group(name, queue)
-
-    answer = with_queen(url, token, work)
+    confirm(yes, f"Forget where the group {name} stands?")
+    answer = with_queen(url, token, lambda queen: queen.admin.delete_group(name, queue))
     if not answer["existed"]:
         fail(NOT_FOUND, f"there is no group {name}: `queen group list` shows what there is")
     Output(as_json).record(answer)
@@ -151,11 +139,13 @@ def seek(
 ) -> None:
     """Move a group in a queue; see with --dry-run first how many are read again."""
     target = to if to in ("beginning", "end") else parse_time("--to", to)
-
-    async def work(queen: Queen) -> Any:
-        return await queen.admin.seek(group, queue, to=target, partition=partition, dry_run=dry_run)
-
-    answer = with_queen(url, token, work)
+    answer = with_queen(
+        url,
+        token,
+        lambda queen: queen.admin.seek(
+            group, queue, to=target, partition=partition, dry_run=dry_run
+        ),
+    )
     Output(as_json).record(answer)
     again, skipped = answer["messagesAgain"], answer["messagesSkipped"]
     would = "would be" if dry_run else "are"

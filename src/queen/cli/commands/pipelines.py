@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queen.cli import options as cli
-from queen.cli.commands.queues import ask
 from queen.cli.connection import urls_of, with_queen
-from queen.cli.exits import USAGE, explained, fail, say
+from queen.cli.exits import USAGE, confirm, explain_errors, fail, say
 from queen.cli.output import Output, draw, record_table, table_of
 from queen.cli.times import parse_optional
-from queen.client import Queen
 from queen.client.streams.pipeline import PATH, pipeline_path
 from queen.errors import PipelineFailed
 
@@ -100,11 +98,10 @@ def list_pipelines(
     as_json: cli.Json = False,
 ) -> None:
     """Show the pipelines and how each is doing."""
-
-    async def work(queen: Queen) -> Any:
-        return await queen.request("GET", f"{PATH}?limit={limit}&offset={offset}")
-
-    Output(as_json).rows(with_queen(url, token, work)["pipelines"], _COLUMNS)
+    answer = with_queen(
+        url, token, lambda queen: queen.request("GET", f"{PATH}?limit={limit}&offset={offset}")
+    )
+    Output(as_json).rows(answer["pipelines"], _COLUMNS)
 
 
 @pipeline.command()
@@ -112,17 +109,17 @@ def status(
     name: Name, url: cli.Url = None, token: cli.Token = None, as_json: cli.Json = False
 ) -> None:
     """Show one pipeline: problems first, then its progress."""
-    shown, output = _shown(name, url, token), Output(as_json)
+    state, output = _fetch_state(name, url, token), Output(as_json)
     if not output.is_table:
-        output.lines([shown])
+        output.lines([state])
         return
     from rich.text import Text
 
-    problems = _problems(shown)
+    problems = _problems(state)
     style = "bold red" if problems else "green"
-    draw(*(Text(one, style=style) for one in problems or ["no problems"]))
-    about = {key: shown[key] for key in ("name", "state", "reads", "writes", "version")}
-    draw(record_table({**about, "reportedAt": shown["reportedAt"], **(shown["progress"] or {})}))
+    draw(*(Text(problem, style=style) for problem in problems or ["no problems"]))
+    about = {key: state[key] for key in ("name", "state", "reads", "writes", "version")}
+    draw(record_table({**about, "reportedAt": state["reportedAt"], **(state["progress"] or {})}))
 
 
 @pipeline.command()
@@ -136,7 +133,7 @@ def explain(
     """Say in sentences what a pipeline does, in the order in which it does it."""
     from queen.spark.pipelines.explain import explained_definition
 
-    definition, function = _found(name, url, token)
+    definition, function = _load_pipeline(name, url, token)
     lines, output = explained_definition(definition), Output(as_json)
     if plan:
         lines += _plan_of(definition, function, url, token)
@@ -169,7 +166,7 @@ def run(
 
     When it fails it is started again, and goes on from its checkpoint.
     """
-    definition, function = _found(name, url, token)
+    definition, function = _load_pipeline(name, url, token)
     options = _options(
         url,
         token,
@@ -181,12 +178,12 @@ def run(
         accept_changes=accept_changes,
     )
     conf = [*(_ROCKSDB if large_state else ()), *conf]
-    with _spark(definition.name, master, conf, package) as spark, explained(urls_of(url)):
+    with _spark(definition.name, master, conf, package) as spark, explain_errors(urls_of(url)):
         from queen.spark.pipelines.run import started, store
 
         if function is not None:
             store(definition, options, replace=True)
-        running = _kept_running(
+        running = _run_with_restarts(
             lambda: started(definition, spark, options, function),
             f"{definition.name} runs on {spark.sparkContext.master}",
             restarts,
@@ -199,11 +196,7 @@ def stop(
     name: Name, url: cli.Url = None, token: cli.Token = None, as_json: cli.Json = False
 ) -> None:
     """Ask the run of a pipeline, wherever it is, to end after its micro-batch."""
-
-    async def work(queen: Queen) -> Any:
-        return await queen.post(pipeline_path(name, "stop"), {})
-
-    answer = with_queen(url, token, work)
+    answer = with_queen(url, token, lambda queen: queen.post(pipeline_path(name, "stop"), {}))
     Output(as_json).record(answer)
     if not answer["running"]:
         say(f"nobody seems to run {name}: `queen pipeline status {name}` says when it was last")
@@ -218,12 +211,9 @@ def delete(
     as_json: cli.Json = False,
 ) -> None:
     """Forget a pipeline; its queues and its checkpoint stay. A run of it ends."""
-    ask(yes, f"Forget the pipeline {name}?")
-
-    async def work(queen: Queen) -> Any:
-        return await queen.request("DELETE", pipeline_path(name))
-
-    Output(as_json).record(with_queen(url, token, work))
+    confirm(yes, f"Forget the pipeline {name}?")
+    answer = with_queen(url, token, lambda queen: queen.request("DELETE", pipeline_path(name)))
+    Output(as_json).record(answer)
 
 
 @pipeline.command()
@@ -252,17 +242,17 @@ def backfill(
     begin, end = parse_optional("--from", since), parse_optional("--to", until)
     if into is not None and files is not None:
         raise typer.BadParameter("results go to a queue or to a folder, not both")
-    definition, _ = _found(name, url, token)
+    definition, _ = _load_pipeline(name, url, token)
     options = _options(url, token)
-    with _spark(f"{name} backfill", master, conf, package) as spark, explained(urls_of(url)):
+    with _spark(f"{name} backfill", master, conf, package) as spark, explain_errors(urls_of(url)):
         from queen.spark.pipelines import run as runs
         from queen.spark.pipelines.delivery import deliver_history, plain_rows
 
-        made = runs.backfill(definition, spark, options, begin, end)
+        rows = runs.backfill(definition, spark, options, begin, end)
         if into is None and files is None:
-            Output(as_json=True).lines(plain_rows(made))
+            Output(as_json=True).lines(plain_rows(rows))
             return
-        count = deliver_history(definition, made, options, into, files)
+        count = deliver_history(definition, rows, options, into, files)
     Output(as_json).record({"name": name, "rows": count, "to": into or files})
 
 
@@ -277,7 +267,7 @@ def package(
     """Put Queen and what it needs into an archive that Spark brings to every executor."""
     from queen.spark.pipelines.package import write_package
 
-    with explained():
+    with explain_errors():
         names = write_package(to, file)
     Output(as_json).record({"archive": str(to), "holds": names, "bytes": to.stat().st_size})
     say(f"run with: queen pipeline run NAME --master spark://HOST:7077 --package {to}")
@@ -286,20 +276,19 @@ def package(
 # ---- inside ----
 
 
-def _shown(name: str, url: str | None, token: str | None) -> Any:
-    async def work(queen: Queen) -> Any:
-        return await queen.request("GET", pipeline_path(name))
-
-    return with_queen(url, token, work)
+def _fetch_state(name: str, url: str | None, token: str | None) -> Any:
+    return with_queen(url, token, lambda queen: queen.request("GET", pipeline_path(name)))
 
 
-def _found(name: str, url: str | None, token: str | None) -> tuple[Definition, Function | None]:
+def _load_pipeline(
+    name: str, url: str | None, token: str | None
+) -> tuple[Definition, Function | None]:
     """Return the pipeline that is meant: one in a file, or one in the broker."""
     from queen.wire.pipelines import decoded_definition
 
     if not name.partition(":")[0].endswith(".py"):
-        return decoded_definition(_shown(name, url, token)["definition"]), None
-    with _needs_spark(), explained():
+        return decoded_definition(_fetch_state(name, url, token)["definition"]), None
+    with _needs_spark(), explain_errors():
         from queen.spark.pipelines.functions import load
 
         function = load(name)
@@ -328,8 +317,8 @@ def _spark(
     name: str, master: str | None, conf: list[str], archive: str | None
 ) -> Iterator[SparkSession]:
     """A session for as long as a command runs; one that was there before stays."""
-    settings = {**_memory_for(master), **dict(_setting(one) for one in conf)}
-    with _needs_spark(), explained():
+    settings = {**_memory_for(master), **dict(_setting(setting) for setting in conf)}
+    with _needs_spark(), explain_errors():
         from pyspark import SparkContext
 
         import queen.spark
@@ -356,14 +345,14 @@ def _memory_for(master: str | None) -> dict[str, str]:
 
 
 def _setting(text: str) -> tuple[str, str]:
-    key, found, value = text.partition("=")
-    if not found or not key:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
         raise typer.BadParameter(f"{text!r} is not key=value", param_hint="--conf")
     return key, value
 
 
 @contextmanager
-def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+def _stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
     try:
@@ -373,15 +362,15 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def _kept_running(start: Callable[[], Running], greeting: str, restarts: int) -> Running:
+def _run_with_restarts(start: Callable[[], Running], greeting: str, restarts: int) -> Running:
     """Run it to its end, and start it again when it fails; a run that got on has failed once."""
     failures = 0
     while True:
         running = start()
         say(f"{greeting}; it remembers how far it is in {running.checkpoint}")
         try:
-            with _stopped_by_signals(running.ask_to_stop):
-                _watched(running)
+            with _stop_on_signals(running.ask_to_stop):
+                _watch(running)
             return running
         except PipelineFailed as error:
             failures = 1 if running.progress.batches else failures + 1
@@ -392,7 +381,7 @@ def _kept_running(start: Callable[[], Running], greeting: str, restarts: int) ->
             time.sleep(pause_s)
 
 
-def _watched(running: Running) -> None:
+def _watch(running: Running) -> None:
     """Wait for the end; on a terminal, show how it is going."""
     if not sys.stderr.isatty():
         running.wait()
@@ -428,25 +417,25 @@ _LIVE = (
 def _plain(progress: Progress) -> dict[str, Any]:
     from queen.wire.pipelines import plain
 
-    said: dict[str, Any] = plain(progress, whole=True)
-    return said
+    fields: dict[str, Any] = plain(progress, whole=True)
+    return fields
 
 
-def _problems(shown: dict[str, Any]) -> list[str]:
-    progress = shown["progress"] or {}
+def _problems(state: dict[str, Any]) -> list[str]:
+    progress = state["progress"] or {}
     problems = []
-    if shown["state"] == "failed":
+    if state["state"] == "failed":
         problems.append(f"the last run has failed: {progress.get('error')}")
-    if shown["state"] == "lost":
-        problems.append(f"nothing was heard of it since {shown['reportedAt']}: was it killed?")
-    if progress.get("lateRows") and shown["lateTo"] is None:
+    if state["state"] == "lost":
+        problems.append(f"nothing was heard of it since {state['reportedAt']}: was it killed?")
+    if progress.get("lateRows") and state["lateTo"] is None:
         problems.append(f"{progress['lateRows']:,} late messages were left out: keep them: late_to")
     if progress.get("droppedRows"):
         problems.append(
             f"Spark has dropped {progress['droppedRows']:,} rows: was the group moved back? "
             "Start with a new --checkpoint"
         )
-    if progress.get("fingerprint") not in (None, shown["fingerprint"]):
+    if progress.get("fingerprint") not in (None, state["fingerprint"]):
         problems.append("the run does what an older definition says: start it again")
     return problems
 
@@ -455,7 +444,7 @@ def _plan_of(
     definition: Definition, function: Function | None, url: str | None, token: str | None
 ) -> list[str]:
     options = _options(url, token)
-    with _spark("explain", None, [], None) as spark, explained(urls_of(url)):
+    with _spark("explain", None, [], None) as spark, explain_errors(urls_of(url)):
         from queen.spark.pipelines.run import plan_of
 
         return plan_of(definition, spark, options, function).splitlines()

@@ -67,8 +67,8 @@ def push(
             raise typer.BadParameter("give payloads or a file, not both", param_hint="--file")
         source: Source = Arguments(payload, shape)
     else:
-        opened, found = _opened(file, kind)
-        source = source_of(opened, found, shape)
+        input_file, input_kind = _open_input(file, kind)
+        source = source_of(input_file, input_kind, shape)
 
     async def work(queen: Queen) -> Sender:
         sender = Sender(queen, queue, "argument" if payload else "line")
@@ -87,7 +87,7 @@ def push(
         raise typer.Exit(FAILED)
 
 
-def _opened(file: Path | None, kind: Format | None) -> tuple[IO[bytes], str]:
+def _open_input(file: Path | None, kind: Format | None) -> tuple[IO[bytes], str]:
     """Return the input and what it is."""
     if file is None:
         if sys.stdin.isatty():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import msgspec
@@ -10,7 +9,7 @@ import typer
 
 from queen.cli import options as cli
 from queen.cli.connection import with_queen
-from queen.cli.exits import FAILED, NOT_FOUND, fail, say
+from queen.cli.exits import NOT_FOUND, confirm, fail, say
 from queen.cli.output import Output, draw, record_table, table_of
 from queen.client import Queen
 
@@ -61,11 +60,14 @@ def list_queues(
     as_json: cli.Json = False,
 ) -> None:
     """Show the queues with their counts, newest first."""
-
-    async def work(queen: Queen) -> Any:
-        return await queen.admin.queues(namespace=namespace, task=task, limit=limit, offset=offset)
-
-    Output(as_json).rows(with_queen(url, token, work)["queues"], _COLUMNS)
+    answer = with_queen(
+        url,
+        token,
+        lambda queen: queen.admin.queues(
+            namespace=namespace, task=task, limit=limit, offset=offset
+        ),
+    )
+    Output(as_json).rows(answer["queues"], _COLUMNS)
 
 
 @queue.command()
@@ -77,20 +79,17 @@ def show(
     as_json: cli.Json = False,
 ) -> None:
     """Show one queue: its counts, its groups, its partitions."""
-
-    async def work(queen: Queen) -> Any:
-        return await queen.admin.queue(name, limit=limit)
-
-    found, output = with_queen(url, token, work), Output(as_json)
+    state = with_queen(url, token, lambda queen: queen.admin.queue(name, limit=limit))
+    output = Output(as_json)
     if not output.is_table:
-        output.record(found)
+        output.record(state)
         return
     parts = {"partitions", "groups", "pagination", "totals"}
-    head = {key: value for key, value in found.items() if key not in parts}
+    head = {key: value for key, value in state.items() if key not in parts}
     draw(
-        record_table(head | found["totals"]),
-        table_of(found["groups"], _GROUPS),
-        table_of(found["partitions"], _PARTITIONS),
+        record_table(head | state["totals"]),
+        table_of(state["groups"], _GROUPS),
+        table_of(state["partitions"], _PARTITIONS),
     )
 
 
@@ -108,10 +107,10 @@ def create(
     options = dict(_option(text) for text in option or ())
 
     async def work(queen: Queen) -> dict[str, Any]:
-        made = queen.queue(name).config(options)
-        made = made if namespace is None else made.namespace(namespace)
-        made = made if task is None else made.task(task)
-        return await made.create()
+        new_queue = queen.queue(name).config(options)
+        new_queue = new_queue if namespace is None else new_queue.namespace(namespace)
+        new_queue = new_queue if task is None else new_queue.task(task)
+        return await new_queue.create()
 
     Output(as_json).record(with_queen(url, token, work))
 
@@ -135,12 +134,8 @@ def delete(
     as_json: cli.Json = False,
 ) -> None:
     """Delete a queue with everything in it."""
-    ask(yes, f"Delete {name} with all its messages?")
-
-    async def work(queen: Queen) -> bool:
-        return await queen.queue(name).delete()
-
-    if not with_queen(url, token, work):
+    confirm(yes, f"Delete {name} with all its messages?")
+    if not with_queen(url, token, lambda queen: queen.queue(name).delete()):
         fail(NOT_FOUND, f"there is no queue {name}: `queen queue list` shows what there is")
     if as_json:
         Output(True).record({"deleted": True, "queue": name})
@@ -157,18 +152,6 @@ def clear(
     as_json: cli.Json = False,
 ) -> None:
     """Delete the messages of a queue and keep the queue."""
-    ask(yes, f"Delete all messages of {name}?")
-
-    async def work(queen: Queen) -> Any:
-        return await queen.admin.clear_queue(name, partition)
-
-    Output(as_json).record(with_queen(url, token, work))
-
-
-def ask(yes: bool, question: str) -> None:
-    """Let a person think again; a script says --yes."""
-    if yes:
-        return
-    typer.echo(f"{question} [y/N] ", err=True, nl=False)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        fail(FAILED, "nothing was done: answer y, or give --yes")
+    confirm(yes, f"Delete all messages of {name}?")
+    answer = with_queen(url, token, lambda queen: queen.admin.clear_queue(name, partition))
+    Output(as_json).record(answer)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from typing import Annotated
 
 import typer
 
 from queen.cli import options as cli
-from queen.cli.connection import with_queen
+from queen.cli.connection import queue_of, with_queen
 from queen.cli.exits import say, until_interrupted
+from queen.cli.following import Ack, From, parse_start
+from queen.cli.message_rows import row_of, show
 from queen.cli.output import Output
-from queen.cli.shown import row_of, show
-from queen.cli.times import parse_time
 from queen.client import Queen
 from queen.client.queues.queue import Queue
 from queen.errors import LeaseLost, QueenError
@@ -32,10 +31,6 @@ _TAIL_WAIT_S = 30.0
 
 Batch = Annotated[int, typer.Option("--batch", "-n", min=1, max=10_000, help="At most so many.")]
 Wait = Annotated[float, typer.Option(min=0, help="Wait so many seconds for the first one.")]
-Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Whether they are done once printed.")]
-From = Annotated[
-    str | None, typer.Option("--from", help="Where to start: beginning, now (default), or a time.")
-]
 TailLimit = Annotated[int | None, typer.Option(min=1, help="End after so many messages.")]
 
 
@@ -54,8 +49,8 @@ def pop(
     output = Output(as_json)
 
     async def work(queen: Queen) -> None:
-        asked = _queue(queen, queue, group, partition)
-        messages = await asked.pop(wait_s=wait, batch=batch)
+        consumer = queue_of(queen, queue, group, partition)
+        messages = await consumer.pop(wait_s=wait, batch=batch)
         rows = [row_of(message, with_lease=not ack) for message in messages]
         output.rows(rows, _COLUMNS)
         # Acked only now: what could not be printed comes again.
@@ -63,12 +58,6 @@ def pop(
             await queen.ack(messages)
 
     with_queen(url, token, work)
-
-
-def _queue(queen: Queen, name: str, group: str | None, partition: str | None) -> Queue:
-    queue = queen.queue(name)
-    queue = queue if group is None else queue.group(group)
-    return queue if partition is None else queue.partition(partition)
 
 
 def tail(
@@ -86,23 +75,15 @@ def tail(
     With --group the messages are that group's, and done once printed. Without, a group is made
     for this and deleted at the end: nobody else misses anything.
     """
-    if group is not None and start is not None:
-        raise typer.BadParameter("a group has its own place: see `queen seek`", param_hint="--from")
-    since = None if start in (None, "beginning", "now") else parse_time("--from", start or "")
-    output = Output(as_json)
+    begin, output = parse_start(group, start, "queen seek"), Output(as_json)
 
     async def work(queen: Queen) -> None:
-        name = group or f"tail-{uuid.uuid4().hex[:12]}"
-        asked = _queue(queen, queue, name, partition).partitions(_TAIL_PARTITIONS)
-        if since is not None:
-            asked = asked.subscription_from(since)
-        elif group is None:
-            asked = asked.subscription_mode("all" if start == "beginning" else "new")
+        consumer = queue_of(queen, queue, begin.group, partition).partitions(_TAIL_PARTITIONS)
         try:
-            await _follow(queen, asked, limit, output)
+            await _follow(queen, begin.apply_to(consumer), limit, output)
         finally:
-            if group is None:
-                await _forget(queen, queue, name)
+            if begin.is_own_group:
+                await _forget(queen, queue, begin.group)
 
     with until_interrupted():
         with_queen(url, token, work)

@@ -12,11 +12,11 @@ import msgspec
 import typer
 
 from queen.cli import options as cli
-from queen.cli.connection import with_queen
+from queen.cli.connection import queue_of, with_queen
 from queen.cli.exits import FAILED, USAGE, fail, say
+from queen.cli.message_rows import row_of_stored, show
 from queen.cli.output import Output, progress
 from queen.cli.sending import Sender
-from queen.cli.shown import row_of_stored, show
 from queen.cli.sources import Line
 from queen.cli.times import parse_optional
 from queen.client import Queen
@@ -33,7 +33,7 @@ To = Annotated[
 ]
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write NDJSON here.")]
 
-Seen = Callable[[Stored], None]
+Count = Callable[[Stored], None]
 
 
 def replay(
@@ -51,11 +51,11 @@ def replay(
     first, last = parse_optional("--since", since), parse_optional("--until", until)
     if to is not None and (output is not None or to == queue):
         raise typer.BadParameter("name another queue, and no --output with it", param_hint="--to")
-    file = None if output is None else _opened(output)
+    file = None if output is None else _open_output(output)
 
     async def work(queen: Queen) -> int:
-        asked = queen.queue(queue) if partition is None else queen.queue(queue).partition(partition)
-        reading: Any = asked.replay(since=first, until=last)
+        source = queue_of(queen, queue, None, partition)
+        reading: Any = source.replay(since=first, until=last)
         async with aclosing(reading) as messages:
             if to is not None:
                 return await _push(messages, Sender(queen, to, "message"))
@@ -67,7 +67,7 @@ def replay(
         raise typer.Exit(FAILED)
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open_output(path: Path) -> IO[bytes]:
     try:
         return path.open("wb")
     except OSError as error:
@@ -78,16 +78,16 @@ async def _print(messages: AsyncIterator[Stored], output: Output) -> int:
     if not output.is_table:
         return await _write(messages, sys.stdout.buffer, lambda message: None)
     async for message in messages:
-        show(output, row_of_stored(message))
+        show(output, row_of_stored(message, message.data))
     return 0
 
 
-async def _write(messages: AsyncIterator[Stored], file: IO[bytes], seen: Seen) -> int:
+async def _write(messages: AsyncIterator[Stored], file: IO[bytes], count_message: Count) -> int:
     """Write NDJSON; none of it can fail."""
     encoder = msgspec.json.Encoder()
     async for message in messages:
-        file.write(encoder.encode(row_of_stored(message)) + b"\n")
-        seen(message)
+        file.write(encoder.encode(row_of_stored(message, message.data)) + b"\n")
+        count_message(message)
     file.flush()
     return 0
 
@@ -96,13 +96,13 @@ async def _export(messages: AsyncIterator[Stored], file: IO[bytes], name: str) -
     count = 0
     with file, progress(name) as advance:
 
-        def seen(_: Stored) -> None:
+        def count_message(_: Stored) -> None:
             nonlocal count
             count += 1
             if count % _SHOW_EVERY == 0:
                 advance(0, count)
 
-        await _write(messages, file, seen)
+        await _write(messages, file, count_message)
     say(f"{name}: {count:,} messages")
     return 0
 

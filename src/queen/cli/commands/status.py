@@ -41,25 +41,29 @@ def status(
     output = Output(as_json)
 
     async def work(queen: Queen) -> None:
-        _print(output, await _look(queen), clear=watch)
+        _print(output, await _take_snapshot(queen), clear=watch)
         while watch:
             await asyncio.sleep(every)
-            _print(output, await _look(queen), clear=True)
+            _print(output, await _take_snapshot(queen), clear=True)
 
     with until_interrupted():
         with_queen(url, token, work)
 
 
-async def _look(queen: Queen) -> dict[str, Any]:
-    overview, groups, held = await asyncio.gather(
+async def _take_snapshot(queen: Queen) -> dict[str, Any]:
+    overview, groups, switches = await asyncio.gather(
         queen.admin.overview(), queen.admin.groups(), queen.admin.maintenance()
     )
-    lagging = [_lagging(one) for one in groups if one["maxTimeLag"] > _LAGGING_S or one["paused"]]
-    lagging.sort(key=lambda one: -float(one["oldestSeconds"]))
-    found = {
+    lagging = [
+        _lagging_row(group)
+        for group in groups
+        if group["maxTimeLag"] > _LAGGING_S or group["paused"]
+    ]
+    lagging.sort(key=lambda row: -float(row["oldestSeconds"]))
+    snapshot = {
         "problems": [],
-        "maintenance": held["maintenanceMode"],
-        "popMaintenance": held["popMaintenanceMode"],
+        "maintenance": switches["maintenanceMode"],
+        "popMaintenance": switches["popMaintenanceMode"],
         "laggingGroups": lagging,
         "deadLetters": overview["messages"]["deadLetter"],
         "oldestUnreadSeconds": overview["lag"]["time"]["max"],
@@ -73,10 +77,10 @@ async def _look(queen: Queen) -> dict[str, Any]:
         "storedBytes": overview["storedBytes"],
         "statsAge": overview["statsAge"],
     }
-    return {**found, "problems": _problems(found)}
+    return {**snapshot, "problems": _problems(snapshot)}
 
 
-def _lagging(entry: dict[str, Any]) -> dict[str, Any]:
+def _lagging_row(entry: dict[str, Any]) -> dict[str, Any]:
     return {
         "group": entry["name"],
         "queue": entry["queueName"],
@@ -86,33 +90,35 @@ def _lagging(entry: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _problems(found: dict[str, Any]) -> list[str]:
+def _problems(snapshot: dict[str, Any]) -> list[str]:
     """Say what is wrong, each with what to do next."""
     problems = []
-    if found["maintenance"]:
+    if snapshot["maintenance"]:
         problems.append("pushes are held back: maintenance is on")
-    if found["popMaintenance"]:
+    if snapshot["popMaintenance"]:
         problems.append("consumers get nothing: pop maintenance is on")
-    for one in found["laggingGroups"][:_SHOWN]:
-        state = "is paused" if one["paused"] else f"is {one['oldestSeconds']:,.0f} s behind"
-        problems.append(f"group {one['group']} {state} in {one['queue']}: queen group show")
-    if found["deadLetters"]:
-        problems.append(f"{found['deadLetters']:,} dead letters: queen dlq errors QUEUE")
+    for lagging in snapshot["laggingGroups"][:_SHOWN]:
+        state = "is paused" if lagging["paused"] else f"is {lagging['oldestSeconds']:,.0f} s behind"
+        problems.append(f"group {lagging['group']} {state} in {lagging['queue']}: queen group show")
+    if snapshot["deadLetters"]:
+        problems.append(f"{snapshot['deadLetters']:,} dead letters: queen dlq errors QUEUE")
     return problems
 
 
-def _print(output: Output, found: dict[str, Any], *, clear: bool) -> None:
+def _print(output: Output, snapshot: dict[str, Any], *, clear: bool) -> None:
     if not output.is_table:
-        output.lines([found])
+        output.lines([snapshot])
         return
     from rich.text import Text
 
     if clear:
         sys.stdout.write("\x1b[H\x1b[2J")
-    said = found["problems"] or ["no problems"]
-    style = "bold red" if found["problems"] else "green"
-    rest = {key: value for key, value in found.items() if key not in {"problems", "laggingGroups"}}
-    draw(*(Text(one, style=style) for one in said))
-    if found["laggingGroups"]:
-        draw(table_of(found["laggingGroups"][:_SHOWN], _LAGGING))
+    lines = snapshot["problems"] or ["no problems"]
+    style = "bold red" if snapshot["problems"] else "green"
+    rest = {
+        key: value for key, value in snapshot.items() if key not in {"problems", "laggingGroups"}
+    }
+    draw(*(Text(line, style=style) for line in lines))
+    if snapshot["laggingGroups"]:
+        draw(table_of(snapshot["laggingGroups"][:_SHOWN], _LAGGING))
     draw(record_table(rest))

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from queen.cli import options as cli
-from queen.cli.commands.queues import ask
 from queen.cli.connection import with_queen
-from queen.cli.exits import NOT_FOUND, fail, say
+from queen.cli.exits import NOT_FOUND, confirm, fail, say
 from queen.cli.output import Output, draw, record_table, table_of
 from queen.cli.times import parse_duration, parse_time
 from queen.client import Queen
@@ -113,11 +112,8 @@ def list_streams(
     as_json: cli.Json = False,
 ) -> None:
     """Show the streams."""
-
-    async def work(queen: Queen) -> Any:
-        return await queen.admin.streams(limit=limit, offset=offset)
-
-    Output(as_json).rows(with_queen(url, token, work)["streams"], _COLUMNS)
+    answer = with_queen(url, token, lambda queen: queen.admin.streams(limit=limit, offset=offset))
+    Output(as_json).rows(answer["streams"], _COLUMNS)
 
 
 @stream.command()
@@ -134,11 +130,11 @@ def show(
         asked = queen.stream(name)
         return await asked.show(), await asked.consumers(limit=limit)
 
-    (found, groups), output = with_queen(url, token, work), Output(as_json)
+    (state, groups), output = with_queen(url, token, work), Output(as_json)
     if output.is_table:
-        draw(record_table(found), table_of(groups, _GROUPS))
+        draw(record_table(state), table_of(groups, _GROUPS))
     else:
-        output.record({**found, "consumers": groups})
+        output.record({**state, "consumers": groups})
 
 
 @stream.command()
@@ -178,13 +174,13 @@ def define(
     cut = _cut(tumbling, sliding, session, count, slide)
 
     async def work(queen: Queen) -> dict[str, Any]:
-        made = queen.stream(name, namespace).sources(sources).partitioned(partitioned)
-        made = made.emit_empty(emit_empty)
+        builder = queen.stream(name, namespace).sources(sources).partitioned(partitioned)
+        builder = builder.emit_empty(emit_empty)
         for setter, value in {**numbers, **cut}.items():
             if value is not None:
                 given = value if isinstance(value, tuple) else (value,)
-                made = getattr(made, setter)(*given)
-        return await made.define(recut=recut)
+                builder = getattr(builder, setter)(*given)
+        return await builder.define(recut=recut)
 
     Output(as_json).record(with_queen(url, token, work))
 
@@ -201,7 +197,7 @@ def _cut(
     slide: str | None,
 ) -> dict[str, Any]:
     """Return the setter of the kind of windows that was asked for, and what it takes."""
-    given = [one for one in (tumbling, sliding, session, count) if one is not None]
+    given = [option for option in (tumbling, sliding, session, count) if option is not None]
     if len(given) > 1:
         raise typer.BadParameter(
             "a stream has one kind of windows", param_hint="--tumbling/--sliding/--session/--count"
@@ -235,13 +231,13 @@ def windows(
     as_json: cli.Json = False,
 ) -> None:
     """Show the windows of a stream; with --group what state they are in for it."""
-
-    async def work(queen: Queen) -> list[dict[str, Any]]:
-        return await queen.stream(name).windows(
+    rows = with_queen(
+        url,
+        token,
+        lambda queen: queen.stream(name).windows(
             group, key=key, state=state, limit=limit, offset=offset
-        )
-
-    rows = with_queen(url, token, work)
+        ),
+    )
     Output(as_json).rows(rows, _WINDOWS if group is None else _GROUP_WINDOWS)
 
 
@@ -255,16 +251,13 @@ def explain(
     as_json: cli.Json = False,
 ) -> None:
     """Say why there is no window now, and when the next one comes."""
-
-    async def work(queen: Queen) -> dict[str, Any]:
-        return await queen.stream(name).explain(group, key=key)
-
-    found, output = with_queen(url, token, work), Output(as_json)
+    answer = with_queen(url, token, lambda queen: queen.stream(name).explain(group, key=key))
+    output = Output(as_json)
     if not output.is_table:
-        output.record(found)
+        output.record(answer)
         return
-    keys = found.pop("keys")
-    draw(record_table(found), table_of(keys, _KEYS))
+    keys = answer.pop("keys")
+    draw(record_table(answer), table_of(keys, _KEYS))
 
 
 @stream.command()
@@ -332,18 +325,18 @@ def delete(
     as_json: cli.Json = False,
 ) -> None:
     """Delete a stream, or with --group what one group knows of it; the queues stay."""
-    what = f"the stream {name}" if group is None else f"the group {group} of {name}"
-    ask(yes, f"Delete {what}?")
+    target = f"the stream {name}" if group is None else f"the group {group} of {name}"
+    confirm(yes, f"Delete {target}?")
 
     async def work(queen: Queen) -> bool:
-        asked: Stream = queen.stream(name)
-        return await (asked.delete() if group is None else asked.delete_group(group))
+        named: Stream = queen.stream(name)
+        return await (named.delete() if group is None else named.delete_group(group))
 
     if not with_queen(url, token, work):
-        fail(NOT_FOUND, f"{what} is not there: `queen stream list` shows what there is")
+        fail(NOT_FOUND, f"{target} is not there: `queen stream list` shows what there is")
     if as_json:
         Output(True).record({"deleted": True, "stream": name, "group": group})
-    say(f"deleted {what}")
+    say(f"deleted {target}")
 
 
 @stream.command()
@@ -357,11 +350,10 @@ def dead(
     as_json: cli.Json = False,
 ) -> None:
     """Show the windows that groups have given up on, and why."""
-
-    async def work(queen: Queen) -> list[dict[str, Any]]:
-        return await queen.stream(name).dead(group, limit=limit, offset=offset)
-
-    Output(as_json).rows(with_queen(url, token, work), _DEAD)
+    rows = with_queen(
+        url, token, lambda queen: queen.stream(name).dead(group, limit=limit, offset=offset)
+    )
+    Output(as_json).rows(rows, _DEAD)
 
 
 @stream.command()
@@ -374,9 +366,5 @@ def retry(
     as_json: cli.Json = False,
 ) -> None:
     """Hand out dead windows of a group again, all or one."""
-
-    async def work(queen: Queen) -> int:
-        return await queen.stream(name).retry_dead(group, window)
-
-    retried = with_queen(url, token, work)
+    retried = with_queen(url, token, lambda queen: queen.stream(name).retry_dead(group, window))
     Output(as_json).record({"stream": name, "group": group, "retried": retried})

@@ -78,9 +78,9 @@ def list_tokens(
     async def work(_: Database, tokens: Tokens) -> list[Record]:
         return await tokens.page(None, _MAX_LISTED)
 
-    found = _with_tokens(database_url, data_dir, work)
+    rows = _with_tokens(database_url, data_dir, work)
     names = [name for _, name in _COLUMNS]
-    Output(as_json).rows([{name: row[name] for name in names} for row in found], _COLUMNS)
+    Output(as_json).rows([{name: row[name] for name in names} for row in rows], _COLUMNS)
 
 
 @token.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,7 +10,6 @@ from queen.cli import options as cli
 from queen.cli.connection import with_queen
 from queen.cli.exits import NOT_FOUND, fail
 from queen.cli.output import Output
-from queen.client import Queen
 
 trace = typer.Typer(help="Show what was recorded about messages.", no_args_is_help=True)
 
@@ -50,14 +49,11 @@ def show(
     as_json: cli.Json = False,
 ) -> None:
     """Show the events of one message."""
-
-    async def work(queen: Queen) -> Any:
-        return await queen.admin.traces(partition_id, transaction_id)
-
-    found = with_queen(url, token, work)["traces"]
-    if not found:
+    answer = with_queen(url, token, lambda queen: queen.admin.traces(partition_id, transaction_id))
+    events = answer["traces"]
+    if not events:
         fail(NOT_FOUND, "nothing was recorded about this message")
-    Output(as_json).rows(found, _EVENTS)
+    Output(as_json).rows(events, _EVENTS)
 
 
 @trace.command()
@@ -70,14 +66,13 @@ def name(
     as_json: cli.Json = False,
 ) -> None:
     """Follow a name through all queues."""
-
-    async def work(queen: Queen) -> Any:
-        return await queen.admin.traces_by_name(trace_name, limit=limit, offset=offset)
-
-    found = with_queen(url, token, work)["traces"]
-    if not found:
+    answer = with_queen(
+        url, token, lambda queen: queen.admin.traces_by_name(trace_name, limit=limit, offset=offset)
+    )
+    events = answer["traces"]
+    if not events:
         fail(NOT_FOUND, f"no trace is named {trace_name}: `queen trace names` shows them")
-    Output(as_json).rows(found, _NAMED)
+    Output(as_json).rows(events, _NAMED)
 
 
 @trace.command()
@@ -89,8 +84,7 @@ def names(
     as_json: cli.Json = False,
 ) -> None:
     """Show the names there are."""
-
-    async def work(queen: Queen) -> Any:
-        return await queen.admin.trace_names(limit=limit, offset=offset)
-
-    Output(as_json).rows(with_queen(url, token, work)["trace_names"], _NAMES)
+    answer = with_queen(
+        url, token, lambda queen: queen.admin.trace_names(limit=limit, offset=offset)
+    )
+    Output(as_json).rows(answer["trace_names"], _NAMES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from typing import Annotated, Any
 
 import typer
@@ -11,22 +10,18 @@ import typer
 from queen.cli import options as cli
 from queen.cli.connection import with_queen
 from queen.cli.exits import say, until_interrupted
+from queen.cli.following import Ack, From, parse_start
+from queen.cli.message_rows import row_of_stored
 from queen.cli.output import Output
-from queen.cli.times import parse_time
 from queen.client import Queen, Window
 from queen.client.payloads import encoded
 from queen.client.streams.consumer import StreamConsumer
-from queen.client.streams.messages import WindowMessage
 from queen.errors import LeaseLost, NotFound, QueenError
 
 window = typer.Typer(help="Follow the windows of a stream.", no_args_is_help=True)
 
 _WAIT_S = 30.0
 
-From = Annotated[
-    str | None, typer.Option("--from", help="Where to start: beginning, now (default), or a time.")
-]
-Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Whether they are done once printed.")]
 Messages = Annotated[bool, typer.Option("--messages", "-m", help="Print their messages too.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="End after so many windows.")]
 
@@ -49,25 +44,16 @@ def tail(
     the end and then given back. Without --group, a group is made for this and deleted at the end:
     nobody else misses anything.
     """
-    if group is not None and start is not None:
-        raise typer.BadParameter(
-            "a group has its own place: see `queen stream seek`", param_hint="--from"
-        )
-    since = None if start in (None, "beginning", "now") else parse_time("--from", start or "")
-    output = Output(as_json)
+    begin = parse_start(group, start, "queen stream seek")
+    printer = WindowPrinter(Output(as_json), with_messages=messages)
 
     async def work(queen: Queen) -> None:
-        name = group or f"tail-{uuid.uuid4().hex[:12]}"
-        consumer = queen.consumer(stream, name).large().named("queen window tail")
-        if since is not None:
-            consumer = consumer.subscription_from(since)
-        elif group is None:
-            consumer = consumer.subscription_mode("all" if start == "beginning" else "new")
+        consumer = queen.consumer(stream, begin.group).large().named("queen window tail")
         try:
-            await _follow(consumer, Shown(output, with_messages=messages), limit, ack)
+            await _follow(begin.apply_to(consumer), printer, limit, ack)
         finally:
-            if group is None:
-                await _forget(queen, stream, name)
+            if begin.is_own_group:
+                await _forget(queen, stream, begin.group)
 
     with until_interrupted():
         with_queen(url, token, work)
@@ -82,7 +68,9 @@ async def _forget(queen: Queen, stream: str, group: str) -> None:
         say(f"queen: the group {group} of {stream} stays: {error.message}")
 
 
-async def _follow(consumer: StreamConsumer, shown: Shown, limit: int | None, ack: bool) -> None:
+async def _follow(
+    consumer: StreamConsumer, printer: WindowPrinter, limit: int | None, ack: bool
+) -> None:
     """Print what comes, and ack it then: what could not be printed comes again."""
     wait_s, left = 0.0, limit
     async with contextlib.AsyncExitStack() as held:
@@ -97,7 +85,7 @@ async def _follow(consumer: StreamConsumer, shown: Shown, limit: int | None, ack
             async with contextlib.AsyncExitStack() as lease:
                 await lease.enter_async_context(leased.kept_alive())
                 lease.push_async_callback(_give_back, leased)
-                await shown.show(leased)
+                await printer.show(leased)
                 if ack:
                     # Somebody has read so slowly that the lease is over: it comes again.
                     with contextlib.suppress(LeaseLost):
@@ -113,8 +101,8 @@ async def _give_back(leased: Window) -> None:
             await leased.give_back()
 
 
-class Shown:
-    """How windows are printed: a line each, and under it its messages if they are wanted."""
+class WindowPrinter:
+    """Prints windows: a line each, and below it its messages if they were asked for."""
 
     def __init__(self, output: Output, *, with_messages: bool) -> None:
         self._output = output
@@ -125,15 +113,17 @@ class Shown:
             row = _row(leased)
             if self._with_messages:
                 await leased.load()
-                row["messages"] = [_message(one) for one in leased.all_messages]
+                row["messages"] = [
+                    row_of_stored(message, message.raw) for message in leased.all_messages
+                ]
             self._output.lines([row])
             return
         self._output.text(_line(leased))
         if self._with_messages:
-            async for one in leased.stream():
-                at = one.created_at.astimezone().strftime("%H:%M:%S")
-                place = f"{one.queue}/{one.partition}:{one.offset}"
-                self._output.text(f"  {at} {place} {encoded(one.raw).decode()}")
+            async for message in leased.stream():
+                at = message.created_at.astimezone().strftime("%H:%M:%S")
+                position = f"{message.queue}/{message.partition}:{message.offset}"
+                self._output.text(f"  {at} {position} {encoded(message.raw).decode()}")
 
 
 def _row(leased: Window) -> dict[str, Any]:
@@ -142,18 +132,6 @@ def _row(leased: Window) -> dict[str, Any]:
         "stream": leased.stream_name,
         "consumerGroup": leased.consumer_group,
         **{name: getattr(leased, name) for name in names},
-    }
-
-
-def _message(one: WindowMessage) -> dict[str, Any]:
-    return {
-        "queue": one.queue,
-        "partition": one.partition,
-        "offset": one.offset,
-        "transactionId": one.transaction_id,
-        "traceId": one.trace_id,
-        "createdAt": one.created_at,
-        "data": one.raw,
     }
 
 

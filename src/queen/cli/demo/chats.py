@@ -55,7 +55,7 @@ class _Chats:
     def is_complete(self) -> bool:
         return self.is_pushed and len(self.seen) >= 2 * len(self.pushed)
 
-    def took(self, window: Window, consumer: str) -> None:
+    def add(self, window: Window, consumer: str) -> None:
         queues = Counter(message.queue for message in window.all_messages)
         self.seen.update(message.transaction_id for message in window.all_messages)
         counts = queues[_MESSAGES], queues[_TRANSLATIONS]
@@ -121,7 +121,7 @@ async def _consume(queen: Queen, name: str, chats: _Chats) -> None:
     consumer = queen.consumer(_STREAM, "archive").named(name).wait(1).idle(_GIVE_UP_S)
 
     async def handle(window: Window) -> None:
-        chats.took(window, name)
+        chats.add(window, name)
 
     processing = consumer.process(handle, signals=False)
     running = asyncio.ensure_future(processing.run())

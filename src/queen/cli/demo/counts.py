@@ -16,11 +16,11 @@ class Count(NamedTuple):
     went_in: str
     expected: int
     came_out: str
-    found: int
+    actual: int
 
     @property
     def agrees(self) -> bool:
-        return self.expected == self.found
+        return self.expected == self.actual
 
 
 def table_of_counts(counts: Iterable[Count]) -> Table:
@@ -32,6 +32,6 @@ def table_of_counts(counts: Iterable[Count]) -> Table:
         table.add_column(column, justify="left" if column else "right")
     for count in counts:
         style = None if count.agrees else "bold red"
-        expected, found = f"{count.expected:,}", f"{count.found:,}"
-        table.add_row(count.went_in, expected, count.came_out, found, style=style)
+        expected, actual = f"{count.expected:,}", f"{count.actual:,}"
+        table.add_row(count.went_in, expected, count.came_out, actual, style=style)
     return table

@@ -62,7 +62,7 @@ class _Group:
         self._last: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def took(self, consumer: str, messages: list[dict[str, Any]]) -> None:
+    def add(self, consumer: str, messages: list[dict[str, Any]]) -> None:
         with self._lock:
             for message in messages:
                 self.seen[message["transactionId"]] += 1
@@ -72,7 +72,7 @@ class _Group:
             self.by_consumer[consumer] += len(messages)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return len(self.seen) >= _MESSAGES
 
 
@@ -88,7 +88,10 @@ def show_queues(port: int, console: Console) -> list[Count]:
     console.print(_table(len(sent), push_seconds, groups))
     twice = _MESSAGES // _TWICE
     return [
-        *(Count("orders", len(sent), f"read by {one.name}", _right(sent, one)) for one in groups),
+        *(
+            Count("orders", len(sent), f"read by {group.name}", _count_right(sent, group))
+            for group in groups
+        ),
         Count("orders sent twice", twice, "known as duplicates", duplicates),
     ]
 
@@ -105,15 +108,15 @@ def _produce(port: int) -> tuple[list[str], int, float]:
             {
                 "queue": _QUEUE,
                 "partition": f"customer-{(batch + number) % _PARTITIONS}",
-                "transactionId": one,
+                "transactionId": transaction_id,
                 "payload": {"order": batch * _BATCH + number, "total": number * 1.5},
             }
-            for number, one in enumerate(ids)
+            for number, transaction_id in enumerate(ids)
         ]
         server.call("POST", "/api/v1/push", {"items": items})
         if batch % _TWICE == 0:
             again = server.call("POST", "/api/v1/push", {"items": items})
-            duplicates += sum(one["status"] == "duplicate" for one in again)
+            duplicates += sum(result["status"] == "duplicate" for result in again)
         sent += ids
     return sent, duplicates, time.perf_counter() - started
 
@@ -122,12 +125,12 @@ def _consume(port: int, group: _Group, name: str) -> None:
     server = _Http(port)
     started = time.perf_counter()
     query = f"batch={_BATCH}&wait=true&timeout=500&consumerGroup={group.name}"
-    while not group.complete and time.perf_counter() - started < _GIVE_UP_S:
+    while not group.is_complete and time.perf_counter() - started < _GIVE_UP_S:
         answer = server.call("GET", f"/api/v1/pop/queue/{_QUEUE}?{query}")
         if not answer:
             continue
         messages = answer["messages"]
-        group.took(name, messages)
+        group.add(name, messages)
         keys = ("transactionId", "partitionId", "leaseId")
         acks = [{key: message[key] for key in keys} for message in messages]
         body = {"acknowledgments": acks, "consumerGroup": group.name}
@@ -135,9 +138,9 @@ def _consume(port: int, group: _Group, name: str) -> None:
         group.seconds = time.perf_counter() - started
 
 
-def _right(sent: list[str], group: _Group) -> int:
+def _count_right(sent: list[str], group: _Group) -> int:
     """Return how many messages came once and in order."""
-    once = sum(group.seen[one] == 1 for one in sent)
+    once = sum(group.seen[transaction_id] == 1 for transaction_id in sent)
     return once - group.out_of_order - len(group.seen.keys() - set(sent))
 
 

@@ -57,14 +57,17 @@ def show_shop(port: int, console: Console) -> list[Count]:
     visitors = threading.Thread(target=lambda: asyncio.run(visits.run(url)))
     visitors.start()
     console.print(f"Starting Spark on Java {find_java().version} ...")
-    with tempfile.TemporaryDirectory(prefix="queen-demo-") as folder, _aside(Path(folder) / "log"):
-        found = _results(url, folder, visits, visitors)
-    console.print(_table(found[_VIEWS]))
-    return _counts(visits.sent, found)
+    with (
+        tempfile.TemporaryDirectory(prefix="queen-demo-") as folder,
+        _set_log_aside(Path(folder) / "log"),
+    ):
+        results = _run_pipelines(url, folder, visits, visitors)
+    console.print(_table(results[_VIEWS]))
+    return _counts(visits.sent, results)
 
 
 @contextmanager
-def _aside(log: Path) -> Iterator[None]:
+def _set_log_aside(log: Path) -> Iterator[None]:
     """Keep what Java says to itself, and show it only if something fails."""
     shown = os.dup(2)
     with log.open("wb") as file:
@@ -79,7 +82,7 @@ def _aside(log: Path) -> Iterator[None]:
         os.close(shown)
 
 
-def _results(
+def _run_pipelines(
     url: str, folder: str, visits: Visits, visitors: threading.Thread
 ) -> dict[str, list[Any]]:
     """Run both pipelines until everything that went in has come out."""
@@ -96,14 +99,14 @@ def _results(
     running: list[Running] = []
     try:
         with SyncQueen(url) as queen:
-            for one in _pipelines(queen):
-                place = f"{folder}/{one.name}"
-                running.append(one.run(spark, checkpoint=place, starting="earliest"))
-                _first_batch(running[-1])
-            return _gathered(queen, running, visits, visitors)
+            for pipeline in _pipelines(queen):
+                checkpoint = f"{folder}/{pipeline.name}"
+                running.append(pipeline.run(spark, checkpoint=checkpoint, starting="earliest"))
+                _wait_for_first_batch(running[-1])
+            return _gather_results(queen, running, visits, visitors)
     finally:
-        for each in running:
-            each.stop()
+        for run in running:
+            run.stop()
         spark.stop()
 
 
@@ -139,45 +142,47 @@ def _pipelines(queen: SyncQueen) -> list[SyncStream]:
     return [views, sales]
 
 
-def _first_batch(running: Running) -> None:
-    """Wait until a query is under way: two that start at once start slowly."""
+def _wait_for_first_batch(running: Running) -> None:
+    """Wait until a pipeline is under way: two that start at once start slowly."""
     while running.query.isActive and not running.progress.batches:
         time.sleep(0.05)
 
 
-def _gathered(
+def _gather_results(
     queen: SyncQueen, running: list[Running], visits: Visits, visitors: threading.Thread
 ) -> dict[str, list[Any]]:
     """Read the queues of results until all is there that is expected."""
-    found: dict[str, list[Any]] = defaultdict(list)
+    results: dict[str, list[Any]] = defaultdict(list)
     deadline = time.monotonic() + _GIVE_UP_S
     while time.monotonic() < deadline:
         is_over = not visitors.is_alive()
         for name in (_VIEWS, _SALES, _LATE_VIEWS, _LATE_SALES):
             queue = queen.queue(name).group("demo").partitions(100)
             popped = queue.pop(wait_s=0.2, batch=1000, auto_ack=True)
-            found[name] += [message.data for message in popped]
-        for one in running:
-            if not one.query.isActive:
+            results[name] += [message.data for message in popped]
+        for run in running:
+            if not run.query.isActive:
                 # Raises what it died of.
-                one.wait()
-        if is_over and all(count.found >= count.expected for count in _counts(visits.sent, found)):
+                run.wait()
+        if is_over and all(
+            count.actual >= count.expected for count in _counts(visits.sent, results)
+        ):
             break
     visitors.join()
-    return found
+    return results
 
 
-def _counts(sent: Counter[str], found: dict[str, list[Any]]) -> list[Count]:
-    views = sum(row["views"] for row in found[_VIEWS])
-    sides = Counter(row["side"] for row in found[_LATE_SALES])
-    amount = sum(row["amount"] for row in found[_SALES])
+def _counts(sent: Counter[str], results: dict[str, list[Any]]) -> list[Count]:
+    views = sum(row["views"] for row in results[_VIEWS])
+    sides = Counter(row["side"] for row in results[_LATE_SALES])
+    amount = sum(row["amount"] for row in results[_SALES])
     late_clicks, late_purchases = sent["late clicks"], sent["late purchases"]
     aside = f"set aside in {_LATE_VIEWS}"
     return [
         Count("clicks sent twice", sent["repeats"], "known as duplicates", sent["duplicates"]),
         Count(f"clicks, {sent['clicks again']} again", sent["clicks"], f"in {_VIEWS}", views),
-        Count("clicks, an hour late", late_clicks, aside, len(found[_LATE_VIEWS])),
-        Count("purchases", sent["purchases"], f"joined, in {_SALES}", len(found[_SALES])),
+        Count("clicks, an hour late", late_clicks, aside, len(results[_LATE_VIEWS])),
+        Count("purchases", sent["purchases"], f"joined, in {_SALES}", len(results[_SALES])),
         Count("their amounts", sent["amount"], f"in {_SALES}", amount),
         Count("purchases, an hour late", late_purchases, f"in {_LATE_SALES}", sides["purchases"]),
         Count("their clicks, and others", late_clicks, f"in {_LATE_SALES}", sides["clicks"]),
@@ -190,12 +195,12 @@ def _table(rows: list[Any]) -> Table:
     table = Table(title=f"Clicks of each page, in windows of {_WINDOW_S} s")
     windows = sorted({row["windowStart"] for row in rows})
     pages = sorted({row["page"] for row in rows})
-    by_place = {(row["windowStart"], row["page"]): row for row in rows}
+    by_cell = {(row["windowStart"], row["page"]): row for row in rows}
     table.add_column("window from")
     for page in pages:
         table.add_column(f"{page}, 95 % within", justify="right")
     for start in windows:
-        cells = [by_place.get((start, page)) for page in pages]
-        shown = [f"{one['views']}, {one['p95_ms']} ms" if one else "" for one in cells]
+        cells = [by_cell.get((start, page)) for page in pages]
+        shown = [f"{cell['views']}, {cell['p95_ms']} ms" if cell else "" for cell in cells]
         table.add_row(start[11:19], *shown)
     return table

@@ -50,7 +50,7 @@ class Visits:
         if number % 7 == 0:
             answers = await queen.queue(CLICKS).partition(user).push(messages)
             self.sent["repeats"] += len(messages)
-            self.sent["duplicates"] += sum(one.status == "duplicate" for one in answers)
+            self.sent["duplicates"] += sum(pushed.status == "duplicate" for pushed in answers)
         if number % 11 == 0 and not is_late:
             # A new message to the broker: only the id in the payload is the same.
             await queen.queue(CLICKS).partition(user).push(clicks)

@@ -114,8 +114,8 @@ class _Worker:
                 return False
         return True
 
-    def ended(self) -> None:
-        """Say that it has ended and when the next one takes its number."""
+    def note_end(self) -> None:
+        """Log that it has ended, and note when the next one takes its number."""
         now = time.monotonic()
         if now - self._began_at >= _WELL_AFTER_S:
             self._ends_in_a_row = 0
@@ -126,12 +126,12 @@ class _Worker:
             "server process %d (worker %d) has ended %s; another takes over in %.0f s",
             self.process.pid,
             self._options.worker,
-            _how(self.process.exitcode),
+            _how_it_ended(self.process.exitcode),
             pause_s,
         )
 
 
-def _how(code: int | None) -> str:
+def _how_it_ended(code: int | None) -> str:
     if code is not None and code < 0:
         return f"by signal {-code}"
     return f"with exit code {code}"
@@ -148,12 +148,12 @@ class _Workers:
         reading, self._held = context.Pipe(duplex=False)
         self._stopping = False
         # Before any is started: whoever is told to stop then has nobody to stop yet.
-        for asked in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(asked, self._stop)
+        for stop_signal in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(stop_signal, self._stop)
         self._all: list[_Worker] = []
         for number in range(count):
-            mine = msgspec.structs.replace(options, worker=number, shared=True)
-            self._all.append(_Worker(context, mine, reading))
+            own_options = msgspec.structs.replace(options, worker=number, shared=True)
+            self._all.append(_Worker(context, own_options, reading))
 
     def _stop(self, *_: object) -> None:
         self._stopping = True
@@ -176,7 +176,7 @@ class _Workers:
             if self._stopping:
                 return
             if worker.due_at is None and not worker.process.is_alive():
-                worker.ended()
+                worker.note_end()
             elif worker.due_at is not None and time.monotonic() >= worker.due_at:
                 worker.start()
 

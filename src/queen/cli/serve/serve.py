@@ -48,9 +48,9 @@ def serve(
     """Start a broker. Without a database URL it brings its own PostgreSQL."""
     from msgspec.structs import replace
 
-    from queen.cli.serve.start import Limits, Security, ServeOptions, auth_options, prepared
+    from queen.cli.serve.start import Limits, Security, ServeOptions, auth_options, prepare_to_serve
 
-    with _explained():
+    with _explain_errors():
         security = Security(
             auth=auth_options(auth, os.environ, open_metrics=open_metrics),
             insecure=insecure,
@@ -73,12 +73,12 @@ def serve(
         )
         options = ServeOptions(host=host, port=port, security=security, limits=limits)
         options = replace(options, encryption_keys=encryption_key, test_clock=test_clock)
-        with prepared(options, database_url, data_dir, allow_weak_durability) as ready:
+        with prepare_to_serve(options, database_url, data_dir, allow_weak_durability) as ready:
             run(ready, workers)
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explain_errors() -> Iterator[None]:
     """Turn our errors into a line on the terminal and an exit code."""
     try:
         yield

@@ -28,7 +28,7 @@ from queen.service.broker import Limits
 from queen.storage.database import Database, is_passing
 from queen.storage.migrate import migrate
 
-__all__ = ["Limits", "Security", "ServeOptions", "auth_options", "prepared"]
+__all__ = ["Limits", "Security", "ServeOptions", "auth_options", "prepare_to_serve"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _LONGEST_PAUSE_S = 15.0
 
 
 @contextmanager
-def prepared(
+def prepare_to_serve(
     options: ServeOptions, url: str | None, data_dir: Path | None, allow_weak: bool
 ) -> Iterator[ServeOptions | None]:
     """Check what can be checked before anything is started, then have a database ready.
@@ -55,7 +55,9 @@ def prepared(
     has_key = bool(parse_keys(options.encryption_keys))
     with DatabaseInUse(url or url_from_environment(), data_dir) as dsn:
         warn_about_link(dsn)
-        preparing = _patiently(lambda: _prepare(dsn, allow_weak, has_key, options.security.auth))
+        preparing = _wait_for_database(
+            lambda: _prepare(dsn, allow_weak, has_key, options.security.auth)
+        )
         is_ready = asyncio.run(_unless_stopped(preparing))
         yield msgspec.structs.replace(options, dsn=dsn) if is_ready else None
 
@@ -73,7 +75,7 @@ async def _unless_stopped(work: Coroutine[Any, Any, None]) -> bool:
     return True
 
 
-async def _patiently(prepare: Callable[[], Awaitable[None]]) -> None:
+async def _wait_for_database(prepare: Callable[[], Awaitable[None]]) -> None:
     """Prepare as soon as there is a database that answers, and say for what we wait."""
     pause_s = _FIRST_PAUSE_S
     while True:
@@ -86,7 +88,7 @@ async def _patiently(prepare: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _prepare(dsn: str, allow_weak: bool, has_key: bool, auth: AuthOptions) -> None:
-    """Bring the schema up to date and look whether the promises of it can be kept."""
+    """Bring the schema up to date and check that the database can keep our promises."""
     await _bring_up_to_date(dsn)
     database = await Database.connect(dsn, size=1)
     try:
@@ -125,6 +127,6 @@ def refusal(error: Exception) -> QueenError:
     text = f"cannot connect to PostgreSQL: {error}"
     if isinstance(error, asyncpg.PostgresError):
         return Unavailable(text) if is_passing(error) else StartupError(text)
-    # A URL that is not one, a certificate that is not theirs, a socket that is not ours.
+    # A URL that is not one, a certificate of somebody else, a socket that is not ours.
     wrong = (ValueError, asyncpg.InterfaceError, ssl.SSLError, PermissionError)
     return StartupError(text) if isinstance(error, wrong) else Unavailable(text)

@@ -8,6 +8,7 @@ from queen.cli.output import Output
 from queen.client.payloads import encoded
 from queen.client.queues.messages import Delivered
 from queen.client.queues.replay import Stored
+from queen.client.streams.messages import WindowMessage
 
 
 def row_of(message: Delivered, *, with_lease: bool = False) -> dict[str, Any]:
@@ -26,8 +27,8 @@ def row_of(message: Delivered, *, with_lease: bool = False) -> dict[str, Any]:
     return {**row, "leaseId": message.lease_id} if with_lease else row
 
 
-def row_of_stored(message: Stored) -> dict[str, Any]:
-    """Return a message of the log, in the names of the wire."""
+def row_of_stored(message: Stored | WindowMessage, data: Any) -> dict[str, Any]:
+    """Return a message of the log with its payload, in the names of the wire."""
     return {
         "queue": message.queue,
         "partition": message.partition,
@@ -35,7 +36,7 @@ def row_of_stored(message: Stored) -> dict[str, Any]:
         "transactionId": message.transaction_id,
         "traceId": message.trace_id,
         "createdAt": message.created_at,
-        "data": message.data,
+        "data": data,
     }
 
 
