@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queen import Queen
-from queen.wire.pipelines import decoded_definition, reason_against
+from queen.wire.pipelines import decode_definition, reason_against
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_what_is_said_is_what_is_stored(queen: Queen) -> None:
         "lateTo": "late",
         "output": {"queue": "totals", "partitionBy": "user"},
     }
-    assert reason_against(decoded_definition(definition)) is None
+    assert reason_against(decode_definition(definition)) is None
 
 
 def test_a_builder_can_be_used_again(queen: Queen) -> None:
@@ -88,7 +88,7 @@ def test_sides_of_a_join_are_builders_or_queues(queen: Queen) -> None:
     definition = stream.definition()
     assert [side["name"] for side in definition["reads"]] == ["bought", "payment", "user_clicks"]
     assert definition["joins"][0]["on"] == [["data.id", "data.order"]]
-    assert reason_against(decoded_definition(definition)) is None
+    assert reason_against(decode_definition(definition)) is None
 
 
 def test_partitions_are_keys_of_a_partitioned_stream(queen: Queen) -> None:
@@ -121,6 +121,6 @@ def test_a_side_of_a_join_has_nothing_to_compute() -> None:
         with pytest.raises(ValueError, match="say the rest after the join"):
             left.join(right, on="data.id", within=1)
     having = left.having("n > 1").to("out").definition()
-    assert "use where" in str(reason_against(decoded_definition(having)))
+    assert "use where" in str(reason_against(decode_definition(having)))
     with pytest.raises(ValueError, match="emit_empty"):
         left.emit_empty().where("true").definition()

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from queen.core.frame import CODEC_RAW, CODEC_SEALED, Frame, encode_body, pack_frame, segment_of
+from queen.core.frame import CODEC_ENCRYPTED, CODEC_RAW, Frame, encode_body, pack_frame, segment_of
 from queen.service.broker import Broker
 from queen.service.sinks.sinks import JOB
 from tests.api import Api
@@ -245,12 +245,12 @@ async def test_an_encrypted_queue_has_no_plain_text_at_any_time(
     sink.stage(frame(queue, range(4)))
     codecs = "select distinct codec from queen.segments s where partition_id "
     staged = "in (select -p.id from queen.sink_parts p where p.query = $1)"
-    assert await connection.fetchval(codecs + staged, sink.query) == CODEC_SEALED
+    assert await connection.fetchval(codecs + staged, sink.query) == CODEC_ENCRYPTED
     # One of them is stored already, so the segment is written anew.
     api.push({"queue": queue, "partition": "p", "transactionId": "t2", "payload": {"n": -2}})
     sink.commit((0, 4))
     kept = "> 0 and queue_id in (select id from queen.queues where name = $1)"
-    assert [row[0] for row in await connection.fetch(codecs + kept, queue)] == [CODEC_SEALED]
+    assert [row[0] for row in await connection.fetch(codecs + kept, queue)] == [CODEC_ENCRYPTED]
     assert numbers(api, queue) == [-2, 0, 1, 3]
 
 

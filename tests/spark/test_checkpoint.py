@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 from queen.errors import Conflict
 from queen.spark.pipelines import files
 from queen.spark.pipelines.checkpoint import Checkpoint
-from queen.wire.pipelines import Definition, decoded_definition
+from queen.wire.pipelines import Definition, decode_definition
 
 
 def _definition(where: str) -> Definition:
     reads = [{"name": "orders", "queues": ["orders"], "where": [where]}]
-    return decoded_definition({"name": "p", "reads": reads, "output": {"queue": "out"}})
+    return decode_definition({"name": "p", "reads": reads, "output": {"queue": "out"}})
 
 
 def _claimed(spark: SparkSession, folder: Path, where: str = "true") -> str:

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     _parse_datatype_string,
 )
 
-from queen.core.framecheck import check_payloads, checked_ids
+from queen.core.framecheck import check_ids, check_payloads
 from queen.spark.sink.json_text import json_texts
 from queen.spark.sink.row_frames import Framed, Layout, frames_of, layout_of, reason_with_row
 
@@ -178,7 +178,7 @@ def test_frames_are_what_the_broker_takes() -> None:
         transactionId=[None, "own", None, None],
     )
     for one in found:
-        checked_ids(one.segment)
+        check_ids(one.segment)
         check_payloads(one.segment)
     assert [one.segment.payloads() for one in found] == [
         [b'{"n": 0}', b"null"],

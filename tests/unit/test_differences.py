@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queen.core.differences import differences, fingerprint
-from queen.wire.pipelines import decoded_definition, plain
+from queen.wire.pipelines import decode_definition, plain
 
 _ONE = {"name": "p", "reads": [{"name": "a", "queues": ["a"]}], "output": {"queue": "out"}}
 
@@ -27,13 +27,13 @@ def test_lists_of_the_same_length_are_compared_one_by_one() -> None:
 
 def test_the_order_of_fields_and_defaults_that_are_said_make_no_difference() -> None:
     said = {**dict(reversed(_ONE.items())), "graceMs": 30000, "dedup": []}
-    prints = {fingerprint(plain(decoded_definition(one))) for one in (_ONE, said)}
+    prints = {fingerprint(plain(decode_definition(one))) for one in (_ONE, said)}
     assert len(prints) == 1
-    changed = decoded_definition({**_ONE, "graceMs": 30001})
+    changed = decode_definition({**_ONE, "graceMs": 30001})
     assert fingerprint(plain(changed)) not in prints
 
 
 def test_a_definition_survives_being_written_down() -> None:
-    definition = decoded_definition({**_ONE, "dedup": ["data.id"], "graceMs": 30000})
-    assert decoded_definition(plain(definition)) == definition
-    assert decoded_definition(plain(definition, whole=True)) == definition
+    definition = decode_definition({**_ONE, "dedup": ["data.id"], "graceMs": 30000})
+    assert decode_definition(plain(definition)) == definition
+    assert decode_definition(plain(definition, whole=True)) == definition

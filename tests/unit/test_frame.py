@@ -23,7 +23,7 @@ from queen.core.frame import (
     segment_of,
     unpack_frames,
 )
-from queen.core.framecheck import check_payloads, checked_ids
+from queen.core.framecheck import check_ids, check_payloads
 from queen.errors import InvalidFrame, PayloadTooLarge
 
 _ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
@@ -37,7 +37,7 @@ _payloads = st.recursive(
 def checked(data: bytes) -> list[Segment]:
     segments = [frame.segment() for frame in unpack_frames(data)]
     for segment in segments:
-        checked_ids(segment)
+        check_ids(segment)
         check_payloads(segment)
     return segments
 

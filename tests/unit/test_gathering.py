@@ -135,7 +135,7 @@ def test_what_is_open_can_be_moved_in_time(steps: list[tuple[int, int, int]], se
     later = [one._replace(at=one.at + by) for one in segments]
     _, session = gather_sessions(None, segments, timedelta(days=1), _START)
     _, moved = gather_sessions(None, later, timedelta(days=1), _START + by)
-    assert (session and session.moved(by)) == moved
+    assert (session and session.shift(by)) == moved
     _, counted = gather_counts(None, segments, 1000, 1000)
     _, counted_later = gather_counts(None, later, 1000, 1000)
-    assert counted.moved(by) == counted_later
+    assert counted.shift(by) == counted_later

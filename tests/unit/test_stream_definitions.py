@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queen.core.streams import CUTTING, StreamDefinition, completed, differences
+from queen.core.streams import CUTTING, StreamDefinition, complete, differences
 
 _FIELDS: dict[str, Any] = {
     "window_duration_ms": 60_000,
@@ -28,10 +28,10 @@ _OF_KIND = {
 
 @pytest.mark.parametrize("kind", sorted(_OF_KIND))
 def test_a_kind_keeps_only_what_it_uses(kind: Any) -> None:
-    made = completed(StreamDefinition(window_type=kind, **_FIELDS))
+    made = complete(StreamDefinition(window_type=kind, **_FIELDS))
     kept = {name for name in _FIELDS if getattr(made, name) is not None}
     assert kept == _OF_KIND[kind]
-    assert completed(made) == made
+    assert complete(made) == made
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_kind_keeps_only_what_it_uses(kind: Any) -> None:
 )
 def test_what_makes_no_sense_is_said(definition: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        completed(StreamDefinition(**definition))
+        complete(StreamDefinition(**definition))
 
 
 _definitions = st.builds(
@@ -87,7 +87,7 @@ _definitions = st.builds(
 def test_only_a_change_of_the_cut_differs(
     old: StreamDefinition, new: StreamDefinition, before: list[str], after: list[str]
 ) -> None:
-    old, new = completed(old), completed(new)
+    old, new = complete(old), complete(new)
     changed = [name for name in CUTTING if getattr(old, name) != getattr(new, name)]
     found = differences(old, new, before, after)
     assert [one.split(":")[0] for one in found] == changed
@@ -98,6 +98,6 @@ def test_only_a_change_of_the_cut_differs(
 
 
 def test_other_sources_differ() -> None:
-    one = completed(StreamDefinition())
+    one = complete(StreamDefinition())
     (said,) = differences(one, one, ["a"], ["b", "a"])
     assert said == 'source_queue_names: ["a"] -> ["a","b"]'

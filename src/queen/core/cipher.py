@@ -4,12 +4,12 @@ The first key of the ring encrypts, all of them decrypt, and what is stored name
 needs by a fingerprint. To rotate, put a new key in front and keep the old one behind it until
 nothing is left that was written with it.
 
-    sealed   | version u8 | inner codec u8 | fingerprint 8 | salt 16 | nonce 12 | text, tag 16 |
+    stored   | version u8 | inner codec u8 | fingerprint 8 | salt 16 | nonce 12 | text, tag 16 |
 
 Each process draws a salt when it starts and derives its own key from the ring's with it, so
 the random nonces of all processes never share a key: the limit of 2^32 texts per key holds
-for one process, not for all that ever wrote. What is sealed is bound to its place (the
-partition it belongs to): moved elsewhere it does not open.
+for one process, not for all that ever wrote. What is encrypted is bound to its owner, such as
+a partition: moved elsewhere it does not decrypt.
 
 A key that is missing is an error. Nothing is ever stored in the clear instead.
 """
@@ -54,7 +54,7 @@ class KeyRing:
 
     @property
     def name(self) -> bytes:
-        """The name of the key that encrypts, as it stands in what is sealed."""
+        """The name of the key that encrypts, as it stands in what is encrypted."""
         if self._current is None:
             raise EncryptionUnavailable
         return self._current
@@ -64,28 +64,28 @@ class KeyRing:
         """The fingerprint of the key that encrypts."""
         return self._current.hex() if self._current else None
 
-    def seal(self, place: bytes, codec: int, text: bytes) -> bytes:
-        """Encrypt; `codec` is kept with it and comes back when it is opened."""
+    def encrypt(self, owner: bytes, codec: int, text: bytes) -> bytes:
+        """Return a text encrypted; `codec` is kept with it and comes back when it is decrypted."""
         if self._current is None:
             raise EncryptionUnavailable
         nonce = os.urandom(12)
         header = _HEADER.pack(_VERSION, codec, self._current, self._salt, nonce)
-        cipher = _derived(self._keys[self._current], self._salt)
-        return header + cipher.encrypt(nonce, text, place + header)
+        cipher = _derive_cipher(self._keys[self._current], self._salt)
+        return header + cipher.encrypt(nonce, text, owner + header)
 
-    def lacks(self, sealed: bytes) -> bool:
-        """Whether a sealed text needs a key that is not here. What does not open although its
-        key is here is damaged, and will never open."""
-        if len(sealed) < _HEADER.size:
+    def lacks(self, encrypted: bytes) -> bool:
+        """Whether an encrypted text needs a key that is not here. What does not decrypt although
+        its key is here is damaged, and never will."""
+        if len(encrypted) < _HEADER.size:
             return False
-        version, _, name, _, _ = _HEADER.unpack_from(sealed)
+        version, _, name, _, _ = _HEADER.unpack_from(encrypted)
         return version != _VERSION or name not in self._keys
 
-    def open(self, place: bytes, sealed: bytes) -> tuple[int, bytes]:
-        """Return codec and text of what `seal` made for the same place."""
-        if len(sealed) < _HEADER.size:
+    def decrypt(self, owner: bytes, encrypted: bytes) -> tuple[int, bytes]:
+        """Return codec and text of what `encrypt` made for the same owner."""
+        if len(encrypted) < _HEADER.size:
             raise EncryptionUnavailable(_DAMAGED)
-        header = sealed[: _HEADER.size]
+        header = encrypted[: _HEADER.size]
         version, codec, name, salt, nonce = _HEADER.unpack(header)
         key = self._keys.get(name)
         if key is None or version != _VERSION:
@@ -94,20 +94,22 @@ class KeyRing:
                 "QUEEN_ENCRYPTION_KEY behind the current one"
             )
         try:
-            text = _derived(key, salt).decrypt(nonce, sealed[_HEADER.size :], place + header)
+            text = _derive_cipher(key, salt).decrypt(
+                nonce, encrypted[_HEADER.size :], owner + header
+            )
         except InvalidTag:
             raise EncryptionUnavailable(_DAMAGED) from None
         return codec, text
 
 
-def key_name(sealed: bytes) -> str:
-    """Return the fingerprint of the key that a sealed text needs."""
-    name: bytes = _HEADER.unpack_from(sealed)[2]
+def key_name(encrypted: bytes) -> str:
+    """Return the fingerprint of the key that an encrypted text needs."""
+    name: bytes = _HEADER.unpack_from(encrypted)[2]
     return name.hex()
 
 
 @lru_cache(maxsize=1024)
-def _derived(key: bytes, salt: bytes) -> AESGCM:
+def _derive_cipher(key: bytes, salt: bytes) -> AESGCM:
     derived = HKDF(SHA256(), KEY_BYTES, salt, _PURPOSE).derive(key)
     return AESGCM(derived)
 

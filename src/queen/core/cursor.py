@@ -109,7 +109,7 @@ def settle(
     """
     owned = cursor.live and lease_id in (None, cursor.lease_id)
     if not owned:
-        return _refused(cursor, lease_id, statuses)
+        return _refuse(cursor, lease_id, statuses)
     after = Settled(replace(cursor, failures=dict(cursor.failures)))
     for offset in hidden:
         _mark(after, offset, AckStatus.DONE, retry_limit)
@@ -143,10 +143,10 @@ def _has_failures(cursor: Cursor) -> bool:
     )
 
 
-def _refused(
+def _refuse(
     cursor: Cursor, lease_id: uuid.UUID | None, statuses: Mapping[int, AckStatus]
 ) -> Settled:
-    """A retry of an ack whose answer was lost is told so; any other stranger is refused."""
+    """Change nothing: tell a retry of an ack whose answer was lost so, refuse any other."""
     upto = acked_up_to(cursor.receipts, lease_id) if lease_id is not None else None
     results = {
         offset: AckResult.ALREADY

@@ -1,4 +1,4 @@
-"""Cycles: the arithmetic of one round of a streaming query.
+"""Cycles: the arithmetic of one round of a query of the streaming SDK.
 
 A cycle names the last message it is about. Everything of the lease up to that one is done
 with it, the rest is not, and the ids of its results follow from it.
@@ -16,7 +16,7 @@ _WATERMARK = "__wm__"
 
 
 def reason_against_key(key: str) -> str | None:
-    """Return why a key cannot name a piece of state, or None."""
+    """Return why a key cannot name state, or None."""
     if not key:
         return "key is required"
     if "\0" in key:
@@ -54,10 +54,10 @@ def count_up_to(ids: Sequence[str], named: str, count: int | None) -> int | None
     return ids.index(named) + 1 if named in ids else None
 
 
-def result_id(lease_id: uuid.UUID, query: str, partition: str, acked: str, index: int) -> str:
+def result_id(lease_id: uuid.UUID, sdk_query: str, partition: str, acked: str, index: int) -> str:
     """Return the transaction id of a result that has none.
 
     The same cycle, sent again, gives the same ids. The lease is in it, so that messages
     which are read again on purpose have results of their own.
     """
-    return str(uuid.uuid5(lease_id, "\0".join((query, partition, acked, str(index)))))
+    return str(uuid.uuid5(lease_id, "\0".join((sdk_query, partition, acked, str(index)))))

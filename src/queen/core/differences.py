@@ -24,30 +24,30 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     >>> differences({"aggregates": {"n": "count(*)"}}, {"aggregates": {}})
     ['aggregates.n: count(*) -> nothing']
     """
-    return list(_differing(old, new, path))
+    return list(_find_differences(old, new, path))
 
 
-def _differing(old: Any, new: Any, path: str) -> Iterator[str]:
+def _find_differences(old: Any, new: Any, path: str) -> Iterator[str]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in [*old, *(name for name in new if name not in old)]:
             inner = f"{path}.{name}" if path else name
-            yield from _differing(old.get(name, _MISSING), new.get(name, _MISSING), inner)
+            yield from _find_differences(old.get(name, _MISSING), new.get(name, _MISSING), inner)
     elif _are_lists(old, new) and len(old) == len(new):
         for at, (was, now) in enumerate(zip(old, new, strict=True)):
-            yield from _differing(was, now, f"{path}[{at}]")
+            yield from _find_differences(was, now, f"{path}[{at}]")
     elif old != new and not (_is_nothing(old) and _is_nothing(new)):
-        yield f"{path}: {_said(old)} -> {_said(new)}"
+        yield f"{path}: {_value_text(old)} -> {_value_text(new)}"
 
 
 def _are_lists(old: Any, new: Any) -> bool:
-    return all(isinstance(one, Sequence) and not isinstance(one, str) for one in (old, new))
+    return all(isinstance(value, Sequence) and not isinstance(value, str) for value in (old, new))
 
 
 def _is_nothing(value: Any) -> bool:
     return value is _MISSING or value is None or value in ([], {}, "")
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if _is_nothing(value):
         return "nothing"
     return value if isinstance(value, str) else json.dumps(value)

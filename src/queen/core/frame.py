@@ -49,7 +49,7 @@ VERSION = 1
 CODEC_RAW = 0
 CODEC_ZSTD = 1
 # Encrypted by the broker. Only in the database, never on the wire; see `queen.core.cipher`.
-CODEC_SEALED = 2
+CODEC_ENCRYPTED = 2
 
 MAX_MESSAGES = 10_000
 MAX_RAW_BYTES = 32 * 1024 * 1024
@@ -73,7 +73,7 @@ _BODY_HEADER = struct.Struct("<IIII")
 
 Extras = Mapping[str, Sequence[Any]]
 
-_one_more = (1).__add__
+_plus_newline = (1).__add__
 _compressor = zstandard.ZstdCompressor(level=1, write_checksum=False)
 _decompressor = zstandard.ZstdDecompressor()
 _extras_decoder = msgspec.json.Decoder(dict[str, list[Any]])
@@ -144,7 +144,7 @@ def segment_of(
         id_offsets, payload_offsets = array("i", (0, len(ids))), array("i", (0, len(data)))
     else:
         id_offsets = array("i", accumulate(map(len, transaction_ids), initial=0))
-        payload_offsets = array("i", accumulate(map(_one_more, map(len, payloads)), initial=0))
+        payload_offsets = array("i", accumulate(map(_plus_newline, map(len, payloads)), initial=0))
         ids = b"".join(transaction_ids)
         data = b"\n".join(payloads) + b"\n" if payloads else b""
     return Segment(len(payloads), id_offsets, payload_offsets, ids, data, extras or {})
@@ -332,14 +332,14 @@ def unpack_frames(data: bytes, max_raw_bytes: int = MAX_RAW_BYTES) -> Iterator[F
     position, index = 0, 0
     while position < len(data):
         try:
-            frame, position = _unpack_one(data, position, max_raw_bytes)
+            frame, position = _unpack_frame(data, position, max_raw_bytes)
         except InvalidFrame as error:
             raise InvalidFrame(f"frame {index}: {error.message}") from None
         yield frame
         index += 1
 
 
-def _unpack_one(data: bytes, start: int, max_raw_bytes: int) -> tuple[Frame, int]:
+def _unpack_frame(data: bytes, start: int, max_raw_bytes: int) -> tuple[Frame, int]:
     if len(data) - start < HEADER_BYTES:
         raise InvalidFrame("truncated inside its header")
     (

@@ -23,10 +23,10 @@ from queen.core.payload import (
 from queen.errors import InvalidFrame
 
 _lines = msgspec.json.Decoder(msgspec.Raw)
-_one_more = (1).__add__
+_plus_newline = (1).__add__
 
 
-def checked_ids(segment: Segment) -> list[bytes]:
+def check_ids(segment: Segment) -> list[bytes]:
     """Return the transaction ids; raise `InvalidFrame` unless all of them can be stored."""
     offsets, total = segment.id_offsets, len(segment.ids)
     ids = segment.id_bytes()
@@ -60,7 +60,7 @@ def check_payloads(segment: Segment) -> None:
     ):
         raise InvalidFrame("the payloads are not one JSON value a line")
     lengths = list(map(len, values))
-    offsets = array("i", accumulate(map(_one_more, lengths), initial=0))
+    offsets = array("i", accumulate(map(_plus_newline, lengths), initial=0))
     # Bytes compare at once, arrays element by element.
     if offsets.tobytes() != segment.payload_offsets.tobytes():
         raise InvalidFrame("payload offsets do not match the payloads")
@@ -92,5 +92,8 @@ def _check_extras(segment: Segment) -> None:
     for name, column in segment.extras.items():
         if name != "traceId":
             raise InvalidFrame(f"extras: column {name!r} is not known")
-        if any(one is not None and not (isinstance(one, str) and is_uuid(one)) for one in column):
+        if any(
+            value is not None and not (isinstance(value, str) and is_uuid(value))
+            for value in column
+        ):
             raise InvalidFrame(f"extras: column {name!r} holds something that is not a UUID")

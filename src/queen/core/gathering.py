@@ -67,19 +67,20 @@ class Session(msgspec.Struct, array_like=True):
     messages: int
     bytes: int
 
-    def add(self, one: Written) -> None:
-        self.last_at = one.at
-        low, _ = self.ranges.get(one.partition_id, (one.low, one.high))
-        self.ranges[one.partition_id] = (low, one.high)
-        self.messages += one.high - one.low
-        self.bytes += one.bytes
+    def add(self, segment: Written) -> None:
+        self.last_at = segment.at
+        low, _ = self.ranges.get(segment.partition_id, (segment.low, segment.high))
+        self.ranges[segment.partition_id] = (low, segment.high)
+        self.messages += segment.high - segment.low
+        self.bytes += segment.bytes
 
-    def moved(self, by: timedelta) -> Session:
-        """Return the same so much later."""
+    def shift(self, by: timedelta) -> Session:
+        """Return the same, so much later."""
         times = self.first_at + by, self.last_at + by
         return Session(*times, self.ranges, self.messages, self.bytes)
 
-    def closed(self, gap: timedelta) -> Closed:
+    def close(self, gap: timedelta) -> Closed:
+        """Return the window of a session after which nothing came for so long."""
         return Closed(self.first_at, self.last_at + gap, self.ranges, self.messages, self.bytes)
 
 
@@ -88,15 +89,15 @@ def gather_sessions(
 ) -> tuple[list[Closed], Session | None]:
     """Add what arrived before `until`; return the sessions that ended by then, and the open one."""
     closed: list[Closed] = []
-    for one in arrived:
-        if session is not None and one.at - session.last_at >= gap:
-            closed.append(session.closed(gap))
+    for segment in arrived:
+        if session is not None and segment.at - session.last_at >= gap:
+            closed.append(session.close(gap))
             session = None
         if session is None:
-            session = Session(one.at, one.at, {}, 0, 0)
-        session.add(one)
+            session = Session(segment.at, segment.at, {}, 0, 0)
+        session.add(segment)
     if session is not None and session.last_at + gap <= until:
-        closed.append(session.closed(gap))
+        closed.append(session.close(gap))
         session = None
     return closed, session
 
@@ -107,8 +108,8 @@ class Counted(msgspec.Struct, array_like=True):
     runs: list[Run]
     messages: int
 
-    def moved(self, by: timedelta) -> Counted:
-        """Return the same so much later."""
+    def shift(self, by: timedelta) -> Counted:
+        """Return the same, so much later."""
         runs = [msgspec.structs.replace(run, at=run.at + by) for run in self.runs]
         return Counted(runs, self.messages)
 
@@ -119,30 +120,30 @@ def gather_counts(
     """Add what arrived; return the windows that became full, and what is left."""
     runs = list(counted.runs) if counted else []
     messages = counted.messages if counted else 0
-    for one in arrived:
-        runs.append(Run(one.partition_id, one.low, one.high, one.at, one.bytes))
-        messages += one.high - one.low
+    for segment in arrived:
+        runs.append(Run(segment.partition_id, segment.low, segment.high, segment.at, segment.bytes))
+        messages += segment.high - segment.low
     closed: list[Closed] = []
     while messages >= size:
-        closed.append(_window(_first(runs, size)))
-        runs = _without(runs, slide)
+        closed.append(_window(_first_messages(runs, size)))
+        runs = _drop_first(runs, slide)
         messages -= slide
     return closed, Counted(runs, messages)
 
 
-def _first(runs: list[Run], count: int) -> list[Run]:
+def _first_messages(runs: list[Run], count: int) -> list[Run]:
     """Return the first so many messages."""
-    found: list[Run] = []
+    first: list[Run] = []
     for run in runs:
         if count <= 0:
             break
         taken = min(count, run.count)
-        found.append(run if taken == run.count else run.part(0, taken))
+        first.append(run if taken == run.count else run.part(0, taken))
         count -= taken
-    return found
+    return first
 
 
-def _without(runs: list[Run], count: int) -> list[Run]:
+def _drop_first(runs: list[Run], count: int) -> list[Run]:
     """Return all but the first so many messages."""
     for at, run in enumerate(runs):
         if count < run.count:

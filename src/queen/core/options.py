@@ -101,9 +101,9 @@ def _ranges() -> dict[str, tuple[int, int]]:
     """Return the lowest and highest value of each option that is a number."""
     properties = msgspec.json.schema(QueueOptions)["$defs"]["QueueOptions"]["properties"]
     return {
-        name: (one["minimum"], one["maximum"])
-        for name, one in properties.items()
-        if "minimum" in one
+        name: (schema["minimum"], schema["maximum"])
+        for name, schema in properties.items()
+        if "minimum" in schema
     }
 
 

@@ -2,7 +2,7 @@
 
 A payload is any JSON text and is kept as the producer wrote it. Some texts pass one parser
 and break another (a lone surrogate, a NUL, two hundred levels of nesting), so they are
-refused at the door, where the producer can still be told.
+refused when they are pushed, while the producer can still be told.
 
 The checks are made for requests of many small payloads: one look at the whole request
 rules out nearly everything, and only what is left is looked at one by one.

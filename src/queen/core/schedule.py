@@ -24,7 +24,7 @@ def due_at(
     1
     >>> due_at("2020-01-01", None, None, datetime(2026, 1, 1, tzinfo=UTC))
     """
-    given = [one for one in (deliver_at, delay_s, delay_ms) if one is not None]
+    given = [time for time in (deliver_at, delay_s, delay_ms) if time is not None]
     if len(given) > 1:
         raise BadTime("give one of deliverAt, delay and delayMs")
     if deliver_at is not None:

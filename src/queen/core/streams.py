@@ -80,34 +80,32 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         return self.window_slide_count or self.window_size_count or 0
 
 
-def completed(wanted: StreamDefinition) -> StreamDefinition:
+def complete(definition: StreamDefinition) -> StreamDefinition:
     """Return a definition with only what its kind of window has, or raise what is missing."""
-    kept = _FIELDS[wanted.window_type]
+    kept = _FIELDS[definition.window_type]
     blank = {name: None for name in _ALL_FIELDS if name not in kept}
-    found = msgspec.structs.replace(wanted, **blank)
-    if found.window_type == "tumbling":
-        found = msgspec.structs.replace(
-            found, window_duration_ms=found.window_duration_ms or 60_000
-        )
-    for name in _NEEDED[found.window_type]:
-        if getattr(found, name) is None:
-            raise ValueError(f"{name} is needed for {found.window_type} windows")
-    _check_slides(found)
-    if found.emit_empty and not found.is_timed:
-        raise ValueError(f"emit_empty means nothing for {found.window_type} windows")
-    return found
+    full = msgspec.structs.replace(definition, **blank)
+    if full.window_type == "tumbling":
+        full = msgspec.structs.replace(full, window_duration_ms=full.window_duration_ms or 60_000)
+    for name in _NEEDED[full.window_type]:
+        if getattr(full, name) is None:
+            raise ValueError(f"{name} is needed for {full.window_type} windows")
+    _check_slides(full)
+    if full.emit_empty and not full.is_timed:
+        raise ValueError(f"emit_empty means nothing for {full.window_type} windows")
+    return full
 
 
-def _check_slides(found: StreamDefinition) -> None:
-    if found.window_slide_ms is not None and found.window_duration_ms is not None:
-        if found.window_duration_ms % found.window_slide_ms:
+def _check_slides(definition: StreamDefinition) -> None:
+    if definition.window_slide_ms is not None and definition.window_duration_ms is not None:
+        if definition.window_duration_ms % definition.window_slide_ms:
             raise ValueError("window_duration_ms must be a multiple of window_slide_ms")
-        if found.window_duration_ms // found.window_slide_ms > _MAX_COPIES:
+        if definition.window_duration_ms // definition.window_slide_ms > _MAX_COPIES:
             raise ValueError(f"a message would be in more than {_MAX_COPIES} windows")
-    if found.window_slide_count is not None and found.window_size_count is not None:
-        if found.window_slide_count > found.window_size_count:
+    if definition.window_slide_count is not None and definition.window_size_count is not None:
+        if definition.window_slide_count > definition.window_size_count:
             raise ValueError("window_slide_count must not be above window_size_count")
-        if found.window_size_count // found.window_slide_count > _MAX_COPIES:
+        if definition.window_size_count // definition.window_slide_count > _MAX_COPIES:
             raise ValueError(f"a message would be in more than {_MAX_COPIES} windows")
 
 
@@ -135,15 +133,17 @@ def differences(
     old: StreamDefinition, new: StreamDefinition, old_sources: list[str], new_sources: list[str]
 ) -> list[str]:
     """Say what of a change would cut other windows."""
-    found = [
-        f"{name}: {_shown(getattr(old, name))} -> {_shown(getattr(new, name))}"
+    changes = [
+        f"{name}: {_as_json(getattr(old, name))} -> {_as_json(getattr(new, name))}"
         for name in CUTTING
         if getattr(old, name) != getattr(new, name)
     ]
     if sorted(old_sources) != sorted(new_sources):
-        found.append(f"source_queue_names: {_shown(old_sources)} -> {_shown(sorted(new_sources))}")
-    return found
+        changes.append(
+            f"source_queue_names: {_as_json(old_sources)} -> {_as_json(sorted(new_sources))}"
+        )
+    return changes
 
 
-def _shown(value: object) -> str:
+def _as_json(value: object) -> str:
     return msgspec.json.encode(value).decode()

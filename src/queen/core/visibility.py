@@ -20,9 +20,9 @@ def hidden_bits(segment: Segment, low: int, high: int, group: str) -> int:
     if deleted is None and only is None:
         return 0
     bits = 0
-    for place, at in enumerate(range(low, high)):
+    for bit, at in enumerate(range(low, high)):
         gone = deleted is not None and deleted[at]
         elsewhere = only is not None and only[at] not in (None, group)
         if gone or elsewhere:
-            bits |= 1 << place
+            bits |= 1 << bit
     return bits

@@ -50,12 +50,12 @@ class Expectation:
     ) -> None:
         """Expect so many messages: `pending` that the group has not done, leased ones among
         them; `total` that are stored, done or not; `scheduled` that wait for their time."""
-        wanted = {
-            what: number
-            for what, number in (("pending", pending), ("total", total), ("scheduled", scheduled))
+        expected = {
+            kind: number
+            for kind, number in (("pending", pending), ("total", total), ("scheduled", scheduled))
             if number is not None
         }
-        if not wanted:
+        if not expected:
             raise TypeError("to_have() needs pending, total or scheduled")
         counts: dict[str, Callable[[], Awaitable[int]]] = {
             "pending": lambda: self._pending(group),
@@ -63,13 +63,13 @@ class Expectation:
             "scheduled": self._scheduled,
         }
 
-        async def looked() -> tuple[bool, dict[str, int]]:
-            found = {what: await counts[what]() for what in wanted}
-            return found == wanted, found
+        async def look() -> tuple[bool, dict[str, int]]:
+            counted = {kind: await counts[kind]() for kind in expected}
+            return counted == expected, counted
 
-        found = await self._until(looked)
-        if found != wanted:
-            await self._fail(f"{_shown(wanted)}{_of(group)}", _shown(found), group)
+        counted = await self._until(look)
+        if counted != expected:
+            await self._fail(f"{_counts_text(expected)}{_of(group)}", _counts_text(counted), group)
 
     async def to_be_empty(self, *, group: str | None = None) -> None:
         """Expect that the group has done everything."""
@@ -80,16 +80,20 @@ class Expectation:
     ) -> list[DeadLetter]:
         """Expect so many dead letters whose error has this text in it; return them."""
 
-        async def looked() -> tuple[bool, list[DeadLetter]]:
+        async def look() -> tuple[bool, list[DeadLetter]]:
             letters = await self._letters(group)
-            chosen = [one for one in letters if error is None or error in (one.error_message or "")]
+            chosen = [
+                letter
+                for letter in letters
+                if error is None or error in (letter.error_message or "")
+            ]
             return len(chosen) == count, chosen
 
-        found = await self._until(looked)
-        if len(found) != count:
+        letters = await self._until(look)
+        if len(letters) != count:
             about = f" with the error {error!r}" if error is not None else ""
-            await self._fail(f"{count} dead letters{about}{_of(group)}", f"{len(found)}", group)
-        return found
+            await self._fail(f"{count} dead letters{about}{_of(group)}", f"{len(letters)}", group)
+        return letters
 
     async def messages(
         self, count: int | None = None, *, partition: str | None = None
@@ -97,14 +101,14 @@ class Expectation:
         """Return the payloads of all stored messages, done or not, in the order they were
         written; with a count, wait until there are so many and fail when there are not."""
 
-        async def looked() -> tuple[bool, list[Stored]]:
+        async def look() -> tuple[bool, list[Stored]]:
             stored = await self._stored(partition)
             return count is None or len(stored) == count, stored
 
-        found = await self._until(looked)
-        if count is not None and len(found) != count:
-            await self._fail(f"{count} messages", f"{len(found)}", None)
-        return [one.data for one in found]
+        stored = await self._until(look)
+        if count is not None and len(stored) != count:
+            await self._fail(f"{count} messages", f"{len(stored)}", None)
+        return [message.data for message in stored]
 
     # ---- looking ----
 
@@ -112,9 +116,9 @@ class Expectation:
         """Look until it is as expected or time is up; return what was seen last."""
         ends_at = time.monotonic() + self._timeout_s
         while True:
-            is_there, found = await look()
+            is_there, seen = await look()
             if is_there or time.monotonic() >= ends_at:
-                return found
+                return seen
             await asyncio.sleep(_PAUSE_S)
 
     async def _pending(self, group: str | None) -> int:
@@ -123,7 +127,7 @@ class Expectation:
         return (
             await self._total()
             if partitions is None
-            else sum(one["offsetLag"] for one in partitions)
+            else sum(partition["offsetLag"] for partition in partitions)
         )
 
     async def _partitions(self, group: str | None) -> list[dict[str, Any]] | None:
@@ -149,10 +153,12 @@ class Expectation:
         if partition is not None:
             queue = queue.partition(partition)
         try:
-            found = [one async for one in queue.replay() if isinstance(one, Stored)]
+            messages = [message async for message in queue.replay() if isinstance(message, Stored)]
         except NotFound:
             return []
-        return sorted(found, key=lambda one: (one.created_at, one.partition, one.offset))
+        return sorted(
+            messages, key=lambda message: (message.created_at, message.partition, message.offset)
+        )
 
     async def _scheduled(self) -> int:
         count = 0
@@ -165,18 +171,18 @@ class Expectation:
     async def _letters(self, group: str | None) -> list[DeadLetter]:
         queue = self._queen.queue(self._queue)
         letters = (queue if group is None else queue.group(group)).dlq().limit(_PAGE)
-        found: list[DeadLetter] = []
+        all_letters: list[DeadLetter] = []
         while True:
-            page = (await letters.offset(len(found)).get()).messages
-            found += page
+            page = (await letters.offset(len(all_letters)).get()).messages
+            all_letters += page
             if len(page) < _PAGE:
-                return found
+                return all_letters
 
     # ---- failing ----
 
-    async def _fail(self, wanted: str, found: str, group: str | None) -> None:
+    async def _fail(self, expected: str, actual: str, group: str | None) -> None:
         lines = [
-            f"queue {self._queue!r}: expected {wanted}, found {found} after {self._timeout_s:g} s",
+            f"queue {self._queue!r}: expected {expected}, found {actual} after {self._timeout_s:g} s",
             *await self._what_is_there(group),
         ]
         raise AssertionError("\n".join(lines))
@@ -185,18 +191,23 @@ class Expectation:
         stored, partitions = await self._stored(None), await self._partitions(group)
         letters = await self._letters(None)
         lines = [f"  stored: {len(stored)} messages, scheduled: {await self._scheduled()}"]
-        lines += _some([f"    {one.partition}[{one.offset}] {_short(one.data)}" for one in stored])
+        lines += _some(
+            [
+                f"    {message.partition}[{message.offset}] {_short(message.data)}"
+                for message in stored
+            ]
+        )
         name = repr(group) if group is not None else "consumers without a group"
         if partitions is None:
             lines.append(f"  {name}: has never asked for messages")
         else:
             lines.append(f"  {name}:")
-            lines += _some([_described(one) for one in partitions])
+            lines += _some([_partition_text(partition) for partition in partitions])
         lines.append(f"  dead letters: {len(letters)}")
         lines += _some(
             [
-                f"    {one.consumer_group}: {one.error_message!r} {_short(one.data)}"
-                for one in letters
+                f"    {letter.consumer_group}: {letter.error_message!r} {_short(letter.data)}"
+                for letter in letters
             ]
         )
         return lines
@@ -246,15 +257,15 @@ def expect(
     return Expectation(queen, queue, timeout_s)
 
 
-def _shown(counts: dict[str, int]) -> str:
-    return ", ".join(f"{what}={number}" for what, number in counts.items())
+def _counts_text(counts: dict[str, int]) -> str:
+    return ", ".join(f"{kind}={number}" for kind, number in counts.items())
 
 
 def _of(group: str | None) -> str:
     return f" of group {group!r}" if group is not None else ""
 
 
-def _described(partition: dict[str, Any]) -> str:
+def _partition_text(partition: dict[str, Any]) -> str:
     leased = ", leased" if partition["leaseActive"] else ""
     return (
         f"    {partition['partition']}: done {partition['position']} of {partition['head']}{leased}"

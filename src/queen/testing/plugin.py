@@ -51,13 +51,13 @@ def pytest_configure(config: pytest.Config) -> None:
     In its strict mode pytest-asyncio runs only the fixtures that are marked as its own; anyio
     takes these too. Only now is it known whether it is there.
     """
-    made: Any = pytest.fixture
+    fixture: Any = pytest.fixture
     if "pytest_asyncio" in sys.modules:
         import pytest_asyncio
 
-        made = pytest_asyncio.fixture
+        fixture = pytest_asyncio.fixture
     fixtures = ModuleType("queen_async_fixtures")
-    fixtures.queen = made(queen_client, name="queen")  # type: ignore[attr-defined]
+    fixtures.queen = fixture(queen_client, name="queen")  # type: ignore[attr-defined]
     config.pluginmanager.register(fixtures)
 
 

@@ -56,9 +56,9 @@ class RunningServer:
         for line in self._process.stdout:
             if line.startswith(_READY):
                 return
-        said = self._log.read_text(errors="replace")[-_LAST_BYTES:]
+        logged = self._log.read_text(errors="replace")[-_LAST_BYTES:]
         code = self._process.wait(_STOP_LIMIT_S)
-        raise StartupError(f"the test server ended with {code} before it was ready:\n{said}")
+        raise StartupError(f"the test server ended with {code} before it was ready:\n{logged}")
 
     def stop(self) -> None:
         if self._process.poll() is None:

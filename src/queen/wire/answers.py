@@ -75,7 +75,7 @@ def queued_items(indexes: Sequence[int], stored: Stored) -> list[str]:
 def _queued_parts(heads: list[str], stored: Stored) -> list[str]:
     ids, queue = stored.transaction_ids, json_text(stored.queue)
     if not needs_no_escape("".join(ids)):
-        ids = [json_text(one)[1:-1] for one in ids]
+        ids = [json_text(transaction_id)[1:-1] for transaction_id in ids]
     # Consecutive offsets differ in their last three digits until a multiple of 4096 comes.
     high, low = divmod(stored.first_offset, 4096)
     count = min(len(ids), 4096 - low)
@@ -146,7 +146,7 @@ def all_completed(transaction_ids: Sequence[str]) -> bytes:
     count = len(transaction_ids)
     ids = transaction_ids
     if not needs_no_escape("".join(ids)):
-        ids = [json_text(one)[1:-1] for one in ids]
+        ids = [json_text(transaction_id)[1:-1] for transaction_id in ids]
     parts = [_COMPLETED] * (3 * count)
     parts[0::3] = _ACK_HEADS[:count]
     parts[1::3] = ids
@@ -176,31 +176,31 @@ def messages(
         form = head + b'%012x","transactionId":"%b","data":%b,"offset":%d,"traceId":null' + tail
         offsets = range(first_offset, first_offset + len(ids))
         return [
-            form % (offset, one, payload, offset)
-            for offset, one, payload in zip(offsets, ids, payloads, strict=True)
+            form % (offset, transaction_id, payload, offset)
+            for offset, transaction_id, payload in zip(offsets, ids, payloads, strict=True)
         ]
     form = head + b'%012x","transactionId":"%b","data":%b,"offset":%d,"traceId":%b' + tail
     rows = enumerate(zip(ids, payloads, traces or [None] * len(ids), strict=True))
     return [
-        form % (first_offset + at, one, payload, first_offset + at, encode(trace))
-        for at, (one, payload, trace) in rows
+        form % (first_offset + at, transaction_id, payload, first_offset + at, encode(trace))
+        for at, (transaction_id, payload, trace) in rows
         if not skip >> at & 1
     ]
 
 
-def pop_answer(found: Iterable[list[bytes]], about: dict[str, Any]) -> Iterator[bytes]:
+def pop_answer(lists: Iterable[list[bytes]], about: dict[str, Any]) -> Iterator[bytes]:
     """Yield the answer of a pop; `about` are the fields beside the messages."""
-    yield from message_list(b'{"messages":[', found)
+    yield from message_list(b'{"messages":[', lists)
     yield b"],"
     yield encode(about)[1:]
 
 
-def message_list(before: bytes, found: Iterable[list[bytes]]) -> Iterator[bytes]:
+def message_list(before: bytes, lists: Iterable[list[bytes]]) -> Iterator[bytes]:
     """Yield messages with commas between them, behind what stands before the first."""
-    for some in found:
-        if some:
+    for messages in lists:
+        if messages:
             yield before
-            yield b",".join(some)
+            yield b",".join(messages)
             before = b","
     if before != b",":
         yield before

@@ -119,7 +119,7 @@ def reason_against(definition: Definition) -> str | None:
     )
     if len(definition.joins) != len(definition.reads) - 1 and definition.kind == "definition":
         return "joins: there is one for each of reads after the first"
-    names = [one.name for one in definition.reads]
+    names = [side.name for side in definition.reads]
     if len(set(names)) < len(names):
         return "reads: the sides of a join need different names; give one with `name`"
     return next((reason for rule in rules if (reason := rule(definition))), None)
@@ -171,7 +171,7 @@ def _reason_against_dedup(definition: Definition) -> str | None:
 
 def _reason_against_output(definition: Definition) -> str | None:
     output = definition.output
-    given = [one for one in (output.queue, output.table, output.files) if one]
+    given = [target for target in (output.queue, output.table, output.files) if target]
     if len(given) != 1:
         return "output: say where results go: to one queue, table or folder"
     read = {queue for side in definition.reads for queue in side.queues}
@@ -199,7 +199,7 @@ class Defined(msgspec.Struct, rename="camel"):
 
 
 class Progress(_Part):
-    """What a running query says of itself."""
+    """What a running pipeline says of itself."""
 
     # Of this run; a restart is another one.
     run_id: Annotated[str, Meta(pattern="^[0-9A-Za-z_.:-]{1,64}$")]
@@ -292,6 +292,6 @@ def _default_of(field: msgspec.structs.FieldInfo) -> Any:
     return field.default
 
 
-def decoded_definition(raw: Any) -> Definition:
+def decode_definition(raw: Any) -> Definition:
     """Return a definition from what was decoded of its JSON."""
     return msgspec.convert(raw, Definition)

@@ -22,7 +22,7 @@ Attempt = Annotated[int, Meta(ge=0, le=MAX_BATCH)]
 
 
 class OpenSink(msgspec.Struct, rename="camel"):
-    """A run of a query that wants to publish."""
+    """A run of a program that wants to publish."""
 
     run: Run
     # It publishes one batch and never comes back.

@@ -284,10 +284,10 @@ def _load_pipeline(
     name: str, url: str | None, token: str | None
 ) -> tuple[Definition, Function | None]:
     """Return the pipeline that is meant: one in a file, or one in the broker."""
-    from queen.wire.pipelines import decoded_definition
+    from queen.wire.pipelines import decode_definition
 
     if not name.partition(":")[0].endswith(".py"):
-        return decoded_definition(_fetch_state(name, url, token)["definition"]), None
+        return decode_definition(_fetch_state(name, url, token)["definition"]), None
     with _needs_spark(), explain_errors():
         from queen.spark.pipelines.functions import load
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queen.core.frame import Frame, unpack_frames
-from queen.core.framecheck import check_payloads, checked_ids
+from queen.core.framecheck import check_payloads, check_ids
 from queen.core.names import DEFAULT_PARTITION, reason_against_name
 from queen.errors import InvalidFrame, PayloadTooLarge
 from queen.service.log.append import Append
@@ -33,7 +33,7 @@ def _append_of(frame: Frame, index: int) -> Append:
         raise InvalidFrame(f"frame {index}: {reason}")
     try:
         segment = frame.segment()
-        ids = checked_ids(segment)
+        ids = check_ids(segment)
         check_payloads(segment)
     except InvalidFrame as error:
         raise InvalidFrame(f"frame {index}: {error.message}") from None

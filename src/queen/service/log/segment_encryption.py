@@ -8,7 +8,7 @@ whatever the reason: a key that is missing, a body that is damaged.
 from __future__ import annotations
 
 from queen.core.cipher import KeyRing
-from queen.core.frame import CODEC_RAW, CODEC_SEALED, Segment, raw_size, stored_segment
+from queen.core.frame import CODEC_ENCRYPTED, CODEC_RAW, Segment, raw_size, stored_segment
 from queen.core.ids import partition_uuid
 from queen.errors import QueenError, Unreadable
 from queen.storage.database import Record
@@ -26,12 +26,12 @@ class Vault:
 
     def close(self, partition_id: int, codec: int, body: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of an encoded segment as an encrypted queue stores it."""
-        return CODEC_SEALED, self.keys.seal(_place(_SEGMENT, partition_id), codec, body)
+        return CODEC_ENCRYPTED, self.keys.encrypt(_place(_SEGMENT, partition_id), codec, body)
 
     def plain(self, partition_id: int, codec: int, body: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of a stored segment without its encryption."""
-        if codec == CODEC_SEALED:
-            return self.keys.open(_place(_SEGMENT, partition_id), body)
+        if codec == CODEC_ENCRYPTED:
+            return self.keys.decrypt(_place(_SEGMENT, partition_id), body)
         return codec, body
 
     def opened(self, row: Record) -> tuple[int, bytes]:
@@ -58,30 +58,30 @@ class Vault:
 
     def close_letter(self, partition_id: int, payload: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of a dead letter of an encrypted queue."""
-        return CODEC_SEALED, self.keys.seal(_place(_LETTER, partition_id), CODEC_RAW, payload)
+        return CODEC_ENCRYPTED, self.keys.encrypt(_place(_LETTER, partition_id), CODEC_RAW, payload)
 
     def open_letter(self, partition_id: int, codec: int, payload: bytes) -> bytes:
-        if codec == CODEC_SEALED:
-            return self.keys.open(_place(_LETTER, partition_id), payload)[1]
+        if codec == CODEC_ENCRYPTED:
+            return self.keys.decrypt(_place(_LETTER, partition_id), payload)[1]
         return payload
 
     def close_state(self, partition_id: int, value: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of what a query keeps of an encrypted queue."""
-        return CODEC_SEALED, self.keys.seal(_place(_STATE, partition_id), CODEC_RAW, value)
+        return CODEC_ENCRYPTED, self.keys.encrypt(_place(_STATE, partition_id), CODEC_RAW, value)
 
     def open_state(self, partition_id: int, codec: int, value: bytes) -> bytes:
-        if codec == CODEC_SEALED:
-            return self.keys.open(_place(_STATE, partition_id), value)[1]
+        if codec == CODEC_ENCRYPTED:
+            return self.keys.decrypt(_place(_STATE, partition_id), value)[1]
         return value
 
     def close_staged(self, queue: str, partition: str, payload: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of a message that waits for an encrypted queue."""
         place = _staged_place(queue, partition)
-        return CODEC_SEALED, self.keys.seal(place, CODEC_RAW, payload)
+        return CODEC_ENCRYPTED, self.keys.encrypt(place, CODEC_RAW, payload)
 
     def open_staged(self, queue: str, partition: str, codec: int, payload: bytes) -> bytes:
-        if codec == CODEC_SEALED:
-            return self.keys.open(_staged_place(queue, partition), payload)[1]
+        if codec == CODEC_ENCRYPTED:
+            return self.keys.decrypt(_staged_place(queue, partition), payload)[1]
         return payload
 
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import msgspec
 import zstandard
 
-from queen.core.frame import CODEC_RAW, CODEC_SEALED
+from queen.core.frame import CODEC_ENCRYPTED, CODEC_RAW
 from queen.core.names import is_uuid, reason_against_name, reason_against_transaction_id
 from queen.core.payload import as_line, reason_against_payload
 from queen.errors import BadRequest, EncryptionUnavailable, QueenError, Unavailable, Unreadable
@@ -286,7 +286,7 @@ async def _until_due_s(transaction: Transaction) -> float:
 
 def _reason_against(row: Record, payload: bytes) -> str | None:
     """Return why a staged row cannot be a message, or None."""
-    if row["codec"] not in (CODEC_RAW, CODEC_SEALED):
+    if row["codec"] not in (CODEC_RAW, CODEC_ENCRYPTED):
         return f"codec {row['codec']} is not known"
     trace_id: str | None = row["trace_id"]
     return (

@@ -446,7 +446,7 @@ async def move_gathered(transaction: Transaction, queue_ids: list[int], by: time
     for row in rows:
         is_session = _definition.decode(row["definition"]).window_type == "session"
         decoder = _sessions if is_session else _counts
-        moved.append(msgspec.msgpack.encode(decoder.decode(row["gathered"]).moved(by)))
+        moved.append(msgspec.msgpack.encode(decoder.decode(row["gathered"]).shift(by)))
     columns = [row["stream_id"] for row in rows], [row["key"] for row in rows], moved
     await transaction.execute("change_gathered", *columns)
 

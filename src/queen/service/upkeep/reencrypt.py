@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from queen.core.frame import CODEC_SEALED
+from queen.core.frame import CODEC_ENCRYPTED
 from queen.errors import EncryptionUnavailable
 from queen.service.log.segment_encryption import Vault
 from queen.storage.database import Record, Transaction
@@ -151,7 +151,7 @@ class Reencrypter:
             partition_id = row["partition_id"]
             payload = self._vault.open_letter(partition_id, stored["codec"], stored["payload"])
             _, sealed = self._vault.close_letter(partition_id, payload)
-            await transaction.execute("rewrite_letter", row["id"], CODEC_SEALED, sealed)
+            await transaction.execute("rewrite_letter", row["id"], CODEC_ENCRYPTED, sealed)
 
     async def _seal_state(self, transaction: Transaction, row: Record) -> None:
         place = (row["query_id"], row["partition_id"], row["key"])

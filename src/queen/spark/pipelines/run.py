@@ -31,7 +31,7 @@ from queen.spark.pipelines.checkpoint import Checkpoint
 from queen.spark.pipelines.checkpoint_lock import CheckpointLock, hold
 from queen.spark.pipelines.compiler import PARTITION, Compiled, compiled, needs_time
 from queen.spark.pipelines.progress import Reporter, Tally, last_line
-from queen.wire.pipelines import Definition, Progress, decoded_definition, plain, reason_against
+from queen.wire.pipelines import Definition, Progress, decode_definition, plain, reason_against
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +82,7 @@ class Options(msgspec.Struct, kw_only=True):
 def stored_definition(name: str, options: Options) -> Definition:
     """Return what the broker keeps under a name."""
     shown = Broker(options.place()).ask("GET", pipeline_path(name))
-    return decoded_definition(shown["definition"])
+    return decode_definition(shown["definition"])
 
 
 def run_pipeline(name: str, spark: SparkSession, **options: Any) -> Running:
@@ -103,7 +103,7 @@ def checked_definition(definition: Mapping[str, Any] | Definition) -> Definition
     """Return a definition that can be run, or raise `BadRequest` with what is wrong with it."""
     if not isinstance(definition, Definition):
         try:
-            definition = decoded_definition(definition)
+            definition = decode_definition(definition)
         except msgspec.ValidationError as error:
             raise BadRequest(f"the definition of the pipeline is wrong: {error}") from None
     reason = reason_against(definition)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import DataType, IntegralType, StringType, StructType
 
 from queen.core.frame import MAX_MESSAGES, Frame, Segment, compress, encode_body, pack_frame
-from queen.core.framecheck import check_payloads, checked_ids
+from queen.core.framecheck import check_ids, check_payloads
 from queen.core.names import DEFAULT_PARTITION, MAX_TRANSACTION_ID_BYTES, reason_against_name
 from queen.errors import InvalidFrame
 from queen.spark.sink.json_text import Column, check_type, json_texts
@@ -297,7 +297,7 @@ def reason_with_row(framed: Iterable[Framed]) -> str | None:
         for at in range(one.segment.count):
             alone = _alone(one.segment, at)
             try:
-                checked_ids(alone)
+                check_ids(alone)
                 check_payloads(alone)
             except InvalidFrame as error:
                 reason = error.message.removeprefix("message 0: ")

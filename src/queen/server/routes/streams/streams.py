@@ -9,7 +9,7 @@ import msgspec
 
 from queen.core.frame import CONTENT_TYPE
 from queen.core.names import reason_against_name
-from queen.core.streams import StreamDefinition, completed
+from queen.core.streams import StreamDefinition, complete
 from queen.errors import BadRequest, LeaseLost, NotFound, PayloadTooLarge
 from queen.server.api.audit import audit
 from queen.server.api.failures import decoded
@@ -342,7 +342,7 @@ def _definition_of(wanted: wire.DefineRequest) -> StreamDefinition:
     if len(set(wanted.source_queue_names)) < len(wanted.source_queue_names):
         raise BadRequest("source_queue_names names a queue twice")
     try:
-        return completed(wanted.definition())
+        return complete(wanted.definition())
     except ValueError as error:
         # Msgspec's own errors are of this class too.
         raise BadRequest(str(error)) from None
