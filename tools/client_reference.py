@@ -70,10 +70,10 @@ CLASSES: list[type] = [
 
 # What other modules of the client use, and its users have no use for.
 _INNER = {
-    Consumer: {"finish", "is_at_limit", "next_batch", "renewed", "settle", "stopped_by_signals"},
-    Processing: {"finish", "kept", "load", "next_window", "settle", "stopped_by_signals"},
+    Consumer: {"finish", "is_at_limit", "keep_lease", "next_batch", "settle", "stop_on_signals"},
+    Processing: {"finish", "keep_lease", "load", "next_window", "settle", "stop_on_signals"},
     Queen: {"post", "push", "push_frames", "renew_within", "settle", "try_frames"},
-    SyncQueen: {"call_soon", "is_own_thread", "stopped_by_signals", "wait_for"},
+    SyncQueen: {"call_soon", "is_own_thread", "stop_on_signals", "wait_for"},
 }
 _STARS: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from queen import Queen, Received, SyncQueen
-from queen.client.payloads import encoded
+from queen.client.payloads import encode_payload
 from queen.client.transport.wire_format import instant
 from tests.conftest import ServerProcess
 
@@ -60,12 +60,12 @@ class Reading:
 )
 def test_what_json_cannot_hold_is_refused(payload: object) -> None:
     with pytest.raises(ValueError, match="cannot be JSON"):
-        encoded(payload)
+        encode_payload(payload)
 
 
 def test_null_is_a_payload_like_any_other() -> None:
-    assert encoded([None, {"null": 1.5}, "null"]) == b'[null,{"null":1.5},"null"]'
-    assert encoded(Reading(1.5)) == b'{"celsius":1.5,"place":null}'
+    assert encode_payload([None, {"null": 1.5}, "null"]) == b'[null,{"null":1.5},"null"]'
+    assert encode_payload(Reading(1.5)) == b'{"celsius":1.5,"place":null}'
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from queen.cli.output import Output
-from queen.client.payloads import encoded
+from queen.client.payloads import encode_payload
 from queen.client.queues.messages import Delivered
 from queen.client.queues.replay import Stored
 from queen.client.streams.messages import WindowMessage
@@ -46,4 +46,4 @@ def show(output: Output, row: dict[str, Any]) -> None:
         output.lines([row])
         return
     at = row["createdAt"].astimezone().strftime("%H:%M:%S")
-    output.text(f"{at} {row['partition']}:{row['offset']} {encoded(row['data']).decode()}")
+    output.text(f"{at} {row['partition']}:{row['offset']} {encode_payload(row['data']).decode()}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from queen.cli.exits import say
 from queen.cli.sources import Line, batched
 from queen.client import Message, Queen
-from queen.client.payloads import encoded
+from queen.client.payloads import encode_payload
 from queen.core.names import DEFAULT_PARTITION
 from queen.errors import BadRequest, ItemNotFound
 
@@ -58,7 +58,7 @@ class Sender:
         by_partition: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
         for message in messages:
             partition = message.partition or DEFAULT_PARTITION
-            by_partition[partition].append((message.transaction_id, encoded(message.data)))
+            by_partition[partition].append((message.transaction_id, encode_payload(message.data)))
         results = await self._queen.push_frames(
             [
                 (self._queue, partition, part)

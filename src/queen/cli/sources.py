@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from queen.cli.exits import USAGE, fail
-from queen.client.payloads import encoded
+from queen.client.payloads import encode_payload
 from queen.client.queues.messages import Message
 from queen.core.names import reason_against_name, reason_against_transaction_id
 
@@ -253,7 +253,7 @@ def _block(rows: Iterable[tuple[int, bytes]], shape: Shape, position: int) -> Bl
                 raise ValueError(f"it is longer than {_LONGEST_LINE_BYTES} bytes")
             value = _json.decode(text)
             # A payload is one line of a frame: one that has several is written anew.
-            payload = msgspec.Raw(encoded(value) if b"\n" in text else text)
+            payload = msgspec.Raw(encode_payload(value) if b"\n" in text else text)
             lines.append(Line(number, shape.message(value, payload)))
         except msgspec.DecodeError as error:
             bad.append(Bad(number, f"it is not JSON: {error}"))
@@ -270,7 +270,7 @@ def _block_of_rows(rows: Iterable[tuple[int, Any]], shape: Shape, position: int)
         try:
             if isinstance(row, ValueError):
                 raise row
-            message = shape.message(row, msgspec.Raw(encoded(row)))
+            message = shape.message(row, msgspec.Raw(encode_payload(row)))
         except UnicodeEncodeError:
             bad.append(Bad(number, "it is not UTF-8"))
         except (ValueError, TypeError) as error:

@@ -191,10 +191,10 @@ class Admin:
         target: dict[str, Any] = {"timestamp": _text(to)}
         if to in ("beginning", "end"):
             target = {"toBeginning" if to == "beginning" else "toEnd": True}
-        place = ("consumer-groups", group, "queues", queue)
+        parts = ("consumer-groups", group, "queues", queue)
         if partition is not None:
-            place += ("partitions", partition)  # type: ignore[assignment]
-        return await self._post(*place, "seek", body={**target, "dryRun": dry_run})
+            parts += ("partitions", partition)  # type: ignore[assignment]
+        return await self._post(*parts, "seek", body={**target, "dryRun": dry_run})
 
     async def delete_group(
         self, group: str, queue: str | None = None, *, delete_metadata: bool = True

@@ -28,7 +28,7 @@ class EitherSpelling:
     if not TYPE_CHECKING:
         # Hidden from type checkers: to them every name would exist.
         def __getattr__(self, name: str) -> Any:
-            other = snake(name)
-            if other == name or name.startswith("_"):
+            python_name = snake(name)
+            if python_name == name or name.startswith("_"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            return getattr(self, other)
+            return getattr(self, python_name)

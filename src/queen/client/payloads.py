@@ -31,7 +31,7 @@ def _plain(value: Any) -> Any:
 _encoder = msgspec.json.Encoder(enc_hook=_plain)
 
 
-def encoded(value: Any) -> bytes:
+def encode_payload(value: Any) -> bytes:
     """Return a value as JSON; what JSON cannot hold is an error, not something else."""
     if isinstance(value, msgspec.Raw):
         return bytes(value)
@@ -51,7 +51,7 @@ def _has_no_number(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(map(_has_no_number, value))
 
 
-def decoded(text: bytes, into: type[T] | None) -> T:
+def decode_payload(text: bytes, into: type[T] | None) -> T:
     """Return a payload as a type: plain Python values, or what the user asked for."""
     if into is None:
         return cast("T", msgspec.json.decode(text))

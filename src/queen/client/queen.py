@@ -1,4 +1,4 @@
-"""`Queen`: the door to a broker, or to several servers of one.
+"""`Queen`: the client of a broker, of one server or several.
 
 async with Queen("http://localhost:6632") as queen:
     await queen.queue("orders").push({"total": 12})
@@ -23,7 +23,7 @@ from urllib.parse import quote
 import msgspec
 
 from queen.client.admin import Admin
-from queen.client.payloads import encoded
+from queen.client.payloads import encode_payload
 from queen.client.queues.buffers import Buffers
 from queen.client.queues.consumer import Consumer
 from queen.client.queues.messages import (
@@ -44,15 +44,15 @@ from queen.client.queues.partial_requests import (
 )
 from queen.client.queues.pushing import in_parts, is_plain, item_of
 from queen.client.queues.queue import Queue
-from queen.client.queues.running import all_done
+from queen.client.queues.running import run_all
 from queen.client.queues.transaction import Transaction
 from queen.client.streams.builder import Stream
 from queen.client.streams.consumer import StreamConsumer
 from queen.client.streams.processing import Processing
 from queen.client.streams.window import Window
 from queen.client.transport.cluster import Cluster, Patience
-from queen.client.transport.errors_from_answer import is_worth_repeating, understood
-from queen.client.transport.signals import stopped_by_signals
+from queen.client.transport.errors_from_answer import decode_answer, is_worth_repeating
+from queen.client.transport.signals import stop_on_signals
 from queen.errors import InvalidFrame, LeaseLost, NotFound, QueenError, UnsupportedMedia
 
 DEFAULT_URL = "http://localhost:6632"
@@ -160,8 +160,8 @@ class Queen:
             for consumer in self.consumers:
                 consumer.stop()
 
-        with stopped_by_signals(stop):
-            await all_done([consumer.run() for consumer in self.consumers], stop)
+        with stop_on_signals(stop):
+            await run_all([consumer.run() for consumer in self.consumers], stop)
 
     # ---- producing ----
 
@@ -170,10 +170,11 @@ class Queen:
         if len(messages) >= _FRAMES_PAY_FROM and all(map(is_plain, messages)):
             return await self._push_many(queue, partition, messages)
         pushed: list[Pushed] = []
-        payloads = [encoded(one.data) for one in messages]
+        payloads = [encode_payload(message.data) for message in messages]
         for part in in_parts(zip(messages, payloads, strict=True)):
             items = [
-                item_of(queue, one.partition or partition, one, payload) for one, payload in part
+                item_of(queue, message.partition or partition, message, payload)
+                for message, payload in part
             ]
             pushed += await self._push_items(ItemPush(items, pushed), f"{queue}:{partition}")
         return pushed
@@ -182,21 +183,21 @@ class Queen:
         """Store items; what a server did not take for now is sent again, and nothing else."""
         deadline = time.monotonic() + self.cluster.retry_s
         while True:
-            body = msgspec.json.encode({"items": pushing.left()})
+            body = msgspec.json.encode({"items": pushing.next_items()})
             try:
                 answer = await self.cluster.call(
                     "POST", "/api/v1/push", body, key=key, retry_s=deadline - time.monotonic()
                 )
             except QueenError as error:
-                if not pushing.took_part(error) or time.monotonic() > deadline:
-                    raise pushing.told(error) from None
+                if not pushing.note_stored(error) or time.monotonic() > deadline:
+                    raise pushing.explain(error) from None
             else:
-                return pushing.finished(understood(_pushed, answer))
+                return pushing.finish(decode_answer(_pushed, answer))
 
     async def _push_many(self, queue: str, partition: str, messages: list[Message]) -> list[Pushed]:
         by_partition: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
-        for at, one in enumerate(messages):
-            by_partition[one.partition or partition].append((at, encoded(one.data)))
+        for at, message in enumerate(messages):
+            by_partition[message.partition or partition].append((at, encode_payload(message.data)))
         pushed: dict[int, Pushed] = {}
         for name, payloads in by_partition.items():
             for part in in_parts(payloads):
@@ -222,14 +223,16 @@ class Queen:
         left = list(range(len(frames)))
         deadline = time.monotonic() + self.cluster.retry_s
         while left:
-            asked = [frames[at] for at in left]
-            outcomes = await self.try_frames(asked, deadline - time.monotonic())
-            told = dict(zip(left, outcomes, strict=True))
-            results |= {at: one.result for at, one in told.items()}
-            left = [at for at, one in told.items() if not one.is_stored]
-            failed = next((one.error for one in told.values() if one.is_refused_for_good), None)
+            unstored = [frames[at] for at in left]
+            outcomes = await self.try_frames(unstored, deadline - time.monotonic())
+            latest = dict(zip(left, outcomes, strict=True))
+            results |= {at: outcome.result for at, outcome in latest.items()}
+            left = [at for at, outcome in latest.items() if not outcome.is_stored]
+            failed = next(
+                (outcome.error for outcome in latest.values() if outcome.is_refused_for_good), None
+            )
             if failed is None and left and time.monotonic() > deadline:
-                failed = next((one.error for one in told.values() if one.error), None)
+                failed = next((outcome.error for outcome in latest.values() if outcome.error), None)
             if failed is not None:
                 failed.details["results"] = [results[at] for at in range(len(frames))]
                 raise failed
@@ -238,12 +241,12 @@ class Queen:
     async def try_frames(self, frames: list[NamedFrame], retry_s: float) -> list[Outcome]:
         """Send whole segments once; return what became of each. Raises what is one for all."""
         if self._speaks_frames is None:
-            self._speaks_frames = await self._asks_for_frames()
+            self._speaks_frames = await self._ask_for_frames()
         if not self._speaks_frames:
             return await self._try_as_json(frames)
         from queen.core.frame import CONTENT_TYPE
 
-        body = _encoded_frames(frames)
+        body = _encode_frames(frames)
         key, kind = ":".join(frames[0][:2]), CONTENT_TYPE.encode()
         try:
             answer = await self.cluster.call(
@@ -254,10 +257,10 @@ class Queen:
             if outcomes is None:
                 raise
             return outcomes
-        return [Outcome(one) for one in understood(_results, answer)]
+        return [Outcome(result) for result in decode_answer(_results, answer)]
 
-    async def _asks_for_frames(self) -> bool:
-        """Ask whether the broker is one of ours."""
+    async def _ask_for_frames(self) -> bool:
+        """Ask whether the broker is one of ours, which takes frames."""
         try:
             answer = await self.request("GET", "/health")
         except (NotFound, UnsupportedMedia):
@@ -290,7 +293,7 @@ class Queen:
             for name, payload in many
         ]
         results = await self.post("/api/v1/push", {"items": items})
-        repeated = [at for at, one in enumerate(results) if one.get("status") == "duplicate"]
+        repeated = [at for at, result in enumerate(results) if result.get("status") == "duplicate"]
         return {"status": "queued", "duplicates": repeated}
 
     async def flush(self) -> None:
@@ -311,12 +314,12 @@ class Queen:
         if not many:
             return
         lost: list[Settled] = []
-        for server, mine in by_server(many).items():
-            acks = [ack_of(message, status, error) for message in mine]
-            results = await self.settle(acks, mine[0].consumer_group, server)
-            for message in mine:
+        for server, of_server in by_server(many).items():
+            acks = [ack_of(message, status, error) for message in of_server]
+            results = await self.settle(acks, of_server[0].consumer_group, server)
+            for message in of_server:
                 message._settled = True
-            lost += [one for one in results if not one.success]
+            lost += [result for result in results if not result.success]
         if lost:
             raise LeaseLost(
                 f"{len(lost)} of {len(many)} messages were no longer leased to us: {lost[0].error}"
@@ -337,7 +340,7 @@ class Queen:
         answer = await self.cluster.call(
             "POST", "/api/v1/ack/batch", body, key=acks[0].partition_id, first=server
         )
-        return understood(_settled, answer).results
+        return decode_answer(_settled, answer).results
 
     async def renew(self, lease: Delivered | str, seconds: int | None = None) -> datetime:
         """Prolong a lease; raises `LeaseLost` when it is over."""
@@ -384,30 +387,30 @@ class Queen:
 
     async def request(self, method: str, path: str, body: Any = None) -> Any:
         """Send any request; return its answer decoded, None when it is empty."""
-        encoded = b"" if body is None else msgspec.json.encode(body)
-        answer = await self.cluster.call(method, path, encoded)
-        return understood(_any, answer) if answer.body else None
+        text = b"" if body is None else msgspec.json.encode(body)
+        answer = await self.cluster.call(method, path, text)
+        return decode_answer(_any, answer) if answer.body else None
 
     async def post(
         self, path: str, body: Any, *, server: str = "", within_s: float | None = None
     ) -> Any:
         """Send a POST request with a JSON body; return its answer decoded. `server` is asked
         first; it is tried for `within_s` seconds, or as long as anything else."""
-        encoded = msgspec.json.encode(body)
+        text = msgspec.json.encode(body)
         # A server that hangs leaves time to ask another one.
         answer_s = within_s and within_s / 2
         answer = await self.cluster.call(
-            "POST", path, encoded, first=server, retry_s=within_s, answer_s=answer_s
+            "POST", path, text, first=server, retry_s=within_s, answer_s=answer_s
         )
-        return understood(_any, answer) if answer.body else None
+        return decode_answer(_any, answer) if answer.body else None
 
 
-def _encoded_frames(frames: list[NamedFrame]) -> bytes:
+def _encode_frames(frames: list[NamedFrame]) -> bytes:
     from queen.core.frame import encode_frame
 
     try:
         return b"".join(
-            encode_frame(queue, partition, [one[0] for one in many], [one[1] for one in many])
+            encode_frame(queue, partition, [name for name, _ in many], [text for _, text in many])
             for queue, partition, many in frames
         )
     except (ValueError, TypeError, AttributeError, struct.error) as error:

@@ -33,7 +33,7 @@ from queen.client.queues.dead_letters import (
 )
 from queen.client.queues.messages import Delivered, Popped, Pushed
 from queen.client.queues.queue import Queue, QueueBuilder
-from queen.client.queues.replay import Stored, replayed
+from queen.client.queues.replay import Stored, read_stored
 from queen.client.queues.running import Runner
 from queen.client.queues.transaction import Transaction
 
@@ -97,7 +97,7 @@ class SyncQueen:
         self._loops: weakref.WeakSet[SyncLoop[Any]] = weakref.WeakSet()
         self._readers: weakref.WeakSet[AsyncGenerator[Any, None]] = weakref.WeakSet()
         try:
-            self.asynchronous: Queen = self.wait_for(_made(url, settings))
+            self.asynchronous: Queen = self.wait_for(_create_client(url, settings))
         except BaseException:
             self._end()
             raise
@@ -145,9 +145,9 @@ class SyncQueen:
         if self.is_closed:
             return
         try:
-            for one in list(self._loops):
-                one.close()
-            self.wait_for(self._left())
+            for open_loop in list(self._loops):
+                open_loop.close()
+            self.wait_for(self._leave())
         finally:
             self._end()
 
@@ -160,23 +160,23 @@ class SyncQueen:
         """Close it as far as a moment allows; nobody is left who could be told of errors."""
         if self.is_closed:
             return
-        leaving = asyncio.run_coroutine_threadsafe(self._left(), self._loop)
+        leaving = asyncio.run_coroutine_threadsafe(self._leave(), self._loop)
         with contextlib.suppress(Exception):
             leaving.result(_AT_EXIT_S)
         if len(self.asynchronous.buffers):
             _log.warning("%d buffered messages were not sent", len(self.asynchronous.buffers))
         self._end()
 
-    async def _left(self) -> None:
-        for one in list(self._loops):
-            await one.leave()
+    async def _leave(self) -> None:
+        for open_loop in list(self._loops):
+            await open_loop.leave()
         for reader in list(self._readers):
             await reader.aclose()
         await self.asynchronous.close()
 
     def _end(self) -> None:
         _open.discard(self)
-        asyncio.run_coroutine_threadsafe(_all_cancelled(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -243,7 +243,7 @@ class SyncQueen:
         return self.wait_for(self.asynchronous.request(method, path, body))
 
     @contextlib.contextmanager
-    def stopped_by_signals(self, consumer: Runner) -> Iterator[None]:
+    def stop_on_signals(self, consumer: Runner) -> Iterator[None]:
         """Let SIGTERM and SIGINT stop a consumer while the main thread waits for it."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -267,11 +267,11 @@ _open: weakref.WeakSet[SyncQueen] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    for one in list(_open):
-        one._end_with_program()
+    for queen in list(_open):
+        queen._end_with_program()
 
 
-async def _all_cancelled() -> None:
+async def _cancel_all() -> None:
     """End what still runs, so that nothing complains when its loop is closed."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
@@ -280,21 +280,21 @@ async def _all_cancelled() -> None:
         await asyncio.wait(others, timeout=_AT_EXIT_S)
 
 
-async def _made(url: str | Sequence[str] | None, settings: dict[str, Any]) -> Queen:
+async def _create_client(url: str | Sequence[str] | None, settings: dict[str, Any]) -> Queen:
     return Queen(url, **settings)
 
 
 class SyncQueue(QueueBuilder):
     """A queue, for programs without asyncio."""
 
-    _popped = msgspec.json.Decoder(Popped[SyncReceived])
+    _pop_decoder = msgspec.json.Decoder(Popped[SyncReceived])
     _owner: SyncQueen
 
     def _asynchronous(self) -> Queue:
         """The same queue for the asyncio client."""
-        other = Queue(self._queen, self.name)
-        other.__dict__.update(self.__dict__)
-        return other
+        queue = Queue(self._queen, self.name)
+        queue.__dict__.update(self.__dict__)
+        return queue
 
     def create(self) -> dict[str, Any]:
         """Create the queue, or overwrite its options; those not given have their default."""
@@ -319,7 +319,7 @@ class SyncQueue(QueueBuilder):
     def consume(self, handler: Handler) -> Consumer[SyncReceived]:
         """Run a handler on what comes, until told to stop; returns what was done."""
         consumer = Consumer[SyncReceived](self, handler, signals=False)
-        with self._owner.stopped_by_signals(consumer):
+        with self._owner.stop_on_signals(consumer):
             return self._owner.wait_for(consumer.run())
 
     def __iter__(self) -> Iterator[SyncReceived]:
@@ -329,19 +329,19 @@ class SyncQueue(QueueBuilder):
 
     def dlq(self) -> SyncDeadLetters:
         """The dead letters of this queue and group."""
-        place = (self._named(), self._partition, self._group)
-        return SyncDeadLetters(self._queen, *place, self._owner)
+        source = (self._require_name(), self._partition, self._group)
+        return SyncDeadLetters(self._queen, *source, self._owner)
 
     def replay(
         self, *, since: datetime | None = None, until: datetime | None = None
     ) -> Iterator[Stored]:
         """Read what is stored, in bulk and without a group: no cursor moves. Raises `NotFound` when
         it is deleted meanwhile: what came then is not all of it."""
-        messages = replayed(self._queen, self._named(), self._partition, since, until)
-        yield from each(self._owner, messages)
+        messages = read_stored(self._queen, self._require_name(), self._partition, since, until)
+        yield from iterate(self._owner, messages)
 
 
-class _Closed(Protocol):
+class _Closable(Protocol):
     """What an asyncio loop goes over, and has to be told when it is left."""
 
     async def aclose(self) -> None: ...
@@ -353,11 +353,11 @@ class SyncLoop(Generic[T]):
     # Until it has begun.
     _is_over = True
 
-    def __init__(self, queen: SyncQueen, runner: Runner, start: Callable[[], _Closed]) -> None:
+    def __init__(self, queen: SyncQueen, runner: Runner, start: Callable[[], _Closable]) -> None:
         self._queen = queen
         self._signals = contextlib.ExitStack()
-        self._signals.enter_context(queen.stopped_by_signals(runner))
-        self._inner = queen.wait_for(_started(start))
+        self._signals.enter_context(queen.stop_on_signals(runner))
+        self._inner = queen.wait_for(_start_in_loop(start))
         self._is_over = False
         queen._loops.add(self)
 
@@ -365,11 +365,11 @@ class SyncLoop(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        found = self._queen.wait_for(_next(self._inner))
-        if found is _END:
+        item = self._queen.wait_for(_next(self._inner))
+        if item is _END:
             self.close()
             raise StopIteration
-        return cast("T", found)
+        return cast("T", item)
 
     def close(self) -> None:
         if not self._is_over:
@@ -389,23 +389,23 @@ class SyncLoop(Generic[T]):
             self.close()
 
 
-async def _started(start: Callable[[], T]) -> T:
+async def _start_in_loop(start: Callable[[], T]) -> T:
     return start()
 
 
-def each(queen: SyncQueen, found: AsyncGenerator[T, None]) -> Iterator[T]:
+def iterate(queen: SyncQueen, generator: AsyncGenerator[T, None]) -> Iterator[T]:
     """Yield what an asynchronous generator yields; it is closed with the client at the latest."""
-    queen._readers.add(found)
+    queen._readers.add(generator)
     try:
-        while (one := queen.wait_for(_next(found))) is not _END:
-            yield one
+        while (item := queen.wait_for(_next(generator))) is not _END:
+            yield item
     finally:
         if not (queen.is_closed or queen.is_own_thread()):
-            queen.wait_for(found.aclose())
+            queen.wait_for(generator.aclose())
 
 
-async def _next(found: Any) -> Any:
-    return await anext(found, _END)
+async def _next(iterator: Any) -> Any:
+    return await anext(iterator, _END)
 
 
 class SyncDeadLetters(DeadLetterFilter):
@@ -414,9 +414,9 @@ class SyncDeadLetters(DeadLetterFilter):
     _owner: SyncQueen
 
     def _asynchronous(self) -> DeadLetterQuery:
-        other = DeadLetterQuery.__new__(DeadLetterQuery)
-        other.__dict__.update(self.__dict__)
-        return other
+        letters = DeadLetterQuery.__new__(DeadLetterQuery)
+        letters.__dict__.update(self.__dict__)
+        return letters
 
     def get(self) -> DeadLetterPage:
         """Return the latest, and how many there are."""

@@ -276,8 +276,8 @@ def encode_frame(
     extras: Extras | None = None,
 ) -> bytes:
     """Return messages as one frame ready to be pushed."""
-    ids = [one.encode() for one in transaction_ids]
-    body = encode_body(segment_of(ids, [as_line(one) for one in payloads], extras))
+    ids = [transaction_id.encode() for transaction_id in transaction_ids]
+    body = encode_body(segment_of(ids, [as_line(payload) for payload in payloads], extras))
     codec, stored = compress(body)
     return pack_frame(Frame(queue, partition, len(payloads), codec, len(body), stored))
 

@@ -182,7 +182,8 @@ class Expectation:
 
     async def _fail(self, expected: str, actual: str, group: str | None) -> None:
         lines = [
-            f"queue {self._queue!r}: expected {expected}, found {actual} after {self._timeout_s:g} s",
+            f"queue {self._queue!r}: expected {expected}, "
+            f"found {actual} after {self._timeout_s:g} s",
             *await self._what_is_there(group),
         ]
         raise AssertionError("\n".join(lines))

@@ -14,7 +14,7 @@ from queen.cli.following import Ack, From, parse_start
 from queen.cli.message_rows import row_of_stored
 from queen.cli.output import Output
 from queen.client import Queen, Window
-from queen.client.payloads import encoded
+from queen.client.payloads import encode_payload
 from queen.client.streams.consumer import StreamConsumer
 from queen.errors import LeaseLost, NotFound, QueenError
 
@@ -123,7 +123,7 @@ class WindowPrinter:
             async for message in leased.stream():
                 at = message.created_at.astimezone().strftime("%H:%M:%S")
                 position = f"{message.queue}/{message.partition}:{message.offset}"
-                self._output.text(f"  {at} {position} {encoded(message.raw).decode()}")
+                self._output.text(f"  {at} {position} {encode_payload(message.raw).decode()}")
 
 
 def _row(leased: Window) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from queen.client.payloads import encoded
+from queen.client.payloads import encode_payload
 from queen.client.queues.messages import Message, Pushed
 from queen.client.queues.partial_requests import Outcome
 from queen.client.queues.pushing import MOST_BYTES, is_plain
@@ -140,13 +140,13 @@ class Buffers:
         if not all(map(is_plain, messages)):
             # A schedule or a trace does not fit a frame of plain messages. What was pushed
             # before them is stored before them.
-            await self._flush({(queue, one.partition or partition) for one in messages})
+            await self._flush({(queue, message.partition or partition) for message in messages})
             return await self._queen.push(queue, partition, messages)
-        payloads = [encoded(one.data) for one in messages]
-        await self._until_room()
-        for one, payload in zip(messages, payloads, strict=True):
-            backlog = self._backlogs.setdefault((queue, one.partition or partition), Backlog())
-            backlog.messages.append((one.transaction_id, payload))
+        payloads = [encode_payload(message.data) for message in messages]
+        await self._wait_for_room()
+        for message, payload in zip(messages, payloads, strict=True):
+            backlog = self._backlogs.setdefault((queue, message.partition or partition), Backlog())
+            backlog.messages.append((message.transaction_id, payload))
         self._waiting += len(messages)
         self._waiting_bytes += sum(map(len, payloads))
         self._news.set()
@@ -154,13 +154,15 @@ class Buffers:
             self._start()
         else:
             self._start_in(longest_s)
-        return [Pushed(status="buffered", transaction_id=one.transaction_id) for one in messages]
+        return [
+            Pushed(status="buffered", transaction_id=message.transaction_id) for message in messages
+        ]
 
     @property
     def _is_full(self) -> bool:
         return self._waiting >= _MAX_WAITING or self._waiting_bytes >= _MAX_WAITING_BYTES
 
-    async def _until_room(self) -> None:
+    async def _wait_for_room(self) -> None:
         while self._is_full:
             # Nobody may have asked to send it yet.
             self._start()
@@ -176,23 +178,23 @@ class Buffers:
         """Return when what waits is stored, all of it or that of some partitions."""
         while self._waiting if keys is None else not keys.isdisjoint(self._backlogs):
             self._start()
-            await self._sent_or_failed()
+            await self._wait_for_progress()
             if self._failed.is_set():
                 self._raise_error()
         self._raise_error()
 
-    async def _sent_or_failed(self) -> None:
+    async def _wait_for_progress(self) -> None:
         """Wait until something was stored, or until there is an error to tell."""
         task = self._task
         if task is None:
             return
         self._room.clear()
-        events = [asyncio.ensure_future(one.wait()) for one in (self._room, self._failed)]
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._room, self._failed)]
         try:
-            await asyncio.wait((task, *events), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, *waits), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in events:
-                one.cancel()
+            for wait in waits:
+                wait.cancel()
         if task.done():
             task.result()
 
@@ -231,13 +233,13 @@ class Buffers:
                 if self._error is not None:
                     # All that can be sent now is sent; whoever waits need not wait for the rest.
                     self._failed.set()
-                await self._until_ready()
+                await self._wait_until_ready()
         finally:
             self._task = None
 
-    async def _until_ready(self) -> None:
+    async def _wait_until_ready(self) -> None:
         """Wait until a partition is no longer held back, or until there are others."""
-        earliest = min(one.held_until for one in self._backlogs.values())
+        earliest = min(backlog.held_until for backlog in self._backlogs.values())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, earliest - time.monotonic())):
                 await self._news.wait()
@@ -250,11 +252,11 @@ class Buffers:
         for name, backlog in self._backlogs.items():
             if backlog.held_until > now:
                 continue
-            for one in islice(backlog.messages, min(left, backlog.most)):
-                if taken and len(one[1]) > left_bytes:
+            for sent in islice(backlog.messages, min(left, backlog.most)):
+                if taken and len(sent[1]) > left_bytes:
                     return taken
-                left, left_bytes = left - 1, left_bytes - len(one[1])
-                taken.setdefault(name, []).append(one)
+                left, left_bytes = left - 1, left_bytes - len(sent[1])
+                taken.setdefault(name, []).append(sent)
             if not left:
                 break
         return taken
@@ -265,14 +267,14 @@ class Buffers:
             outcomes = await self._queen.try_frames(frames, 0.0)
         except QueenError as error:
             if not is_worth_repeating(error):
-                self._refused(error, taken)
+                self._isolate_fault(error, taken)
                 return
             if self._pause.is_first:
                 _log.warning("sending a buffer, again until it is stored: %s", error)
             await asyncio.sleep(self._pause.next_s())
             return
         self._pause.reset()
-        if all(one.is_stored for one in outcomes):
+        if all(outcome.is_stored for outcome in outcomes):
             self._most = min(self._most * 2, _REQUEST_MESSAGES)
         self._settle(taken, frames, outcomes)
 
@@ -284,13 +286,13 @@ class Buffers:
     ) -> None:
         """Drop what is stored, hand over what never will be, and keep the rest."""
         kept: dict[PartitionKey, list[Sent]] = {name: [] for name in taken}
-        for (queue, partition, messages), one in zip(frames, outcomes, strict=True):
+        for (queue, partition, messages), outcome in zip(frames, outcomes, strict=True):
             name = (queue, partition)
-            if one.error is not None and one.is_refused_for_good:
-                self._hand_over(one.error, {name: messages})
-            elif not one.is_stored:
+            if outcome.error is not None and outcome.is_refused_for_good:
+                self._hand_over(outcome.error, {name: messages})
+            elif not outcome.is_stored:
                 kept[name] += messages
-                self._keep(name, one.error)
+                self._keep(name, outcome.error)
         for name, messages in taken.items():
             self._replace(name, messages, kept[name])
 
@@ -312,7 +314,7 @@ class Buffers:
         self._waiting_bytes -= _bytes(taken) - _bytes(kept)
         self._room.set()
 
-    def _refused(self, error: QueenError, taken: dict[PartitionKey, list[Sent]]) -> None:
+    def _isolate_fault(self, error: QueenError, taken: dict[PartitionKey, list[Sent]]) -> None:
         """Hand over what will never be taken, and only that: halve it until the fault is alone."""
         count = sum(map(len, taken.values()))
         can_part = isinstance(error, BadRequest | NotFound)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from queen.client.queues.iteration import Messages
 from queen.client.queues.messages import AckItem, M, ack_of
 from queen.client.queues.renewal import BatchLease
-from queen.client.queues.running import Runner, unhurried
+from queen.client.queues.running import Runner, pause_after_nothing
 from queen.client.transport.http import Poll
 from queen.errors import QueenError
 
@@ -65,7 +65,7 @@ class Consumer(Runner, Generic[M]):
         slots = asyncio.Semaphore(self._queue._concurrency)
         workers = [self._work(self._handler, slots) for _ in range(2 * self._queue._concurrency)]
         self._busy_at = time.monotonic()
-        await self._all_done(workers)
+        await self._run_all(workers)
         return self
 
     def __aiter__(self) -> Messages[M]:
@@ -91,8 +91,8 @@ class Consumer(Runner, Generic[M]):
                 batch = await self.next_batch(self._busy_at)
                 if not batch:
                     return batch is not None
-                kept = await lease.enter_async_context(self.renewed(batch))
-                acks = await self._handled(handler, batch, kept)
+                kept_lease = await lease.enter_async_context(self.keep_lease(batch))
+                acks = await self._handle_batch(handler, batch, kept_lease)
                 self._busy_at = time.monotonic()
             await self.settle(acks, batch[0]._server)
         return True
@@ -108,7 +108,7 @@ class Consumer(Runner, Generic[M]):
         if self._left is not None:
             size = min(size, self._left)
             self._left -= size
-        batch = await self._popped_unless_stopped(wait_s, size)
+        batch = await self._pop_unless_stopped(wait_s, size)
         if self._left is not None:
             self._left += size - len(batch)
         self.received += len(batch)
@@ -128,25 +128,25 @@ class Consumer(Runner, Generic[M]):
             return []
         self._lease_s = popped.lease_s
         if not popped.messages:
-            await unhurried(asked_at)
+            await pause_after_nothing(asked_at)
         return popped.messages
 
-    async def _popped_unless_stopped(self, wait_s: float, size: int) -> list[Any]:
+    async def _pop_unless_stopped(self, wait_s: float, size: int) -> list[Any]:
         """Pop. When told to stop meanwhile, take only what the server has sent already."""
         poll = Poll()
-        return await self._unless_stopped(poll, self._pop(wait_s, size, poll)) or []
+        return await self._ask_unless_stopped(poll, self._pop(wait_s, size, poll)) or []
 
-    async def _handled(
+    async def _handle_batch(
         self, handler: Handler, batch: list[Any], lease: BatchLease | None
     ) -> list[AckItem]:
         """Give a batch to the handler; return what is still to be said of it."""
         if self._queue._each:
-            return await self._handled_each(handler, batch, lease)
-        one = batch[0] if self._queue._batch == 1 else batch
-        error = await self._outcome(handler, one, batch)
+            return await self._handle_each(handler, batch, lease)
+        given = batch[0] if self._queue._batch == 1 else batch
+        error = await self._run_handler(handler, given, batch)
         return ack_items(batch, error)
 
-    async def _handled_each(
+    async def _handle_each(
         self, handler: Handler, batch: list[Any], lease: BatchLease | None
     ) -> list[AckItem]:
         acks: list[AckItem] = []
@@ -158,24 +158,26 @@ class Consumer(Runner, Generic[M]):
             if self.is_stopping:
                 acks.append(ack_of(message, "retry"))
                 continue
-            error = await self._outcome(handler, message, [message])
+            error = await self._run_handler(handler, message, [message])
             acks += ack_items([message], error)
             if is_time_to_settle(acks, sent_at):
                 await self.settle(acks, message._server)
                 acks, sent_at = [], time.monotonic()
         return acks
 
-    async def _outcome(self, handler: Handler, given: Any, messages: list[Any]) -> Exception | None:
+    async def _run_handler(
+        self, handler: Handler, given: Any, messages: list[Any]
+    ) -> Exception | None:
         """Run the handler; return what it raised."""
         try:
-            await self._called(handler, given)
+            await self._call(handler, given)
         except Exception as error:
             self.failed += len(messages)
             _log.warning("a handler failed: %s", type(error).__name__)
-            await self._told(self._queue._on_error, messages, error)
+            await self._tell(self._queue._on_error, messages, error)
             return error
         self.handled += len(messages)
-        await self._told(self._queue._on_success, messages)
+        await self._tell(self._queue._on_success, messages)
         return None
 
     async def settle(self, acks: list[AckItem], server: str) -> None:
@@ -189,12 +191,12 @@ class Consumer(Runner, Generic[M]):
                 raise
             _log.warning("%d messages could not be settled; they come again: %s", len(acks), error)
             return
-        lost = sum(not one.success for one in results)
+        lost = sum(not result.success for result in results)
         if lost:
             _log.warning("%d messages were no longer leased to us; they come again", lost)
 
     @contextlib.asynccontextmanager
-    async def renewed(self, batch: list[Any]) -> AsyncIterator[BatchLease | None]:
+    async def keep_lease(self, batch: list[Any]) -> AsyncIterator[BatchLease | None]:
         """Keep the lease of a batch alive while it is worked on, if it is to be."""
         if not self._queue._renews or not self._lease_s or not batch[0].lease_id:
             yield None

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from queen.client.transport.errors_from_answer import understood
+from queen.client.transport.errors_from_answer import decode_answer
 from queen.client.transport.wire_format import instant
 
 if TYPE_CHECKING:
@@ -99,20 +99,22 @@ class DeadLetterQuery(DeadLetterFilter):
         """Return the latest, and how many there are."""
         query = {**self._fields, "limit": self._limit, "offset": self._offset}
         answer = await self._queen.cluster.call("GET", f"/api/v1/dlq?{urlencode(query)}")
-        return understood(_page, answer)
+        return decode_answer(_page, answer)
 
     async def errors(self) -> list[dict[str, Any]]:
         """Return how many died of what."""
         path = f"/api/v1/dlq/errors?{urlencode(self._fields)}"
         answer = await self._queen.request("GET", path)
-        found: list[dict[str, Any]] = answer["errors"]
-        return found
+        errors: list[dict[str, Any]] = answer["errors"]
+        return errors
 
     async def retry(self, letters: Sequence[DeadLetter] | None = None) -> int:
         """Deliver letters again, these or all that match; return how many."""
         if letters is not None and not letters:
             return 0
-        body: dict[str, Any] = {"ids": [one.id for one in letters]} if letters else self._fields
+        body: dict[str, Any] = (
+            {"ids": [letter.id for letter in letters]} if letters else self._fields
+        )
         answer = await self._queen.post("/api/v1/dlq/retry", body)
         return int(answer["retried"])
 

@@ -30,7 +30,7 @@ class Messages(Generic[M]):
         self._done: list[AckItem] = []
         self._sent_at = self._busy_at = time.monotonic()
         self._signals = contextlib.ExitStack()
-        self._signals.enter_context(consumer.stopped_by_signals())
+        self._signals.enter_context(consumer.stop_on_signals())
         self._renewal = contextlib.AsyncExitStack()
         self._lease: BatchLease | None = None
         # Who granted the lease of the batch at hand.
@@ -69,7 +69,7 @@ class Messages(Generic[M]):
             self._waiting.extend(batch)
             self._sent_at = self._busy_at = time.monotonic()
             self._server = batch[0]._server
-            self._lease = await self._renewal.enter_async_context(self._consumer.renewed(batch))
+            self._lease = await self._renewal.enter_async_context(self._consumer.keep_lease(batch))
         return batch is not None
 
     async def _settle(self) -> None:

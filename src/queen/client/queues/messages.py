@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from queen.client.payloads import decoded
+from queen.client.payloads import decode_payload
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen
@@ -73,7 +73,7 @@ def new_id() -> str:
 def messages_of(items: Any) -> list[Message]:
     """Return what a user pushes as messages: a list is many, anything else is one."""
     many = items if isinstance(items, list | tuple) else (items,)
-    return [one if isinstance(one, Message) else Message(one) for one in many]
+    return [item if isinstance(item, Message) else Message(item) for item in many]
 
 
 class Delivered(msgspec.Struct, rename="camel", kw_only=True, gc=False):
@@ -109,12 +109,12 @@ class Delivered(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     def data(self) -> Any:
         """The payload; decoded once, when it is first asked for."""
         if self._value is _UNSET:
-            self._value = decoded(bytes(self.raw), self._into)
+            self._value = decode_payload(bytes(self.raw), self._into)
         return self._value
 
     def into(self, kind: type[T]) -> T:
         """Return the payload as a type: a dataclass, a struct, a pydantic model."""
-        return decoded(bytes(self.raw), kind)
+        return decode_payload(bytes(self.raw), kind)
 
     @property
     def attempt(self) -> int:
@@ -224,10 +224,10 @@ def ack_of(
 
 def by_server(messages: Sequence[Delivered]) -> dict[str, list[Delivered]]:
     """Return messages by who granted their lease."""
-    found: dict[str, list[Delivered]] = {}
+    granted: dict[str, list[Delivered]] = {}
     for message in messages:
-        found.setdefault(message._server, []).append(message)
-    return found
+        granted.setdefault(message._server, []).append(message)
+    return granted
 
 
 def error_text(error: str | BaseException | None) -> str | None:

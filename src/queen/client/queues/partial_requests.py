@@ -1,7 +1,7 @@
 """Requests that a server takes in part.
 
-A push may go to several partitions, and each is judged by itself: a queue that is full does not
-keep its neighbours out. The refusal then says what became of each. What is stored must not be
+A push may go to several partitions, and each is stored or refused by itself: a queue that is full
+does not keep the others out. The refusal then says what became of each. What is stored must not be
 sent again, whatever the dedup of its queue; what may be stored later is sent again by itself;
 what is refused for good is told.
 """
@@ -72,12 +72,14 @@ def outcomes_of(error: QueenError, queues: Sequence[str]) -> list[Outcome] | Non
         if error.code not in _OF_A_QUEUE:
             return None
         results = [{"status": _REFUSED} for _ in queues]
-    first = next((at for at, one in enumerate(results) if not is_stored(one)), 0)
+    first = next((at for at, result in enumerate(results) if not is_stored(result)), 0)
     return [
-        Outcome(one)
-        if is_stored(one)
-        else Outcome(one, error if at == first else _reason(one, error, queue == queues[first]))
-        for at, (one, queue) in enumerate(zip(results, queues, strict=True))
+        Outcome(result)
+        if is_stored(result)
+        else Outcome(
+            result, error if at == first else _reason(result, error, queue == queues[first])
+        )
+        for at, (result, queue) in enumerate(zip(results, queues, strict=True))
     ]
 
 
@@ -94,8 +96,8 @@ def _reason(
 def stored_results(pushed: Mapping[int, Pushed]) -> list[dict[str, Any]]:
     """Return what is stored of a push that failed, as a server lists it."""
     return [
-        {"index": at, "transaction_id": one.transaction_id, "status": one.status}
-        for at, one in sorted(pushed.items())
+        {"index": at, "transaction_id": result.transaction_id, "status": result.status}
+        for at, result in sorted(pushed.items())
     ]
 
 
@@ -108,40 +110,44 @@ class ItemPush:
         self._first = len(before)
         self._left = list(range(len(items)))
         self._asked = self._left
-        self._stored: dict[int, Pushed] = {at - len(before): one for at, one in enumerate(before)}
+        self._stored: dict[int, Pushed] = {
+            at - len(before): result for at, result in enumerate(before)
+        }
 
-    def left(self) -> list[dict[str, Any]]:
+    def next_items(self) -> list[dict[str, Any]]:
         """Return the items of the next request."""
         self._asked = self._left
         return [self._items[at] for at in self._asked]
 
-    def took_part(self, error: QueenError) -> bool:
+    def note_stored(self, error: QueenError) -> bool:
         """Note what a refused request has stored; return whether to send the rest again."""
         if not is_partly_done(error):
             return False
-        stored = [one for one in error.details["results"] if is_stored(one)]
-        for one in stored:
-            self._stored[self._asked[one["index"]]] = msgspec.convert(one, Pushed, strict=False)
+        stored = [result for result in error.details["results"] if is_stored(result)]
+        for result in stored:
+            self._stored[self._asked[result["index"]]] = msgspec.convert(
+                result, Pushed, strict=False
+            )
         self._left = [at for at in self._asked if at not in self._stored]
         refused = error.details.get("items")
         return all(map(_may_pass, refused)) if refused else is_worth_repeating(error)
 
-    def finished(self, pushed: list[Pushed]) -> list[Pushed]:
+    def finish(self, pushed: list[Pushed]) -> list[Pushed]:
         """Return what became of all items, now that the last of them are stored."""
         if len(self._asked) == len(self._items):
             return pushed
         self._stored |= dict(zip(self._asked, pushed, strict=True))
         return [self._stored[at] for at in range(len(self._items))]
 
-    def told(self, error: QueenError) -> QueenError:
+    def explain(self, error: QueenError) -> QueenError:
         """Return an error that names items as the user knows them, and says what is stored."""
         if self._stored:
-            for one in error.details.get("items", ()):
-                one["index"] = self._index(one["index"])
+            for item in error.details.get("items", ()):
+                item["index"] = self._index(item["index"])
             if isinstance(error, InvalidItem) and error.index >= 0:
                 error.index = self._index(error.index)
                 error.args = (f"item {error.index}: {error.reason}",)
-            shifted = {at + self._first: one for at, one in self._stored.items()}
+            shifted = {at + self._first: pushed for at, pushed in self._stored.items()}
             error.details["results"] = stored_results(shifted)
         return error
 

@@ -38,12 +38,12 @@ def in_parts(messages: Iterable[tuple[T, bytes]]) -> Iterator[list[tuple[T, byte
     """Part messages, each with its payload, so that a server takes every part."""
     part: list[tuple[T, bytes]] = []
     size_bytes = 0
-    for one in messages:
-        if part and (len(part) >= MOST_MESSAGES or size_bytes + len(one[1]) > MOST_BYTES):
+    for pair in messages:
+        if part and (len(part) >= MOST_MESSAGES or size_bytes + len(pair[1]) > MOST_BYTES):
             yield part
             part, size_bytes = [], 0
-        part.append(one)
-        size_bytes += len(one[1])
+        part.append(pair)
+        size_bytes += len(pair[1])
     if part:
         yield part
 

@@ -17,8 +17,8 @@ from queen.client.queues.consumer import Consumer, Handler
 from queen.client.queues.consuming import Consuming
 from queen.client.queues.dead_letters import DeadLetterQuery
 from queen.client.queues.messages import Popped, Pushed, Received, messages_of
-from queen.client.queues.replay import Stored, replayed
-from queen.client.transport.errors_from_answer import understood
+from queen.client.queues.replay import Stored, read_stored
+from queen.client.transport.errors_from_answer import decode_answer
 from queen.client.transport.http import Answer, Poll
 from queen.client.transport.wire_format import camel
 
@@ -38,7 +38,7 @@ class QueueBuilder(Consuming):
     """What to do with one queue, or with all queues of a namespace and task."""
 
     # What its messages are decoded to.
-    _popped: ClassVar[msgspec.json.Decoder[Popped[Any]]]
+    _pop_decoder: ClassVar[msgspec.json.Decoder[Popped[Any]]]
 
     def __init__(self, queen: Queen, name: str | None, owner: Any = None) -> None:
         self._queen = queen
@@ -83,7 +83,7 @@ class QueueBuilder(Consuming):
             options={**self._options, **{camel(name): value for name, value in given.items()}}
         )
 
-    def _named(self) -> str:
+    def _require_name(self) -> str:
         if self.name is None:
             raise ValueError('this needs the name of a queue: queen.queue("orders")')
         return self.name
@@ -168,7 +168,7 @@ class QueueBuilder(Consuming):
             wait_s=max(wait_s, 0.0),
             poll=poll,
         )
-        return self._received(answer)
+        return self._decode_pop(answer)
 
     def _pop_path(self, query: dict[str, Any]) -> str:
         if self.name is None:
@@ -183,10 +183,10 @@ class QueueBuilder(Consuming):
     def _key(self) -> str:
         return f"{self.name}:{self._partition or '*'}:{self._group or ''}"
 
-    def _received(self, answer: Answer) -> Popped[Any]:
+    def _decode_pop(self, answer: Answer) -> Popped[Any]:
         if not answer.body:
             return Popped()
-        popped = understood(self._popped, answer)
+        popped = decode_answer(self._pop_decoder, answer)
         epochs = {claim.partition_id: claim.epoch for claim in popped.claims}
         for message in popped.messages:
             message.epoch = epochs.get(message.partition_id, 0)
@@ -200,12 +200,12 @@ class QueueBuilder(Consuming):
 class Queue(QueueBuilder):
     """A queue, for programs on asyncio."""
 
-    _popped = msgspec.json.Decoder(Popped[Received])
+    _pop_decoder = msgspec.json.Decoder(Popped[Received])
 
     async def create(self) -> dict[str, Any]:
         """Create the queue, or overwrite its options; those not given have their default."""
         body = {
-            "queue": self._named(),
+            "queue": self._require_name(),
             "namespace": self._namespace,
             "task": self._task,
             "options": self._options,
@@ -215,7 +215,7 @@ class Queue(QueueBuilder):
 
     async def delete(self) -> bool:
         """Delete the queue with everything in it; false when there was none."""
-        path = f"/api/v1/resources/queues/{quote(self._named(), safe='')}"
+        path = f"/api/v1/resources/queues/{quote(self._require_name(), safe='')}"
         answer = await self._queen.request("DELETE", path)
         return bool(answer["existed"])
 
@@ -227,7 +227,7 @@ class Queue(QueueBuilder):
         is stored once.
         """
         messages = messages_of(items)
-        queue, partition = self._named(), self._partition or DEFAULT_PARTITION
+        queue, partition = self._require_name(), self._partition or DEFAULT_PARTITION
         if self._buffer is not None:
             return await self._queen.buffers.add(queue, partition, messages, *self._buffer)
         return await self._queen.push(queue, partition, messages)
@@ -260,11 +260,11 @@ class Queue(QueueBuilder):
 
     def dlq(self) -> DeadLetterQuery:
         """The dead letters of this queue and group."""
-        return DeadLetterQuery(self._queen, self._named(), self._partition, self._group)
+        return DeadLetterQuery(self._queen, self._require_name(), self._partition, self._group)
 
     def replay(
         self, *, since: datetime | None = None, until: datetime | None = None
     ) -> AsyncIterator[Stored]:
         """Read what is stored, in bulk and without a group: no cursor moves. Raises `NotFound` when
         it is deleted meanwhile: what came then is not all of it."""
-        return replayed(self._queen, self._named(), self._partition, since, until)
+        return read_stored(self._queen, self._require_name(), self._partition, since, until)

@@ -59,7 +59,7 @@ async def keep(lease: Renewable) -> None:
         early_s = lease.good_until - lease.lease_s / 2 - time.monotonic()
         if early_s > 0:
             await asyncio.sleep(early_s)
-        elif await _renewed(lease):
+        elif await _try_to_renew(lease):
             pause_s = 0.0
         else:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_SHARE * lease.lease_s)
@@ -67,7 +67,7 @@ async def keep(lease: Renewable) -> None:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
 
 
-async def _renewed(lease: Renewable) -> bool:
+async def _try_to_renew(lease: Renewable) -> bool:
     """Try to renew a lease for as long as it lasts; return whether there is nothing to repeat."""
     left_s = max(0.0, lease.good_until - time.monotonic())
     try:

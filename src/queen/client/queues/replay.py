@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from queen.client.payloads import decoded
+from queen.client.payloads import decode_payload
 from queen.client.queues.messages import Message
 from queen.client.transport.wire_format import instant
 from queen.errors import InvalidFrame, NotFound, Unavailable, Unreachable
@@ -36,7 +36,7 @@ class Stored(Message):
     queue: str
 
 
-async def replayed(
+async def read_stored(
     queen: Queen,
     queue: str,
     partition: str | None,
@@ -49,7 +49,7 @@ async def replayed(
     }
     try:
         async with queen.cluster.stream(f"{path}?{urlencode(query)}", key=queue) as parts:
-            async for frame in frames(parts):
+            async for frame in split_frames(parts):
                 for message in _messages(frame):
                     yield message
     except Unreachable as broken:
@@ -82,7 +82,7 @@ async def _check_is_there(
         ) from None
 
 
-async def frames(parts: AsyncIterator[bytes]) -> AsyncIterator[Frame]:
+async def split_frames(parts: AsyncIterator[bytes]) -> AsyncIterator[Frame]:
     from queen.core.frame import frame_size, stored_frames
 
     buffer = bytearray()
@@ -103,7 +103,7 @@ def _messages(frame: Frame) -> list[Stored]:
     deleted, traces = segment.column("deleted"), segment.column("traceId")
     copies = segment.column("onlyGroup")
     created = _EPOCH + timedelta(microseconds=frame.created_at_us)
-    found: list[Stored] = []
+    messages: list[Stored] = []
     for at, (name, payload) in enumerate(
         zip(segment.transaction_ids(), segment.payloads(), strict=True)
     ):
@@ -111,12 +111,12 @@ def _messages(frame: Frame) -> list[Stored]:
         if (deleted and deleted[at]) or (copies and copies[at]):
             continue
         message = Stored(
-            decoded(payload, None),
+            decode_payload(payload, None),
             transaction_id=name,
             trace_id=traces[at] if traces else None,
             partition=frame.partition,
         )
         message.created_at, message.offset = created, frame.base_offset + at
         message.queue = frame.queue
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from queen.client.transport.http import Poll
-from queen.client.transport.signals import stopped_by_signals
+from queen.client.transport.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen
@@ -50,9 +50,9 @@ class Runner:
         """Whether it was told to stop."""
         return self._stopping.is_set()
 
-    def stopped_by_signals(self) -> contextlib.AbstractContextManager[None]:
+    def stop_on_signals(self) -> contextlib.AbstractContextManager[None]:
         """Let signals stop it, if they were asked to."""
-        return stopped_by_signals(self.stop) if self._signals else contextlib.nullcontext()
+        return stop_on_signals(self.stop) if self._signals else contextlib.nullcontext()
 
     def finish(
         self,
@@ -76,16 +76,16 @@ class Runner:
             # Garbage may be collected in any thread.
             loop.call_soon_threadsafe(start)
 
-    async def _all_done(self, workers: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    async def _run_all(self, workers: Iterable[Coroutine[Any, Any, Any]]) -> None:
         """Run workers until they end; signals stop them, if they were asked to."""
         try:
-            with self.stopped_by_signals():
-                await all_done(workers, self.stop)
+            with self.stop_on_signals():
+                await run_all(workers, self.stop)
         finally:
             if self._threads is not None:
                 self._threads.shutdown(wait=False)
 
-    async def _unless_stopped(self, poll: Poll, asking: Coroutine[Any, Any, T]) -> T | None:
+    async def _ask_unless_stopped(self, poll: Poll, asking: Coroutine[Any, Any, T]) -> T | None:
         """Ask. When told to stop meanwhile, take only what the server has sent already."""
         asked = asyncio.ensure_future(asking)
         stopping = asyncio.ensure_future(self._stopping.wait())
@@ -100,16 +100,16 @@ class Runner:
             stopping.cancel()
             asked.cancel()
 
-    async def _told(self, callback: Callable[..., Any] | None, *arguments: Any) -> None:
+    async def _tell(self, callback: Callable[..., Any] | None, *arguments: Any) -> None:
         """Tell the user. What became of the work does not depend on how they take it."""
         if callback is None:
             return
         try:
-            await self._called(callback, *arguments)
+            await self._call(callback, *arguments)
         except Exception as error:
             _log.warning("a callback failed: %s", type(error).__name__)
 
-    async def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a user's function: async in the loop, sync in a thread so that the loop goes on."""
         if inspect.iscoroutinefunction(function):
             return await cast("Awaitable[Any]", function(*arguments))
@@ -130,15 +130,15 @@ class Runner:
         return await result if inspect.isawaitable(result) else result
 
 
-async def unhurried(asked_at: float) -> None:
+async def pause_after_nothing(asked_at: float) -> None:
     """Wait a little after an answer without anything in it that came at once: whoever does not
     wait at the server, or is not let wait, does not ask it without a pause."""
     await asyncio.sleep(max(0.0, asked_at + _AT_MOST_EVERY_S - time.monotonic()))
 
 
-async def all_done(work: Iterable[Coroutine[Any, Any, Any]], stop: Callable[[], None]) -> None:
+async def run_all(work: Iterable[Coroutine[Any, Any, Any]], stop: Callable[[], None]) -> None:
     """Wait for all; when one fails, stop the others in good order and raise its error."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     if not tasks:
         return
     try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from queen.client.payloads import encoded
+from queen.client.payloads import encode_payload
 from queen.client.queues.messages import Delivered, ack_of, messages_of
 from queen.client.queues.pushing import item_of
 from queen.client.queues.queue import DEFAULT_PARTITION
@@ -50,11 +50,16 @@ class Transaction:
 
     def push(self, queue: str, items: Any, *, partition: str | None = None) -> Transaction:
         """Push messages when the transaction commits."""
-        named = [
-            item_of(queue, one.partition or partition or DEFAULT_PARTITION, one, encoded(one.data))
-            for one in messages_of(items)
+        pushed_items = [
+            item_of(
+                queue,
+                message.partition or partition or DEFAULT_PARTITION,
+                message,
+                encode_payload(message.data),
+            )
+            for message in messages_of(items)
         ]
-        self._operations.append({"type": "push", "items": named})
+        self._operations.append({"type": "push", "items": pushed_items})
         return self
 
     def queue(self, name: str) -> TransactionQueue:

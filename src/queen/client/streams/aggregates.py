@@ -22,16 +22,16 @@ Spec = Mapping[str, Any]
 _PERCENTILE = re.compile(r"p(\d+(?:\.\d+)?)")
 
 
-def aggregated(messages: Sequence[WindowMessage], spec: Spec) -> dict[str, Any]:
+def compute_aggregates(messages: Sequence[WindowMessage], spec: Spec) -> dict[str, Any]:
     """Return what was asked for: `{"count": 3, "sum": {"data.amount": 12}, …}`."""
     results: dict[str, Any] = {}
-    for name, wanted in spec.items():
+    for name, asked in spec.items():
         if name == "count":
-            if wanted:
+            if asked:
                 results[name] = len(messages)
             continue
         compute = _aggregate(name)
-        paths = [wanted] if isinstance(wanted, str) else wanted
+        paths = [asked] if isinstance(asked, str) else asked
         results[name] = {path: compute(messages, path) for path in paths}
     return results
 

@@ -56,8 +56,8 @@ class StreamBuilder(PipelineVerbs, EitherSpelling):
     def sources(self: Self, *queues: str | Iterable[str]) -> Self:
         """Set the queues that are cut into windows: several names, or a list of them."""
         names: list[str] = []
-        for one in queues:
-            names += [one] if isinstance(one, str) else one
+        for given in queues:
+            names += [given] if isinstance(given, str) else given
         return self._with(source_queue_names=names)
 
     def partitioned(self: Self, wanted: bool = True) -> Self:
@@ -116,8 +116,8 @@ class StreamBuilder(PipelineVerbs, EitherSpelling):
         given = {name: value for name, value in query.items() if value is not None}
         return f"{path}?{urlencode(given)}" if given else path
 
-    async def _rows(self, what: str, /, **query: Any) -> list[Json]:
-        answer = await self._queen.request("GET", self._path(what, **query))
+    async def _rows(self, noun: str, /, **query: Any) -> list[Json]:
+        answer = await self._queen.request("GET", self._path(noun, **query))
         rows: list[Json] = next(value for value in answer.values() if isinstance(value, list))
         return rows
 

@@ -24,7 +24,7 @@ from queen.client.streams.messages import Leased
 from queen.client.streams.processing import Processing
 from queen.client.streams.taking import Taker
 from queen.client.streams.window import LeasedWindow, Window
-from queen.client.transport.errors_from_answer import understood
+from queen.client.transport.errors_from_answer import decode_answer
 from queen.client.transport.http import Poll
 
 if TYPE_CHECKING:
@@ -129,12 +129,12 @@ class ConsumerBuilder(Consuming, Generic[W]):
         answer = await self._queen.cluster.call(
             "POST",
             "/api/v1/stream/poll",
-            msgspec.json.encode({name: one for name, one in body.items() if one is not None}),
+            msgspec.json.encode({name: value for name, value in body.items() if value is not None}),
             key=f"{self.stream}:{self.group}",
             wait_s=wait_s,
             poll=poll,
         )
-        leased = understood(_polled, answer).window if answer.body else None
+        leased = decode_answer(_polled, answer).window if answer.body else None
         if leased is None:
             return None
         kind = cast("type[W]", self._kind)

@@ -31,18 +31,18 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 def value_at(message: WindowMessage, field: Field) -> Any:
     """Return what a message has there, `ABSENT` when it has nothing or null."""
     if not isinstance(field, str):
-        found = field(message)
-        return ABSENT if found is None else found
+        value = field(message)
+        return ABSENT if value is None else value
     first, *rest = field.split(".")
     if first in ("data", "payload"):
-        found = message.plain
+        value = message.plain
     elif first in message:
-        found = message[first]
+        value = message[first]
     else:
         raise ValueError(f"a path begins with a field of the message, as data.{field}: {field!r}")
     for name in rest:
-        found = _inside(found, name)
-    return ABSENT if found is None else found
+        value = _inside(value, name)
+    return ABSENT if value is None else value
 
 
 def _inside(value: Any, name: str) -> Any:

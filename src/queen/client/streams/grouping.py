@@ -23,7 +23,7 @@ class Joined(NamedTuple):
     right: WindowMessage | None
 
 
-def grouped(
+def group_messages(
     messages: Iterable[WindowMessage], field: Field, null_key: Any
 ) -> dict[Any, list[WindowMessage]]:
     """Return messages by what they have in a field, in the order of their first."""
@@ -35,7 +35,7 @@ def grouped(
     return groups
 
 
-def joined(
+def join_messages(
     lefts: Iterable[WindowMessage],
     rights: Iterable[WindowMessage],
     on: Field | tuple[Field, Field],
@@ -52,8 +52,8 @@ def joined(
             matches[identity(value)].append(right)
     for left in lefts:
         value = value_at(left, left_on)
-        found = matches.get(identity(value), []) if value is not ABSENT else []
+        matching = matches.get(identity(value), []) if value is not ABSENT else []
         key = None if value is ABSENT else value
-        yield from (Joined(key, left, right) for right in found)
-        if not found and how == "left":
+        yield from (Joined(key, left, right) for right in matching)
+        if not matching and how == "left":
             yield Joined(key, left, None)

@@ -26,7 +26,7 @@ class Windows(Generic[W]):
         self._loop = asyncio.get_running_loop()
         self._current: W | None = None
         self._listening = contextlib.ExitStack()
-        self._listening.enter_context(taker.stopped_by_signals())
+        self._listening.enter_context(taker.stop_on_signals())
         self._renewal = contextlib.AsyncExitStack()
         self._is_over = False
 
@@ -40,7 +40,7 @@ class Windows(Generic[W]):
             await self.aclose()
             raise StopAsyncIteration
         self._current = window
-        await self._renewal.enter_async_context(self._taker.kept(window))
+        await self._renewal.enter_async_context(self._taker.keep_lease(window))
         await self._taker.load(window)
         return window
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from queen.client.payloads import decoded
+from queen.client.payloads import decode_payload
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class WindowMessage(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=Tru
     def plain(self) -> Any:
         """The payload as JSON has it, whatever `data` is decoded to."""
         if self._plain is _UNSET:
-            msgspec.structs.force_setattr(self, "_plain", decoded(bytes(self.raw), None))
+            msgspec.structs.force_setattr(self, "_plain", decode_payload(bytes(self.raw), None))
         return self._plain
 
     @property
@@ -79,7 +79,7 @@ class WindowMessage(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=Tru
 
     def into(self, kind: type[T]) -> T:
         """Return the payload as a type: a dataclass, a struct, a pydantic model."""
-        return decoded(bytes(self.raw), kind)
+        return decode_payload(bytes(self.raw), kind)
 
 
 class Range(msgspec.Struct, frozen=True, rename={"from_offset": "from", "to_offset": "to"}):

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from queen.client.queues.replay import frames
+from queen.client.queues.replay import split_frames
 from queen.client.streams.messages import WindowMessage
 from queen.errors import HistoryGone, Unreachable
 
@@ -37,11 +37,11 @@ _Spans = dict[tuple[str, str], list[tuple[int, int]]]
 
 async def read_messages(queen: Queen, window: LeasedWindow) -> AsyncIterator[WindowMessage]:
     """Yield the messages of a leased window, those of each partition in order."""
-    wanted = Wanted(window)
+    unread = Unread(window)
     tried_until = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            async for message in _read(queen, window, wanted):
+            async for message in _read_once(queen, window, unread):
                 yield message
                 tried_until = time.monotonic() + _PATIENCE_S
         except Unreachable:
@@ -49,52 +49,54 @@ async def read_messages(queen: Queen, window: LeasedWindow) -> AsyncIterator[Win
                 raise
             await asyncio.sleep(_PAUSE_S)
         else:
-            wanted.check_is_whole(window.lost)
+            unread.check_is_whole(window.lost)
             return
 
 
-async def _read(queen: Queen, window: LeasedWindow, wanted: Wanted) -> AsyncIterator[WindowMessage]:
+async def _read_once(
+    queen: Queen, window: LeasedWindow, unread: Unread
+) -> AsyncIterator[WindowMessage]:
     from queen.core.frame import CONTENT_TYPE
 
     path = f"/api/v1/stream/messages?{urlencode({'leaseId': window.lease_id})}"
     async with queen.cluster.stream(
         path, key=window.lease_id, first=window._server, accept=CONTENT_TYPE.encode()
     ) as parts:
-        async for frame in frames(parts):
-            for message in wanted.of(frame):
+        async for frame in split_frames(parts):
+            for message in unread.take_from(frame):
                 yield message
 
 
-class Wanted:
+class Unread:
     """Which messages of a window are still to be read."""
 
     def __init__(self, window: LeasedWindow) -> None:
         self._spans: _Spans = {}
-        for one in window.ranges:
-            span = (one.from_offset, one.to_offset)
-            self._spans.setdefault((one.queue, one.partition), []).append(span)
+        for offsets in window.ranges:
+            span = (offsets.from_offset, offsets.to_offset)
+            self._spans.setdefault((offsets.queue, offsets.partition), []).append(span)
         # The offset after the last one that was read, by partition.
         self._read_to: dict[tuple[str, str], int] = {}
         # The offset after the last frame, by partition, and how many offsets were not seen yet.
         self._seen_to: dict[tuple[str, str], int] = {}
-        self._unseen = sum(one.to_offset - one.from_offset for one in window.ranges)
+        self._unseen = sum(offsets.to_offset - offsets.from_offset for offsets in window.ranges)
 
-    def of(self, frame: Frame) -> Iterator[WindowMessage]:
+    def take_from(self, frame: Frame) -> Iterator[WindowMessage]:
         """Yield what is wanted of a frame."""
-        place = (frame.queue, frame.partition)
-        spans = self._spans.get(place, [])
-        self._see(place, frame.base_offset, frame.base_offset + frame.count)
+        partition = (frame.queue, frame.partition)
+        spans = self._spans.get(partition, [])
+        self._see(partition, frame.base_offset, frame.base_offset + frame.count)
         for message in messages_of(frame):
             is_inside = any(start <= message.offset < end for start, end in spans)
-            if is_inside and message.offset >= self._read_to.get(place, 0):
-                self._read_to[place] = message.offset + 1
+            if is_inside and message.offset >= self._read_to.get(partition, 0):
+                self._read_to[partition] = message.offset + 1
                 yield message
 
-    def _see(self, place: tuple[str, str], start: int, end: int) -> None:
-        seen_to = self._seen_to.get(place, 0)
-        for low, high in self._spans.get(place, ()):
+    def _see(self, partition: tuple[str, str], start: int, end: int) -> None:
+        seen_to = self._seen_to.get(partition, 0)
+        for low, high in self._spans.get(partition, ()):
             self._unseen -= max(0, min(high, end) - max(low, start, seen_to))
-        self._seen_to[place] = max(seen_to, end)
+        self._seen_to[partition] = max(seen_to, end)
 
     def check_is_whole(self, lost: int) -> None:
         """Raise when more is missing than was when the window was handed out."""

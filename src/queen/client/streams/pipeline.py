@@ -58,35 +58,35 @@ class PipelineVerbs:
     _side: Json = {}  # noqa: RUF012
     _others: tuple[Json, ...] = ()
 
-    def _piped(self: Self, **fields: Any) -> Self:
+    def _with_pipeline(self: Self, **fields: Any) -> Self:
         changed = copy.copy(self)
         changed._pipeline = {**self._pipeline, **fields}
         return changed
 
-    def _sided(self: Self, **fields: Any) -> Self:
-        changed = self._piped()
+    def _with_side(self: Self, **fields: Any) -> Self:
+        changed = self._with_pipeline()
         changed._side = {**self._side, **fields}
         return changed
 
-    def _added(self, name: str, *more: str) -> list[str]:
+    def _extend(self, name: str, *more: str) -> list[str]:
         return [*self._pipeline.get(name, ()), *more]
 
-    def _merged(self, name: str, more: Mapping[str, str]) -> dict[str, str]:
+    def _merge(self, name: str, more: Mapping[str, str]) -> dict[str, str]:
         return {**self._pipeline.get(name, {}), **more}
 
     # ---- what is read ----
 
     def schema(self: Self, fields: str) -> Self:
         """Say what is in `data`, as Spark writes it: `"user string, amount double"`."""
-        return self._sided(schema=fields)
+        return self._with_side(schema=fields)
 
     def where(self: Self, *conditions: str) -> Self:
         """Use only messages for which all conditions hold."""
-        return self._sided(where=[*self._side.get("where", ()), *conditions])
+        return self._with_side(where=[*self._side.get("where", ()), *conditions])
 
     def event_time(self: Self, expression: str) -> Self:
         """Say when a message happened; when it was written, unless told."""
-        return self._sided(eventTime=expression)
+        return self._with_side(eventTime=expression)
 
     def join(
         self: Self,
@@ -107,67 +107,67 @@ class PipelineVerbs:
         if name is not None:
             reads = {**reads, "name": name}
         joined = {"on": _pairs(on), "withinMs": ms_of(within), "how": how}
-        changed = self._piped(joins=[*self._pipeline.get("joins", ()), joined])
+        changed = self._with_pipeline(joins=[*self._pipeline.get("joins", ()), joined])
         changed._others = (*self._others, reads)
         return changed
 
     def named(self: Self, name: str) -> Self:
         """Set the name by which expressions after a join find this side."""
-        return self._sided(name=name)
+        return self._with_side(name=name)
 
     def dedup(self: Self, *expressions: str) -> Self:
         """Use only one of the messages that are equal in these: the first in each window, or,
         without windows and in sessions, one of those with the same event time."""
-        return self._piped(dedup=self._added("dedup", *expressions))
+        return self._with_pipeline(dedup=self._extend("dedup", *expressions))
 
     # ---- what is computed ----
 
     def key(self: Self, *expressions: str, **named: str) -> Self:
         """Compute for each value of these: `key("data.user")`, or `key(user="data.user")`."""
-        keys = {_name_of(one): one for one in expressions} | named
-        return self._piped(keys=self._merged("keys", keys))
+        keys = {_name_of(expression): expression for expression in expressions} | named
+        return self._with_pipeline(keys=self._merge("keys", keys))
 
     def aggregate(self: Self, **aggregates: str) -> Self:
         """Compute aggregates of each window: `aggregate(total="sum(data.amount)")`."""
-        return self._piped(aggregates=self._merged("aggregates", aggregates))
+        return self._with_pipeline(aggregates=self._merge("aggregates", aggregates))
 
     def distinct(self: Self, **expressions: str) -> Self:
         """Count different values in each window, exactly: `distinct(users="data.user")`."""
-        return self._piped(distinct=self._merged("distinct", expressions))
+        return self._with_pipeline(distinct=self._merge("distinct", expressions))
 
     def having(self: Self, *conditions: str) -> Self:
         """Give only results for which all conditions hold: `having("total > 100")`."""
-        return self._piped(having=self._added("having", *conditions))
+        return self._with_pipeline(having=self._extend("having", *conditions))
 
     def top(self: Self, count: int, *, by: str, per: Sequence[str] = ()) -> Self:
         """Give, of each window, the results with the most of `by`, and their `rank`; so many
         for each value of the keys named in `per`."""
-        return self._piped(top={"count": count, "by": by, "per": list(per)})
+        return self._with_pipeline(top={"count": count, "by": by, "per": list(per)})
 
     def select(self: Self, *expressions: str, **named: str) -> Self:
         """Say what a result holds; of aggregates, by their names."""
-        chosen = {_name_of(one): one for one in expressions} | named
-        return self._piped(select=self._merged("select", chosen))
+        chosen = {_name_of(expression): expression for expression in expressions} | named
+        return self._with_pipeline(select=self._merge("select", chosen))
 
     # ---- where it goes ----
 
     def late_to(self: Self, queue: str) -> Self:
         """Put messages that came too late into a queue, each with its window."""
-        return self._piped(lateTo=queue)
+        return self._with_pipeline(lateTo=queue)
 
     def to(self: Self, queue: str, *, partition: str | None = None) -> Self:
         """Put results into a queue, exactly once; into the partition of their keys unless an
         expression says otherwise."""
-        return self._piped(output={"queue": queue, "partitionBy": partition})
+        return self._with_pipeline(output={"queue": queue, "partitionBy": partition})
 
     def to_table(self: Self, table: str, *, keys: Sequence[str] = ()) -> Self:
         """Put results into a PostgreSQL table, exactly once; a row with the same `keys` is
         replaced. The run is told where the database is."""
-        return self._piped(output={"table": table, "tableKeys": list(keys)})
+        return self._with_pipeline(output={"table": table, "tableKeys": list(keys)})
 
     def to_files(self: Self, path: str, format: str = "parquet") -> Self:
         """Put results into a folder, exactly once: `parquet`, `json`, `csv` or `orc`."""
-        return self._piped(output={"files": path, "format": format})
+        return self._with_pipeline(output={"files": path, "format": format})
 
     # ---- the definition ----
 
@@ -189,7 +189,7 @@ class PipelineVerbs:
         keys = self._pipeline.get("keys", {})
         if self._definition.get("partitioned"):
             keys = {"partition": "partition", **keys}
-        made = {
+        fields = {
             "name": self.name,
             "namespace": self._definition.get("namespace", ""),
             **self._pipeline,
@@ -198,14 +198,14 @@ class PipelineVerbs:
             "window": {"type": kind, **window} if kind else None,
             "graceMs": self._definition.get("window_grace_period_ms"),
         }
-        return {field: value for field, value in made.items() if value is not None}
+        return {field: value for field, value in fields.items() if value is not None}
 
     def _as_side(self) -> Json:
         """Return what another pipeline reads when it joins this one."""
-        said = [*self._pipeline, *(["window"] if self._window else [])]
-        if said:
+        rest = [*self._pipeline, *(["window"] if self._window else [])]
+        if rest:
             raise ValueError(
-                f"{self.name} is joined with its {said[0]}, but only sources, schema, where, "
+                f"{self.name} is joined with its {rest[0]}, but only sources, schema, where, "
                 "event_time and a name belong to one side; say the rest after the join"
             )
         return self._reads()
@@ -226,8 +226,8 @@ class PipelineVerbs:
         """
         from queen.spark.pipelines.run import run_definition
 
-        place = {"url": ",".join(self._queen.cluster.urls), "token": self._queen.cluster.token}
-        return run_definition(self.definition(), spark, **{**place, **options})
+        connection = {"url": ",".join(self._queen.cluster.urls), "token": self._queen.cluster.token}
+        return run_definition(self.definition(), spark, **{**connection, **options})
 
 
 def pipeline_path(name: str, *parts: str) -> str:
@@ -254,10 +254,10 @@ def _name_of(expression: str) -> str:
     >>> _name_of("data.user"), _name_of("partition")
     ('user', 'partition')
     """
-    found = _PATH_END.search(expression.strip())
-    if found is None or _NOT_IN_NAMES.search(found[0]):
+    path_end = _PATH_END.search(expression.strip())
+    if path_end is None or _NOT_IN_NAMES.search(path_end[0]):
         raise ValueError(f"{expression!r} needs a name: write name={expression!r}")
-    return found[0]
+    return path_end[0]
 
 
 def _pairs(on: On) -> list[list[str]]:
@@ -265,4 +265,4 @@ def _pairs(on: On) -> list[list[str]]:
         return [[on, on]]
     if isinstance(on, Mapping):
         return [[ours, theirs] for ours, theirs in on.items()]
-    return [[one, one] for one in on]
+    return [[expression, expression] for expression in on]

@@ -38,14 +38,14 @@ class Processing(Taker[W]):
 
     async def run(self) -> Processing[W]:
         """Process windows until stopped, until the limit, or until idle for too long."""
-        await self._all_done(self._work() for _ in range(self._concurrency))
+        await self._run_all(self._work() for _ in range(self._concurrency))
         return self
 
     async def _work(self) -> None:
         while (window := await self.next_window()) is not None:
-            async with self.kept(window) as keeping:
+            async with self.keep_lease(window) as keeping:
                 try:
-                    error = await self._outcome_unless_lost(window, keeping)
+                    error = await self._run_unless_lost(window, keeping)
                 except asyncio.CancelledError:
                     self.finish(asyncio.get_running_loop(), lambda: self.give_back(window))
                     raise
@@ -55,38 +55,36 @@ class Processing(Taker[W]):
                 else:
                     await self.settle(window, error)
 
-    async def _outcome_unless_lost(
-        self, window: W, keeping: asyncio.Future[None]
-    ) -> Exception | None:
+    async def _run_unless_lost(self, window: W, keeping: asyncio.Future[None]) -> Exception | None:
         """Run the handler until it ends or the lease is lost; return what it raised."""
-        handling = asyncio.ensure_future(self._outcome(window))
+        handling = asyncio.ensure_future(self._run_handler(window))
         try:
             await asyncio.wait((handling, keeping), return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not handling.done():
                 handling.cancel()
-                await self._ended(window, handling)
+                await self._wait_for_end(window, handling)
         if handling.cancelled():
             return RuntimeError("the handler was cancelled")
         return handling.result()
 
-    async def _ended(self, _window: W, handling: asyncio.Future[Exception | None]) -> None:
+    async def _wait_for_end(self, _window: W, handling: asyncio.Future[Exception | None]) -> None:
         """Wait for the end of a handler that was cancelled."""
         await asyncio.wait((handling,))
 
     async def _handle(self, window: W) -> None:
         """Run the handler."""
         await self.load(window)
-        await self._called(self._handler, window)
+        await self._call(self._handler, window)
 
-    async def _outcome(self, window: W) -> Exception | None:
+    async def _run_handler(self, window: W) -> Exception | None:
         try:
             await self._handle(window)
         except Exception as error:
             self.failed += 1
             _log.warning("a handler failed: %s", type(error).__name__)
-            await self._told(self._consumer._on_error, window, error)
+            await self._tell(self._consumer._on_error, window, error)
             return error
         self.handled += 1
-        await self._told(self._consumer._on_success, window)
+        await self._tell(self._consumer._on_success, window)
         return None

@@ -33,6 +33,6 @@ class _WindowLease:
         await self._window._renew(None, left_s)
 
 
-async def kept_alive(window: LeasedWindow) -> None:
+async def keep_alive(window: LeasedWindow) -> None:
     """Renew the lease of a window; return when it is lost."""
     await keep(_WindowLease(window))

@@ -16,7 +16,7 @@ from queen.client.streams.iteration import Windows
 from queen.client.streams.messages import WindowMessage
 from queen.client.streams.processing import Processing
 from queen.client.streams.window import LeasedWindow
-from queen.client.sync import SyncLoop, each
+from queen.client.sync import SyncLoop, iterate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ class SyncWindow(LeasedWindow):
         """Prolong the lease at half its time: `with window.kept_alive(): ...`. A consumer does
         so by itself; this is for windows of `poll_window`."""
         renewal = contextlib.AsyncExitStack()
-        self._owner.wait_for(renewal.enter_async_context(self._kept()))
+        self._owner.wait_for(renewal.enter_async_context(self._keep_alive()))
         try:
             yield
         finally:
@@ -65,7 +65,7 @@ class SyncWindow(LeasedWindow):
 
     def stream(self) -> Iterator[WindowMessage]:
         """Yield the messages one by one, a large window's without having all at once."""
-        return each(self._owner, self._read())
+        return iterate(self._owner, self._read())
 
 
 class SyncStream(StreamBuilder):
@@ -75,9 +75,9 @@ class SyncStream(StreamBuilder):
 
     def _asynchronous(self) -> Stream:
         """The same stream for the asyncio client."""
-        other = Stream(self._queen, self.name)
-        other.__dict__.update(self.__dict__)
-        return other
+        stream = Stream(self._queen, self.name)
+        stream.__dict__.update(self.__dict__)
+        return stream
 
     def define(self, *, recut: bool = False) -> Json:
         """Define the stream, or change it; source queues that do not exist are created."""
@@ -137,7 +137,7 @@ class SyncStreamConsumer(ConsumerBuilder[SyncWindow]):
     def process(self, handler: Handler) -> Processing[SyncWindow]:
         """Run a handler on every window, until told to stop; returns what was done."""
         run = self._processing(handler, signals=False)
-        with self._owner.stopped_by_signals(run):
+        with self._owner.stop_on_signals(run):
             return self._owner.wait_for(run.run())
 
     def process_frames(
@@ -156,7 +156,7 @@ class SyncStreamConsumer(ConsumerBuilder[SyncWindow]):
         from queen.spark.windows.leased_windows import SyncFrameWindow, frame_processing
 
         run = frame_processing(self, SyncFrameWindow, handler, spark, schema, signals=False)
-        with self._owner.stopped_by_signals(run):
+        with self._owner.stop_on_signals(run):
             self._owner.wait_for(run.run())
         return run
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from queen.client.queues.running import Runner, unhurried
+from queen.client.queues.running import Runner, pause_after_nothing
 from queen.client.streams.window import LeasedWindow
 from queen.client.transport.http import Poll
 from queen.errors import LeaseLost, QueenError
@@ -47,8 +47,8 @@ class Taker(Runner, Generic[W]):
             if self._left is not None:
                 self._left -= 1
             poll = Poll()
-            asking = self._polled(min(self._consumer._wait_s, left_s), poll)
-            window = await self._unless_stopped(poll, asking)
+            asking = self._poll_patiently(min(self._consumer._wait_s, left_s), poll)
+            window = await self._ask_unless_stopped(poll, asking)
             if window is not None and self._stopping.is_set():
                 await self.give_back(window)
             elif window is not None:
@@ -64,7 +64,7 @@ class Taker(Runner, Generic[W]):
         idle_s = self._consumer._idle_s
         return math.inf if idle_s is None else self._busy_at + idle_s - time.monotonic()
 
-    async def _polled(self, wait_s: float, poll: Poll) -> W | None:
+    async def _poll_patiently(self, wait_s: float, poll: Poll) -> W | None:
         asked_at = time.monotonic()
         try:
             window: W | None = await self._consumer._poll(wait_s, poll)
@@ -77,14 +77,14 @@ class Taker(Runner, Generic[W]):
             await asyncio.sleep(_PAUSE_S)
             return None
         if window is None:
-            await unhurried(asked_at)
+            await pause_after_nothing(asked_at)
         return window
 
     @contextlib.asynccontextmanager
-    async def kept(self, window: W) -> AsyncIterator[asyncio.Future[None]]:
+    async def keep_lease(self, window: W) -> AsyncIterator[asyncio.Future[None]]:
         """Keep a lease alive, if it is to be; what is yielded ends when the lease is lost."""
         if self._consumer._renews:
-            async with window._kept() as keeping:
+            async with window._keep_alive() as keeping:
                 yield keeping
         else:
             yield asyncio.get_running_loop().create_future()

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from queen.client.camel_case import EitherSpelling
-from queen.client.payloads import encoded
+from queen.client.payloads import encode_payload
 from queen.client.queues.messages import Message, Pushed, error_text, messages_of
 from queen.client.queues.pushing import item_of
-from queen.client.streams.aggregates import aggregated
+from queen.client.streams.aggregates import compute_aggregates
 from queen.client.streams.fields import Field
-from queen.client.streams.grouping import NULL_KEY, How, Joined, grouped, joined
+from queen.client.streams.grouping import NULL_KEY, How, Joined, group_messages, join_messages
 from queen.client.streams.messages import Leased, Range, WindowMessage
 from queen.client.streams.pages import read_messages
-from queen.client.streams.renewal import kept_alive
+from queen.client.streams.renewal import keep_alive
 from queen.errors import LeaseLost, NotFound
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ _DEFAULT_PARTITION = "Default"
 _MOST_ERROR = 10_000
 
 
-def _pushed(one: dict[str, Any]) -> Pushed:
+def _pushed_from(result: dict[str, Any]) -> Pushed:
     return Pushed(
-        status=one["status"],
-        transaction_id=one["transactionId"],
-        message_id=one.get("messageId"),
-        partition_id=one.get("partitionId"),
+        status=result["status"],
+        transaction_id=result["transactionId"],
+        message_id=result.get("messageId"),
+        partition_id=result.get("partitionId"),
     )
 
 
@@ -148,7 +148,7 @@ class LeasedWindow(EitherSpelling):
         false and "" are values like any other. Give another `null_key` where "null_key" may be
         a value, as `null_key=None`. As in any dict of Python, true and 1 are one key.
         """
-        return grouped(self.messages, field, null_key)
+        return group_messages(self.messages, field, null_key)
 
     def aggregate(self, spec: dict[str, Any] | None = None, /, **more: Any) -> dict[str, Any]:
         """Return sums and the like: `aggregate(count=True, sum=["data.amount"], p95=["data.ms"])`.
@@ -158,7 +158,7 @@ class LeasedWindow(EitherSpelling):
         take paths and return a dict by path. What is absent or no number is passed over; of no
         numbers the sum is 0 and the others are None.
         """
-        return aggregated(self.messages, {**(spec or {}), **more})
+        return compute_aggregates(self.messages, {**(spec or {}), **more})
 
     def join(
         self,
@@ -172,9 +172,9 @@ class LeasedWindow(EitherSpelling):
         `on` is one field, or one for each side. With `how="left"` a message of the left queue
         without a match comes with None. A message without a value matches nothing.
         """
-        lefts = [one for one in self.messages if one.queue == left_queue]
-        rights = [one for one in self.messages if one.queue == right_queue]
-        return list(joined(lefts, rights, on, how))
+        lefts = [message for message in self.messages if message.queue == left_queue]
+        rights = [message for message in self.messages if message.queue == right_queue]
+        return list(join_messages(lefts, rights, on, how))
 
     # ---- what becomes of it ----
 
@@ -204,16 +204,16 @@ class LeasedWindow(EitherSpelling):
         """
         if transaction_id is not None or trace_id is not None:
             items = Message(items, transaction_id=transaction_id, trace_id=trace_id)
-        for one in messages_of(items):
-            name = one.partition or partition or _DEFAULT_PARTITION
-            self._pushes.append(item_of(queue, name, one, encoded(one.data)))
+        for message in messages_of(items):
+            name = message.partition or partition or _DEFAULT_PARTITION
+            self._pushes.append(item_of(queue, name, message, encode_payload(message.data)))
         return self
 
     async def _ack(self, success: bool, error: str | BaseException | None) -> list[Pushed]:
         text = error_text(error)
-        told = {"error": text[:_MOST_ERROR]} if text is not None else {}
+        reason = {"error": text[:_MOST_ERROR]} if text is not None else {}
         results = await self._results() if success else {}
-        return await self._settle({"success": success, **told, **results})
+        return await self._settle({"success": success, **reason, **results})
 
     async def _results(self) -> dict[str, Any]:
         """Return what goes with an ack."""
@@ -224,15 +224,15 @@ class LeasedWindow(EitherSpelling):
         with contextlib.suppress(LeaseLost):
             await self._settle({"success": False, "release": True})
 
-    async def _settle(self, result: dict[str, Any]) -> list[Pushed]:
-        body = {"windowId": self.id, "leaseId": self.lease_id, **result}
+    async def _settle(self, outcome: dict[str, Any]) -> list[Pushed]:
+        body = {"windowId": self.id, "leaseId": self.lease_id, **outcome}
         try:
             answer = await self._queen.post("/api/v1/stream/ack", body, server=self._server)
         except LeaseLost:
             self._is_lost = True
             raise
         self._is_settled = True
-        return [_pushed(one) for one in answer.get("pushed") or []]
+        return [_pushed_from(result) for result in answer.get("pushed") or []]
 
     async def _renew(self, ms: int | None, within_s: float | None = None) -> datetime:
         extend_ms = round(self.lease_s * 1000) if ms is None else ms
@@ -251,7 +251,7 @@ class LeasedWindow(EitherSpelling):
         if self._all is None:
             messages = [message async for message in read_messages(self._queen, self)]
             # As in a window that comes with its messages; an id is a partition and an offset.
-            messages.sort(key=lambda one: (one.created_at, one.id))
+            messages.sort(key=lambda message: (message.created_at, message.id))
             self._hold(messages)
         return self
 
@@ -267,8 +267,8 @@ class LeasedWindow(EitherSpelling):
             yield message
 
     @contextlib.asynccontextmanager
-    async def _kept(self) -> AsyncIterator[asyncio.Task[None]]:
-        renewing = asyncio.create_task(kept_alive(self))
+    async def _keep_alive(self) -> AsyncIterator[asyncio.Task[None]]:
+        renewing = asyncio.create_task(keep_alive(self))
         try:
             yield renewing
         finally:
@@ -306,7 +306,7 @@ class Window(LeasedWindow):
     def kept_alive(self) -> contextlib.AbstractAsyncContextManager[asyncio.Task[None]]:
         """Prolong the lease at half its time: `async with window.kept_alive(): ...`. A consumer
         does so by itself; this is for windows of `poll_window`."""
-        return self._kept()
+        return self._keep_alive()
 
     async def load(self) -> Window:
         """Fetch the messages of a large window; does nothing when they are here."""

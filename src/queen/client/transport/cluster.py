@@ -1,8 +1,8 @@
 """One or several servers, seen as one.
 
 Requests about one thing (a queue, a partition, a group) go to the same server as long as it
-answers: it has the partition's dedup window and the group's ready partitions in memory. A
-server that does not answer is left alone for a while, and its requests go to the next one in
+answers: it has the partition's latest transaction ids and the group's ready partitions in memory.
+A server that does not answer is left alone for a while, and its requests go to the next one in
 an order that every client agrees on (highest random weight), so no client has to be told.
 
 What was leased is an exception: the server that granted a lease has it in memory, so acks and
@@ -161,13 +161,13 @@ class Cluster:
     ) -> Answer:
         while (used := server.free_connection()) is not None:
             try:
-                return await _asked(server, used, text, timeout_s, poll)
+                return await _ask_on(server, used, text, timeout_s, poll)
             except Unreachable:
                 # It may have been closed while it was idle; that says nothing of the server.
                 if used.has_answered or not used.lost or poll.is_given_up:
                     raise
         opened = await server.connect(min(self._patience.connect_s, timeout_s))
-        return await _asked(server, opened, text, timeout_s, poll)
+        return await _ask_on(server, opened, text, timeout_s, poll)
 
     @asynccontextmanager
     async def stream(
@@ -192,13 +192,13 @@ class Cluster:
         for server in self._in_order(key, first):
             try:
                 connection = await server.connect(self._patience.connect_s)
-                async with _limited(server, answer_s):
+                async with _limit_time(server, answer_s):
                     head, parts = await connection.stream(request.text(server, self._headers))
             except Unreachable as error:
                 self._leave_alone(server)
                 last = error
             else:
-                return connection, head, _each_in_time(server, parts, answer_s)
+                return connection, head, _limit_each_part(server, parts, answer_s)
         raise last
 
     # ---- choosing ----
@@ -228,12 +228,12 @@ def _pause_after(error: QueenError, pause_s: float) -> float:
     return max(pause_s, 0.25) if error.code in ("queue_full", "overloaded") else pause_s
 
 
-async def _asked(
+async def _ask_on(
     server: Server, connection: Connection, text: bytes, timeout_s: float, poll: Poll
 ) -> Answer:
     poll.connection = connection
     try:
-        async with _limited(server, timeout_s):
+        async with _limit_time(server, timeout_s):
             answer = await connection.ask(text)
     finally:
         poll.connection = None
@@ -242,7 +242,7 @@ async def _asked(
 
 
 @asynccontextmanager
-async def _limited(server: Server, timeout_s: float) -> AsyncIterator[None]:
+async def _limit_time(server: Server, timeout_s: float) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(timeout_s):
             yield
@@ -250,11 +250,11 @@ async def _limited(server: Server, timeout_s: float) -> AsyncIterator[None]:
         raise Unreachable(f"{server.url} did not answer in {timeout_s:.0f} s") from None
 
 
-async def _each_in_time(
+async def _limit_each_part(
     server: Server, parts: AsyncIterator[bytes], timeout_s: float
 ) -> AsyncIterator[bytes]:
     while True:
-        async with _limited(server, timeout_s):
+        async with _limit_time(server, timeout_s):
             part = await anext(parts, None)
         if part is None:
             return

@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 def _all_errors(root: type[errors.QueenError]) -> dict[str, type[errors.QueenError]]:
-    found = {root.code: root}
+    by_code = {root.code: root}
     for child in root.__subclasses__():
         # A class without a code of its own has its parent's; the parent stands for both.
-        found = {**_all_errors(child), **found}
-    return found
+        by_code = {**_all_errors(child), **by_code}
+    return by_code
 
 
 _BY_CODE = _all_errors(errors.QueenError)
@@ -62,15 +62,15 @@ def error_of(answer: Answer) -> errors.QueenError:
         answer.status, errors.QueenError
     )
     message = str(details.get("error") or f"the server answered {answer.status}")
-    return _made(kind, message, details)
+    return _build_error(kind, message, details)
 
 
 def error_named(code: str, message: str, details: dict[str, Any]) -> errors.QueenError:
     """Return the error that a server means with a code; `details` is what it says beside it."""
-    return _made(_BY_CODE.get(code, errors.QueenError), message, details)
+    return _build_error(_BY_CODE.get(code, errors.QueenError), message, details)
 
 
-def _made(
+def _build_error(
     kind: type[errors.QueenError], message: str, details: dict[str, Any]
 ) -> errors.QueenError:
     error = kind.__new__(kind)
@@ -88,13 +88,13 @@ def _made(
 def _item_of(error: errors.InvalidItem, details: dict[str, Any]) -> dict[str, Any]:
     """Return index and reason of the item that an error is about: the first one with its code."""
     items = details.get("items")
-    for one in items if isinstance(items, list) else ():
-        if isinstance(one, dict) and one.get("code", error.code) == error.code:
-            return {name: one[name] for name in ("index", "reason") if name in one}
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, dict) and item.get("code", error.code) == error.code:
+            return {name: item[name] for name in ("index", "reason") if name in item}
     return errors.InvalidItem.parts_of(error.message)
 
 
-def understood(decoder: msgspec.json.Decoder[T], answer: Answer) -> T:
+def decode_answer(decoder: msgspec.json.Decoder[T], answer: Answer) -> T:
     """Return an answer decoded; a page that is none says that no Queen is at this address."""
     try:
         return decoder.decode(answer.body)

@@ -20,7 +20,7 @@ _before: dict[int, Any] = {}
 
 
 @contextlib.contextmanager
-def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Let SIGTERM and SIGINT stop something for a while. Only the main thread gets signals."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -297,13 +297,13 @@ class FrameProcessing(Processing[W]):
     async def _handle(self, window: W) -> None:
         frame = await window._threaded(window._frame)
         if inspect.iscoroutinefunction(self._handler):
-            await self._called(self._handler, window, frame)
+            await self._call(self._handler, window, frame)
         else:
-            await self._called(window._tagged, self._handler, window, frame)
+            await self._call(window._tagged, self._handler, window, frame)
         if not window.is_settled:
             await window._stage()
 
-    async def _ended(self, window: W, handling: asyncio.Future[Exception | None]) -> None:
+    async def _wait_for_end(self, window: W, handling: asyncio.Future[Exception | None]) -> None:
         # A handler may start the next job while this one is being cancelled.
         while not handling.done():
             await asyncio.to_thread(window._cancel)
