@@ -28,7 +28,7 @@ __all__ = [
 if not TYPE_CHECKING:
     # Hidden from type checkers: to them every name would exist.
     def __getattr__(name: str) -> Any:
-        """Load the synchronous face when it is first asked for."""
+        """Load the synchronous client when it is first asked for."""
         from queen import client
 
         if name in ("SyncQueen", "SyncReceived", "SyncWindow"):

@@ -17,6 +17,10 @@ _FORBIDDEN_NAMES = {"utils.py", "util.py", "helpers.py", "manager.py", "common.p
 _REGISTRY_HOSTS = re.compile("|".join(["pypi" + r"\.org", "python" + "hosted", "npm" + r"js\."]))
 _MACHINE_PATHS = re.compile(r"/(?:" + "work" + "|" + "farm" + r")/|/root/\.")
 
+# Names that tell nothing of what they name, and where they are looked for.
+_SILENT_NAMES = {"one", "found", "it", "got", "thing"}
+_TELLING_ROOMS = {"cli", "client", "core", "testing", "wire"}
+
 # More than this many in one folder are no longer seen at a glance.
 _MOST_MODULES = 15
 # The names of the API document's schemas are made from those of these modules.
@@ -88,6 +92,17 @@ def test_no_word_is_used_that_the_glossary_bans() -> None:
     for path in SOURCES:
         found = words.search(path.read_text())
         assert found is None, f"{path}: {found}"
+
+
+def test_no_variable_has_a_name_that_says_nothing() -> None:
+    for path in SOURCES:
+        if path.relative_to(ROOT / "src/queen").parts[0] not in _TELLING_ROOMS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                assert node.id not in _SILENT_NAMES, f"{path}:{node.lineno}: {node.id}"
+            if isinstance(node, ast.arg):
+                assert node.arg not in _SILENT_NAMES, f"{path}:{node.lineno}: {node.arg}"
 
 
 def test_no_two_classes_of_one_package_have_one_name() -> None:

@@ -7,7 +7,7 @@ import contextlib
 
 import typer
 
-# Who presses Tab does not wait for a server that is not there.
+# Nobody who presses Tab waits for a server that is not there.
 _PATIENCE_S = 0.5
 _MOST = 1000
 

@@ -61,7 +61,7 @@ async def _check(queen: Queen) -> None:
     except Unreachable:
         raise
     except QueenError:
-        # It is there; what ails it is said by what comes next.
+        # It is there; what comes next says what is wrong with it.
         return
     finally:
         log.setLevel(logging.NOTSET)

@@ -35,7 +35,7 @@ EPILOG = "Exit codes: " + ", ".join(f"{code} {meaning}" for code, meaning in MEA
 
 
 def say(text: str) -> None:
-    """Tell whoever sits there; standard output is for data only."""
+    """Tell the user; standard output is for data only."""
     typer.echo(text, err=True)
 
 

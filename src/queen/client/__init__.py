@@ -1,4 +1,4 @@
-"""The Python client: a fluent face for everything a broker does."""
+"""The Python client: a fluent interface to everything a broker does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 if not TYPE_CHECKING:
     # Hidden from type checkers: to them every name would exist.
     def __getattr__(name: str) -> Any:
-        """Load the synchronous face when first asked for: most programs use one of the two."""
+        """Load the synchronous client when first asked for: most programs use one of the two."""
         if name in ("SyncQueen", "SyncReceived"):
             from queen.client import sync
 

@@ -239,7 +239,7 @@ class Queen:
         return [results[at] for at in range(len(frames))]
 
     async def try_frames(self, frames: list[NamedFrame], retry_s: float) -> list[Outcome]:
-        """Send whole segments once; return what became of each. Raises what is one for all."""
+        """Send whole segments once; return what became of each. Raises what is wrong with all."""
         if self._speaks_frames is None:
             self._speaks_frames = await self._ask_for_frames()
         if not self._speaks_frames:

@@ -1,7 +1,7 @@
 """The same client for programs without asyncio.
 
 A thread runs an event loop with the asyncio client in it; every call here hands its work over
-and waits. So there is one client, and this is only its other face. Handlers run in threads.
+and waits. So there is one client, and this only waits for it. Handlers run in threads.
 
 A client that was not closed is closed when the program ends: a loop that is open gives back what it
 has, and what is buffered is sent, if that is a matter of moments.

@@ -29,8 +29,8 @@ class GroupEntry(msgspec.Struct):
     paused: bool
     activeLeases: int
     subscriptionMode: str
-    # Where the group starts in partitions it has not read; null is the beginning. A query's
-    # group (mode `time`) has read everything before it, in all partitions.
+    # Where the group starts in partitions it has not read; null is the beginning. A group that
+    # reads by time (mode `time`) has read everything before it, in all partitions.
     subscriptionTimestamp: str | None
     subscriptionCreatedAt: str
     # When it last asked for messages, to within a minute.

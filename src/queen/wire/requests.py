@@ -34,8 +34,8 @@ class PushItem(msgspec.Struct, gc=False):
         Annotated[
             TransactionId,
             Meta(
-                description="Repeated within the queue's dedup window, the message is stored once. "
-                "Left out, the broker makes one up."
+                description="Repeated while the queue's dedup knows it, the message is stored "
+                "once. Left out, the broker makes one up."
             ),
         ]
         | None

@@ -363,7 +363,7 @@ def _stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _run_with_restarts(start: Callable[[], Running], greeting: str, restarts: int) -> Running:
-    """Run it to its end, and start it again when it fails; a run that got on has failed once."""
+    """Run it to its end; start it again when it fails, so many times without progress between."""
     failures = 0
     while True:
         running = start()

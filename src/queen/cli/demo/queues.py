@@ -30,7 +30,7 @@ _BATCH = 100
 _GROUPS = ("billing", "analytics")
 _CONSUMERS = 4
 _GIVE_UP_S = 120
-# Of the requests, every so manyth is sent again.
+# One request in so many is sent again.
 _TWICE = 20
 
 

@@ -68,7 +68,7 @@ def show_shop(port: int, console: Console) -> list[Count]:
 
 @contextmanager
 def _set_log_aside(log: Path) -> Iterator[None]:
-    """Keep what Java says to itself, and show it only if something fails."""
+    """Write what Java logs to a file, and show it only if something fails."""
     shown = os.dup(2)
     with log.open("wb") as file:
         os.dup2(file.fileno(), 2)

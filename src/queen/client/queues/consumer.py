@@ -1,7 +1,7 @@
 """Consumers: pop, handle, ack, and stop in good order.
 
 A worker leases a batch, gives it to the handler, and tells the broker what became of it. While
-the handler works, the lease is prolonged at half its time; one that is lost all the same ends the
+the handler works, the lease is prolonged at half its time; one that is lost nevertheless ends the
 batch, because what is left of it comes to somebody else. When it is told to stop, it finishes the
 message it is at, gives the rest of its batch back without fault, and takes no more: nothing is
 lost and nothing is done twice.

@@ -118,7 +118,7 @@ class Delivered(msgspec.Struct, rename="camel", kw_only=True, gc=False):
 
     @property
     def attempt(self) -> int:
-        """The how-manyth delivery this is."""
+        """Which delivery this is, counted from 1."""
         return self.retry_count + 1
 
     @property

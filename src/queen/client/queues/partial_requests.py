@@ -61,7 +61,7 @@ def refusal(error: QueenError) -> dict[str, Any]:
 
 
 def outcomes_of(error: QueenError, queues: Sequence[str]) -> list[Outcome] | None:
-    """Return what became of each frame of a refused request; None when it is one for all.
+    """Return what became of each frame of a refused request; None when all have the same.
 
     A server names the reason of the first frame that it refused. Others of the same queue share
     it when it may pass: they are sent again together. Why the rest was refused is unknown,

@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 _log = logging.getLogger("queen.client")
 
-# Between two requests that bring nothing lies as much at least.
+# The least time between two requests that bring nothing.
 _AT_MOST_EVERY_S = 0.1
-# How long a request that was given up is heard out.
-_HEARD_OUT_S = 2.0
+# How long the answer to a request that was given up is waited for.
+_LAST_ANSWER_S = 2.0
 
 
 class Runner:
@@ -94,14 +94,14 @@ class Runner:
             if not asked.done():
                 is_asked = poll.connection is not None
                 poll.give_up()
-                await asyncio.wait((asked,), timeout=_HEARD_OUT_S if is_asked else 0)
+                await asyncio.wait((asked,), timeout=_LAST_ANSWER_S if is_asked else 0)
             return asked.result() if asked.done() else None
         finally:
             stopping.cancel()
             asked.cancel()
 
     async def _tell(self, callback: Callable[..., Any] | None, *arguments: Any) -> None:
-        """Tell the user. What became of the work does not depend on how they take it."""
+        """Call a callback of the user. An error in it changes nothing about the work."""
         if callback is None:
             return
         try:
@@ -131,8 +131,8 @@ class Runner:
 
 
 async def pause_after_nothing(asked_at: float) -> None:
-    """Wait a little after an answer without anything in it that came at once: whoever does not
-    wait at the server, or is not let wait, does not ask it without a pause."""
+    """Wait a little after an empty answer that came at once, so that a client whose requests do
+    not wait at the server leaves a pause between them."""
     await asyncio.sleep(max(0.0, asked_at + _AT_MOST_EVERY_S - time.monotonic()))
 
 

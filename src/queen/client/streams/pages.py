@@ -82,7 +82,7 @@ class Unread:
         self._unseen = sum(offsets.to_offset - offsets.from_offset for offsets in window.ranges)
 
     def take_from(self, frame: Frame) -> Iterator[WindowMessage]:
-        """Yield what is wanted of a frame."""
+        """Yield the messages of a frame that are still to be read."""
         partition = (frame.queue, frame.partition)
         spans = self._spans.get(partition, [])
         self._see(partition, frame.base_offset, frame.base_offset + frame.count)

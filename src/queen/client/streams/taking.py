@@ -90,7 +90,7 @@ class Taker(Runner, Generic[W]):
             yield asyncio.get_running_loop().create_future()
 
     async def load(self, window: W) -> None:
-        """Fetch the messages of a large window, if they are wanted."""
+        """Fetch the messages of a large window, if the consumer asks for them."""
         if self._consumer._loads:
             await window._load()
 

@@ -95,7 +95,7 @@ def _item_of(error: errors.InvalidItem, details: dict[str, Any]) -> dict[str, An
 
 
 def decode_answer(decoder: msgspec.json.Decoder[T], answer: Answer) -> T:
-    """Return an answer decoded; a page that is none says that no Queen is at this address."""
+    """Return an answer decoded; one that cannot be decoded is not from a Queen."""
     try:
         return decoder.decode(answer.body)
     except msgspec.DecodeError as error:
