@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queen.core.frame import Frame, unpack_frames
-from queen.core.framecheck import check_payloads, check_ids
+from queen.core.framecheck import check_ids, check_payloads
 from queen.core.names import DEFAULT_PARTITION, reason_against_name
 from queen.errors import InvalidFrame, PayloadTooLarge
 from queen.service.log.append import Append
