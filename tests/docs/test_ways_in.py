@@ -1,4 +1,4 @@
-"""Pages for newcomers name modules and decisions that exist."""
+"""Pages for newcomers name modules, tests and decisions that exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _PATH = re.compile(r"(?<![\w/])(?:[a-z_]+/)+[a-z_]+\.(?:py|sql)\b")
 _BELOW = (ROOT / "src" / "queen", ROOT, ROOT / "src" / "queen" / "storage")
 
 
-@pytest.mark.parametrize("page", ["docs/explanation/how-it-works.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/explanation/how-it-works.md", "CONTRIBUTING.md"]
+)
 def test_every_file_that_is_named_is_there(page: str) -> None:
     named = set(_PATH.findall((ROOT / page).read_text()))
     assert len(named) > 5
