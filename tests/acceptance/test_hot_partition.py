@@ -4,7 +4,7 @@ This is where a log that orders messages by time or by sequence loses them: a re
 polls the tail without pause passes a position before the message that belongs there is
 visible.
 
-`QUEEN_TEST_SECONDS` sets how long each run lasts; 60 is the length that the README speaks of.
+`QUEEN_TEST_SECONDS` sets how long each run lasts; take 60 for a long one.
 """
 
 from __future__ import annotations

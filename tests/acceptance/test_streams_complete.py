@@ -6,7 +6,7 @@ by two groups, in four processes of which one is killed, or stopped for longer t
 every few seconds. Servers are killed while they plan, an append hangs with its transaction
 open, and seals and heads stand ahead of the clock, as one that was set back leaves them.
 
-`QUEEN_TEST_STREAM_MESSAGES=1000000` runs the length that the README speaks of.
+`QUEEN_TEST_STREAM_MESSAGES=1000000` makes it a long run.
 """
 
 from __future__ import annotations
