@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-# Loaded only by those who run a server, or use Spark or Redis.
+# Loaded only by those who run a server, or use Spark.
 HEAVY = {
     "asyncpg",
     "cryptography",
@@ -17,7 +17,6 @@ HEAVY = {
     "psutil",
     "pydantic",
     "pyspark",
-    "redis",
     "rich",
     "typer",
     "uvloop",

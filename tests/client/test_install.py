@@ -14,7 +14,7 @@ from tests.conftest import ServerProcess
 
 _ROOT = Path(__file__).parents[2]
 # Of the client and the command line; everything else is an extra.
-_NOT_INSTALLED = ("asyncpg", "uvloop", "numpy", "psutil", "httptools", "cryptography", "redis")
+_NOT_INSTALLED = ("asyncpg", "uvloop", "numpy", "psutil", "httptools", "cryptography")
 
 PROGRAM = """
 import importlib.util, sys, queen
