@@ -1,4 +1,4 @@
-"""S36 and S43 to S48: what the server lets out: headers, errors, logs, and the audit trail."""
+"""What the server lets out: headers, errors, logs, and the audit trail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.security.issuer import signed
 
 _GOOD = "https://good.example"
 
-# ---- S36: logs ----
+# ---- logs ----
 
 
 def logged(message: str, *arguments: object, error: Exception | None = None) -> str:
@@ -46,18 +46,18 @@ def logged(message: str, *arguments: object, error: Exception | None = None) -> 
 @pytest.mark.parametrize(
     "evil", ["a\nforged", "a\r\nb", "\x1b[2J", "\x9b2J", "\u202eabc", "\u2028"]
 )
-def test_s36_a_log_line_is_one_line_of_printable_text(evil: str) -> None:
+def test_a_log_line_is_one_line_of_printable_text(evil: str) -> None:
     line = logged("%s %s failed", "GET", evil)
     assert line.endswith("\n") and line[:-1].isprintable()
 
 
-def test_s36_a_traceback_cannot_pass_for_a_line() -> None:
+def test_a_traceback_cannot_pass_for_a_line() -> None:
     lines = logged("failed", error=ValueError("x\nERROR forged\x1b[0m")).splitlines()
     assert lines[0] == "ERROR failed"
     assert all(line.startswith("  | ") and line.isprintable() for line in lines[1:])
 
 
-# ---- S43 to S45: headers and browsers ----
+# ---- headers and browsers ----
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_s36_a_traceback_cannot_pass_for_a_line() -> None:
         ("PUT", "/health"),
     ],
 )
-def test_s43_every_answer_says_how_to_take_it(api: Api, method: str, path: str) -> None:
+def test_every_answer_says_how_to_take_it(api: Api, method: str, path: str) -> None:
     answer = api.call(method, path)
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["cache-control"] == "no-store"
     assert answer.status == 204 or answer.headers["content-type"] == "application/json"
 
 
-def test_s43_streams_and_refusals_say_it_too(api: Api, server: ServerProcess, queue: str) -> None:
+def test_streams_and_refusals_say_it_too(api: Api, server: ServerProcess, queue: str) -> None:
     api.push({"queue": queue, "payload": 1})
     assert api.fetch(queue).headers["x-content-type-options"] == "nosniff"
     with RawConnection(server.url) as raw:
@@ -88,7 +88,7 @@ def test_s43_streams_and_refusals_say_it_too(api: Api, server: ServerProcess, qu
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://good.example", ""]
 )
-def test_s44_a_page_of_another_origin_changes_nothing(api: Api, queue: str, origin: str) -> None:
+def test_a_page_of_another_origin_changes_nothing(api: Api, queue: str, origin: str) -> None:
     """A browser sends simple requests without asking first."""
     body = json.dumps({"items": [{"queue": queue, "payload": 1}]})
     simple = {"Origin": origin, "Content-Type": "text/plain"}
@@ -98,7 +98,7 @@ def test_s44_a_page_of_another_origin_changes_nothing(api: Api, queue: str, orig
     assert api.pop(queue).status == 204
 
 
-def test_s44_the_servers_own_pages_may_ask(api: Api, server: ServerProcess, queue: str) -> None:
+def test_the_servers_own_pages_may_ask(api: Api, server: ServerProcess, queue: str) -> None:
     body = json.dumps({"items": [{"queue": queue, "payload": 1}]})
     assert api.call("POST", "/api/v1/push", body, {"Origin": server.url}).status == 201
 
@@ -114,7 +114,7 @@ def preflight(client: Api, origin: str) -> dict[str, str]:
     return answer.headers
 
 
-def test_s45_a_listed_origin_is_let_in_and_no_other(stranger: Client, admin: Client) -> None:
+def test_a_listed_origin_is_let_in_and_no_other(stranger: Client, admin: Client) -> None:
     allowed = preflight(stranger, _GOOD)
     assert allowed["access-control-allow-origin"] == _GOOD
     assert "authorization" in allowed["access-control-allow-headers"]
@@ -128,7 +128,7 @@ def test_s45_a_listed_origin_is_let_in_and_no_other(stranger: Client, admin: Cli
     assert stranger.call("GET", "/api/v1/tokens", headers={"Origin": _GOOD}).status == 401
 
 
-def test_s45_cors_is_off_by_default(api: Api) -> None:
+def test_cors_is_off_by_default(api: Api) -> None:
     assert "access-control-allow-origin" not in preflight(api, _GOOD)
     assert "access-control-allow-origin" not in api.call("GET", "/health").headers
 
@@ -179,10 +179,10 @@ def test_tls(start_server: Start, dsn: str, certificate: tuple[Path, Path], queu
         assert plain.is_closed()
 
 
-# ---- S47: errors ----
+# ---- errors ----
 
 
-def test_s47_an_error_holds_no_secret(guarded: Guarded, admin: Client) -> None:
+def test_an_error_holds_no_secret(guarded: Guarded, admin: Client) -> None:
     canary = uuid.uuid4().hex
     tries = [
         admin.push({"queue": "", "payload": canary}),
@@ -200,7 +200,7 @@ def test_s47_an_error_holds_no_secret(guarded: Guarded, admin: Client) -> None:
     assert canary not in guarded.log.read_text()
 
 
-# ---- S48: the audit trail ----
+# ---- the audit trail ----
 
 
 def trail(admin: Client, **query: str) -> list[dict[str, object]]:
@@ -211,7 +211,7 @@ def trail(admin: Client, **query: str) -> list[dict[str, object]]:
     return found
 
 
-def test_s48_every_administrative_act_is_in_the_trail(guarded: Guarded, queue: str) -> None:
+def test_every_administrative_act_is_in_the_trail(guarded: Guarded, queue: str) -> None:
     actor = f"carol-{uuid.uuid4().hex[:8]}"
     with Client(guarded.url, signed(sub=actor)) as carol:
         carol.configure(queue, leaseTime=5)
@@ -232,7 +232,7 @@ def test_s48_every_administrative_act_is_in_the_trail(guarded: Guarded, queue: s
     assert made["token"] not in guarded.log.read_text()
 
 
-def test_s48_acts_on_groups_and_letters_are_in_the_trail(guarded: Guarded, queue: str) -> None:
+def test_acts_on_groups_and_letters_are_in_the_trail(guarded: Guarded, queue: str) -> None:
     actor, group = f"dave-{uuid.uuid4().hex[:8]}", "/api/v1/consumer-groups/g"
     with Client(guarded.url, signed(sub=actor)) as dave:
         dave.push({"queue": queue, "payload": 1})
@@ -263,7 +263,7 @@ def test_s48_acts_on_groups_and_letters_are_in_the_trail(guarded: Guarded, queue
     ]
 
 
-def test_s48_the_trail_comes_in_pages(admin: Client) -> None:
+def test_the_trail_comes_in_pages(admin: Client) -> None:
     name = f"pages-{uuid.uuid4().hex[:8]}"
     for _ in range(3):
         admin.configure(name)
@@ -275,7 +275,7 @@ def test_s48_the_trail_comes_in_pages(admin: Client) -> None:
         assert admin.call("GET", f"/api/v1/system/audit?{wrong}").status == 400
 
 
-def test_s48_a_refused_act_is_logged(guarded: Guarded, as_: As) -> None:
+def test_a_refused_act_is_logged(guarded: Guarded, as_: As) -> None:
     name = f"wanted-{uuid.uuid4().hex[:8]}"
     as_("read-only").delete_queue(name)
     (line,) = [line for line in guarded.log.read_text().splitlines() if name in line]
@@ -286,7 +286,7 @@ def test_s48_a_refused_act_is_logged(guarded: Guarded, as_: As) -> None:
     "change",
     ["update queen.audit set actor = 'x'", "delete from queen.audit", "truncate queen.audit"],
 )
-async def test_s48_nothing_leaves_the_trail(guarded: Guarded, admin: Client, change: str) -> None:
+async def test_nothing_leaves_the_trail(guarded: Guarded, admin: Client, change: str) -> None:
     admin.configure("audited")
     connection = await asyncpg.connect(guarded.dsn)
     with pytest.raises(asyncpg.RaiseError, match="append-only"):

@@ -1,4 +1,4 @@
-"""S18 to S23: what those who are let in may do, and what they may know."""
+"""What those who are let in may do, and what they may know."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def path_of(route: Route) -> str:
     return re.sub(r"\{[^}]*\}", lambda _: f"none-{uuid.uuid4().hex[:8]}", route.path)
 
 
-async def test_s18_every_route_asks_for_its_role(guarded: Guarded, as_: As) -> None:
+async def test_every_route_asks_for_its_role(guarded: Guarded, as_: As) -> None:
     routes = await all_routes(guarded.dsn)
     assert len(routes) > 10
     callers = {role: as_(role) for role in ("read-only", "read-write")}
@@ -58,7 +58,7 @@ async def test_s18_every_route_asks_for_its_role(guarded: Guarded, as_: As) -> N
             assert (answer.status == 403) is (_ROLES[role] < route.role), (where, role, answer)
 
 
-async def test_s18_only_what_must_be_is_open(guarded: Guarded) -> None:
+async def test_only_what_must_be_is_open(guarded: Guarded) -> None:
     for route in await all_routes(guarded.dsn):
         if route.role is Role.OPEN:
             is_document = route.path == "/api/v1/openapi.json"
@@ -80,18 +80,18 @@ async def test_s18_only_what_must_be_is_open(guarded: Guarded) -> None:
         ("DELETE", "/api/v1/resources/queues/q"),
     ],
 )
-def test_s18_a_reader_changes_nothing(as_: As, method: str, path: str) -> None:
+def test_a_reader_changes_nothing(as_: As, method: str, path: str) -> None:
     answer = as_("read-only").call(method, path, b"{}")
     assert (answer.status, answer.json["error"]) == (403, "Insufficient permissions")
 
 
-def test_s18_a_token_without_a_role_may_do_nothing(guarded: Guarded) -> None:
+def test_a_token_without_a_role_may_do_nothing(guarded: Guarded) -> None:
     for role in (None, "root", "Admin", ["admin"]):
         with Client(guarded.url, signed(role=role)) as client:
             assert client.call("GET", "/api/v1/fetch/queue/q").status == 403
 
 
-async def test_s19_a_route_that_does_not_look_is_closed_to_the_limited(
+async def test_a_route_that_does_not_look_is_closed_to_the_limited(
     guarded: Guarded, as_: As
 ) -> None:
     """Deny by default: a new route is out of reach until it says that it looks."""
@@ -102,7 +102,7 @@ async def test_s19_a_route_that_does_not_look_is_closed_to_the_limited(
             assert answer.status == 404, route.path
 
 
-# ---- S19: two tenants ----
+# ---- two tenants ----
 
 
 class Tenants:
@@ -135,7 +135,7 @@ def same(one: Answer, other: Answer, *names: str) -> None:
     assert (one.status, texts[0]) == (other.status, texts[1])
 
 
-def test_s19_pop_knows_no_queue_of_others(tenants: Tenants) -> None:
+def test_pop_knows_no_queue_of_others(tenants: Tenants) -> None:
     for path in ("/api/v1/pop/queue/{}", "/api/v1/pop/queue/{}/partition/Default"):
         there = tenants.mine.call("GET", path.format(tenants.queue))
         assert there.status == 404
@@ -144,12 +144,12 @@ def test_s19_pop_knows_no_queue_of_others(tenants: Tenants) -> None:
     assert tenants.mine.pop(f"{tenants.mine_name}.none").status == 204
 
 
-def test_s19_a_poll_does_not_wait_for_a_queue_of_others(tenants: Tenants) -> None:
+def test_a_poll_does_not_wait_for_a_queue_of_others(tenants: Tenants) -> None:
     answer = tenants.mine.pop(tenants.nobody(), wait="true", timeout=5000)
     assert answer.status == 404
 
 
-def test_s19_a_queue_that_comes_up_in_another_namespace_is_not_served(
+def test_a_queue_that_comes_up_in_another_namespace_is_not_served(
     tenants: Tenants, admin: Client
 ) -> None:
     name = f"{tenants.mine_name}.moved"
@@ -159,7 +159,7 @@ def test_s19_a_queue_that_comes_up_in_another_namespace_is_not_served(
     assert tenants.mine.receive().status == 404
 
 
-def test_s19_pop_by_label_serves_own_queues_only(tenants: Tenants) -> None:
+def test_pop_by_label_serves_own_queues_only(tenants: Tenants) -> None:
     for query in ("", f"?namespace={tenants.their_name}", "?task=orders"):
         answer = tenants.mine.call("GET", f"/api/v1/pop{query}")
         assert answer.status == 204
@@ -168,7 +168,7 @@ def test_s19_pop_by_label_serves_own_queues_only(tenants: Tenants) -> None:
     assert message["data"] == "own"
 
 
-def test_s19_a_poll_by_label_does_not_adopt_queues_of_others(tenants: Tenants) -> None:
+def test_a_poll_by_label_does_not_adopt_queues_of_others(tenants: Tenants) -> None:
     tenants.mine.send("GET", "/api/v1/pop?task=fresh&wait=true&timeout=4000&consumerGroup=g")
     tenants.theirs.push({"queue": f"{tenants.their_name}.fresh", "payload": "theirs"})
     assert not tenants.mine.is_answered(2.5)
@@ -180,7 +180,7 @@ def test_s19_a_poll_by_label_does_not_adopt_queues_of_others(tenants: Tenants) -
     assert message["data"] == "own"
 
 
-def test_s19_push_refuses_items_for_others_one_by_one(tenants: Tenants) -> None:
+def test_push_refuses_items_for_others_one_by_one(tenants: Tenants) -> None:
     own = f"{tenants.mine_name}.q"
     for theirs in (tenants.queue, tenants.nobody()):
         answer = tenants.mine.push(
@@ -195,7 +195,7 @@ def test_s19_push_refuses_items_for_others_one_by_one(tenants: Tenants) -> None:
     assert tenants.theirs.pop(tenants.nobody()).status == 204
 
 
-def test_s19_frames_for_others_are_refused_as_a_whole(tenants: Tenants) -> None:
+def test_frames_for_others_are_refused_as_a_whole(tenants: Tenants) -> None:
     own = f"{tenants.mine_name}.frames"
     frames = [encode_frame(name, "p", ["a"], [b"1"]) for name in (own, tenants.queue)]
     assert tenants.mine.push_frames(b"".join(frames)).status == 404
@@ -204,7 +204,7 @@ def test_s19_frames_for_others_are_refused_as_a_whole(tenants: Tenants) -> None:
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "dlq"])
-def test_s20_a_stolen_lease_opens_nothing(tenants: Tenants, status: str) -> None:
+def test_a_stolen_lease_opens_nothing(tenants: Tenants, status: str) -> None:
     message = tenants.message
     unknown = {**message, "partitionId": "00000000-0000-8000-bfff-ffffffffffff"}
     answer = tenants.mine.ack(message, status)
@@ -218,7 +218,7 @@ def test_s20_a_stolen_lease_opens_nothing(tenants: Tenants, status: str) -> None
     assert tenants.theirs.ack(message).status == 200
 
 
-def test_s20_a_transaction_touches_nothing_of_others(tenants: Tenants) -> None:
+def test_a_transaction_touches_nothing_of_others(tenants: Tenants) -> None:
     own = push_of({"queue": f"{tenants.mine_name}.t", "payload": 1})
     theirs = push_of({"queue": tenants.queue, "payload": 1})
     assert tenants.mine.transaction(own, theirs).status == 404
@@ -228,7 +228,7 @@ def test_s20_a_transaction_touches_nothing_of_others(tenants: Tenants) -> None:
     assert tenants.mine.transaction(own).status == 200
 
 
-def test_s20_a_streaming_query_touches_nothing_of_others(tenants: Tenants) -> None:
+def test_a_streaming_query_touches_nothing_of_others(tenants: Tenants) -> None:
     mine, theirs, message = tenants.mine, tenants.theirs, tenants.message
     own = f"{tenants.mine_name}.source"
     query = {"name": "q", "source_queue": own, "config_hash": "h"}
@@ -268,7 +268,7 @@ def test_s20_a_streaming_query_touches_nothing_of_others(tenants: Tenants) -> No
     assert done.json["success"] is True
 
 
-def test_s19_fetch_configure_and_delete_know_no_queue_of_others(tenants: Tenants) -> None:
+def test_fetch_configure_and_delete_know_no_queue_of_others(tenants: Tenants) -> None:
     mine = tenants.mine
     for name in (tenants.queue, tenants.nobody()):
         assert mine.fetch(name).status == 404
@@ -280,7 +280,7 @@ def test_s19_fetch_configure_and_delete_know_no_queue_of_others(tenants: Tenants
     assert tenants.theirs.fetch(tenants.queue).status == 200
 
 
-def test_s19_a_queue_that_the_limited_configure_is_theirs(tenants: Tenants) -> None:
+def test_a_queue_that_the_limited_configure_is_theirs(tenants: Tenants) -> None:
     name = f"{tenants.mine_name}.made"
     made = tenants.mine.configure(name, leaseTime=5)
     assert (made.status, made.json["namespace"]) == (201, tenants.mine_name)
@@ -289,7 +289,7 @@ def test_s19_a_queue_that_the_limited_configure_is_theirs(tenants: Tenants) -> N
     assert tenants.mine.delete_queue(name).status == 200
 
 
-def test_s19_a_pipeline_of_others_is_neither_taken_nor_told_of(tenants: Tenants) -> None:
+def test_a_pipeline_of_others_is_neither_taken_nor_told_of(tenants: Tenants) -> None:
     def define(client: Client, namespace: str, **more: Any) -> Answer:
         definition = {
             "name": name,
@@ -313,7 +313,7 @@ def test_s19_a_pipeline_of_others_is_neither_taken_nor_told_of(tenants: Tenants)
     assert tenants.theirs.call("GET", f"/api/v1/pipelines/{name}").json == before
 
 
-def test_s19_a_jwt_may_be_limited_too(guarded: Guarded, tenants: Tenants) -> None:
+def test_a_jwt_may_be_limited_too(guarded: Guarded, tenants: Tenants) -> None:
     with Client(guarded.url, signed(namespaces=[tenants.their_name])) as client:
         assert client.fetch(tenants.queue).status == 200
     with Client(guarded.url, signed(namespaces=[])) as client:
@@ -363,7 +363,7 @@ class Secrets(Tenants):
         return re.sub(r"\{([^}]*)\}", guess, route.path)
 
 
-async def test_s19_no_route_tells_anything_of_others(guarded: Guarded, as_: As) -> None:
+async def test_no_route_tells_anything_of_others(guarded: Guarded, as_: As) -> None:
     secrets = Secrets(as_)
     told = 0
     for route in await all_routes(guarded.dsn):
@@ -379,7 +379,7 @@ async def test_s19_no_route_tells_anything_of_others(guarded: Guarded, as_: As) 
     assert told > 8
 
 
-async def test_s19_no_route_changes_anything_of_others(guarded: Guarded, as_: As) -> None:
+async def test_no_route_changes_anything_of_others(guarded: Guarded, as_: As) -> None:
     secrets = Secrets(as_)
     bodies: dict[str, dict[str, Any]] = {
         "seek": {"toEnd": True},
@@ -422,7 +422,7 @@ async def test_s19_no_route_changes_anything_of_others(guarded: Guarded, as_: As
         ("GET", "/api/v1/traces/{p}/x"),
     ],
 )
-def test_s19_what_others_have_is_not_found(as_: As, method: str, path: str) -> None:
+def test_what_others_have_is_not_found(as_: As, method: str, path: str) -> None:
     secrets = Secrets(as_)
     where = path.format(g=secrets.group, q=secrets.queue, p=secrets.message["partitionId"])
     body: dict[str, Any] | None = {"toEnd": True} if method == "POST" else None
@@ -431,7 +431,7 @@ def test_s19_what_others_have_is_not_found(as_: As, method: str, path: str) -> N
         assert secrets.theirs.call(method, where, body).status == 200
 
 
-# ---- S21 to S23 ----
+# ---- who produced it, literal namespaces, tricks in paths ----
 
 _STAMPED = {
     "producerSub": "mallory",
@@ -442,7 +442,7 @@ _STAMPED = {
 }
 
 
-def test_s21_who_produced_a_message_is_not_for_the_body_to_say(
+def test_who_produced_a_message_is_not_for_the_body_to_say(
     guarded: Guarded, admin: Client, queue: str
 ) -> None:
     with Client(guarded.url, signed(sub="alice")) as alice:
@@ -455,7 +455,7 @@ def test_s21_who_produced_a_message_is_not_for_the_body_to_say(
     assert not any(one["createdAt"].startswith("2001") for one in found)
 
 
-def test_s21_frames_and_transactions_are_stamped_too(
+def test_frames_and_transactions_are_stamped_too(
     guarded: Guarded, admin: Client, queue: str
 ) -> None:
     with Client(guarded.url, signed(sub="bob")) as bob:
@@ -468,7 +468,7 @@ def test_s21_frames_and_transactions_are_stamped_too(
     assert [one["producerSub"] for one in found] == ["bob", "bob", "bob"]
 
 
-def test_s21_small_pushes_of_many_producers_keep_theirs(guarded: Guarded, queue: str) -> None:
+def test_small_pushes_of_many_producers_keep_theirs(guarded: Guarded, queue: str) -> None:
     """They share a flush, and perhaps a segment."""
     clients = [Client(guarded.url, signed(sub=f"user-{n}")) for n in range(12)]
     for number, client in enumerate(clients):
@@ -481,7 +481,7 @@ def test_s21_small_pushes_of_many_producers_keep_theirs(guarded: Guarded, queue:
         client.close()
 
 
-def test_s21_without_authentication_there_is_no_producer(api: Any, queue: str) -> None:
+def test_without_authentication_there_is_no_producer(api: Any, queue: str) -> None:
     api.push({"queue": queue, "payload": 1, **_STAMPED})
     assert api.messages(queue)[0]["producerSub"] is None
 
@@ -490,7 +490,7 @@ def test_s21_without_authentication_there_is_no_producer(api: Any, queue: str) -
     ("limit", "queue"),
     [("a*", "ab.q"), ("a.*", "a.b"), ("a+b", "aab.q"), (".*", "x.q"), ("%", "x.q"), ("A", "a.q")],
 )
-def test_s22_a_namespace_is_taken_literally(as_: As, limit: str, queue: str) -> None:
+def test_a_namespace_is_taken_literally(as_: As, limit: str, queue: str) -> None:
     assert as_("admin", limit).push({"queue": queue, "payload": 1}).status == 404
 
 
@@ -510,7 +510,7 @@ def test_s22_a_namespace_is_taken_literally(as_: As, limit: str, queue: str) -> 
         "/health/live/%2e%2e/%2e%2e/api/v1/tokens",
     ],
 )
-def test_s23_tricks_in_a_path_lead_nowhere(guarded: Guarded, path: str) -> None:
+def test_tricks_in_a_path_lead_nowhere(guarded: Guarded, path: str) -> None:
     with RawConnection(guarded.url) as raw:
         raw.send(request("GET", path))
         assert raw.answer().status in (400, 401, 404, 405)
@@ -519,7 +519,7 @@ def test_s23_tricks_in_a_path_lead_nowhere(guarded: Guarded, path: str) -> None:
         assert raw.answer().status in (400, 404, 405)
 
 
-def test_s23_an_encoded_path_needs_the_same_role(stranger: Client, as_: As) -> None:
+def test_an_encoded_path_needs_the_same_role(stranger: Client, as_: As) -> None:
     for path in ("/api/v1/%74okens", "/api/v1/resources/queues/x%2F..%2F..%2Fhealth"):
         assert stranger.call("DELETE", path).status in (401, 404)
         assert as_("read-only").call("DELETE", path).status in (403, 404)
@@ -528,13 +528,13 @@ def test_s23_an_encoded_path_needs_the_same_role(stranger: Client, as_: As) -> N
 @pytest.mark.parametrize(
     "name", ["X-HTTP-Method-Override", "X-Method-Override", "X-Original-URL", "X-Rewrite-URL"]
 )
-def test_s23_no_header_changes_what_is_asked(as_: As, name: str) -> None:
+def test_no_header_changes_what_is_asked(as_: As, name: str) -> None:
     for value in ("DELETE", "/health"):
         answer = as_("read-only").call("POST", "/api/v1/push", b"{}", {name: value})
         assert answer.status == 403
 
 
-def test_s19_a_sink_is_its_tenants_own(as_: As, tenants: Tenants) -> None:
+def test_a_sink_is_its_tenants_own(as_: As, tenants: Tenants) -> None:
     """Neither its name nor its stages are of use to somebody else."""
     mine = Sink(tenants.mine)
     assert mine.open().status == 200
@@ -554,7 +554,7 @@ def test_s19_a_sink_is_its_tenants_own(as_: As, tenants: Tenants) -> None:
     assert len(tenants.mine.messages(f"{tenants.mine_name}.results", batch=10)) == 2
 
 
-def test_s19_who_staged_it_is_recorded(as_: As, tenants: Tenants) -> None:
+def test_who_staged_it_is_recorded(as_: As, tenants: Tenants) -> None:
     sink = Sink(tenants.mine)
     sink.open()
     queue = f"{tenants.mine_name}.stamped"

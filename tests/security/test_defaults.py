@@ -1,4 +1,4 @@
-"""S01 to S06: what a server does when nobody has configured anything."""
+"""What a server does when nobody has configured anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.security.client import TOKEN, Client, Guarded
 from tests.security.issuer import AUDIENCE, ISSUER, SECRET
 
 
-def test_s01_a_server_listens_on_loopback_only(server: ServerProcess) -> None:
+def test_a_server_listens_on_loopback_only(server: ServerProcess) -> None:
     listening = [
         one.laddr.ip
         for one in psutil.Process(server.pid).net_connections("inet")
@@ -28,25 +28,25 @@ def test_s01_a_server_listens_on_loopback_only(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])  # noqa: S104
-def test_s02_another_address_needs_authentication(host: str) -> None:
+def test_another_address_needs_authentication(host: str) -> None:
     refused = run("serve", "--host", host)
     assert refused.returncode == 78
     assert "--auth tokens" in refused.stderr
 
 
-def test_s02_with_authentication_another_address_is_fine(start_server: Start, dsn: str) -> None:
+def test_with_authentication_another_address_is_fine(start_server: Start, dsn: str) -> None:
     running = start_server("--database-url", dsn, "--host", "0.0.0.0", "--auth", "tokens")  # noqa: S104
     api = running.api()
     assert api.call("GET", "/health/live").status == 200
     assert api.push({"queue": "q", "payload": 1}).status == 401
 
 
-def test_s02_insecure_is_a_word_that_one_has_to_say(start_server: Start, dsn: str) -> None:
+def test_insecure_is_a_word_that_one_has_to_say(start_server: Start, dsn: str) -> None:
     running = start_server("--database-url", dsn, "--host", "0.0.0.0", "--insecure")  # noqa: S104
     assert running.api().push({"queue": "q", "payload": 1}).status == 201
 
 
-async def test_s03_the_first_token_is_made_shown_once_and_stored_as_a_hash(
+async def test_the_first_token_is_made_shown_once_and_stored_as_a_hash(
     guarded: Guarded, start_server: Start
 ) -> None:
     again = start_server("--database-url", guarded.dsn, "--auth", "tokens")
@@ -62,7 +62,7 @@ async def test_s03_the_first_token_is_made_shown_once_and_stored_as_a_hash(
 
 
 @pytest.mark.parametrize("secret", ["short", "x" * 40, "a-string-secret-at-least-256-bits-long"])
-def test_s04_a_weak_secret_is_refused(secret: str) -> None:
+def test_a_weak_secret_is_refused(secret: str) -> None:
     environment = {"JWT_ENABLED": "true", "JWT_ISSUER": ISSUER, "JWT_AUDIENCE": AUDIENCE}
     refused = run("serve", "--port", str(free_port()), **environment, JWT_SECRET=secret)
     assert refused.returncode == 78
@@ -70,7 +70,7 @@ def test_s04_a_weak_secret_is_refused(secret: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["JWT_ISSUER", "JWT_AUDIENCE"])
-def test_s14_issuer_and_audience_must_be_configured(missing: str) -> None:
+def test_issuer_and_audience_must_be_configured(missing: str) -> None:
     environment = {
         "JWT_ENABLED": "true",
         "JWT_ISSUER": ISSUER,
@@ -83,7 +83,7 @@ def test_s14_issuer_and_audience_must_be_configured(missing: str) -> None:
     assert missing in refused.stderr
 
 
-def test_s15_an_unreachable_key_set_is_a_reason_not_to_start(dsn: str) -> None:
+def test_an_unreachable_key_set_is_a_reason_not_to_start(dsn: str) -> None:
     refused = run(
         "serve",
         "--port",
@@ -100,7 +100,7 @@ def test_s15_an_unreachable_key_set_is_a_reason_not_to_start(dsn: str) -> None:
     assert "key set" in refused.stderr
 
 
-def test_s06_health_is_open_and_tells_nothing(stranger: Client) -> None:
+def test_health_is_open_and_tells_nothing(stranger: Client) -> None:
     for path in ("/health", "/health/ready"):
         answer = stranger.call("GET", path)
         assert answer.status == 200
@@ -109,19 +109,19 @@ def test_s06_health_is_open_and_tells_nothing(stranger: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/prometheus"])
-def test_s06_metrics_need_a_token(stranger: Client, admin: Client, path: str) -> None:
+def test_metrics_need_a_token(stranger: Client, admin: Client, path: str) -> None:
     assert stranger.call("GET", path).status == 401
     assert admin.call("GET", path).status == 200
 
 
-def test_s06_metrics_can_be_opened(guarded: Guarded, start_server: Start) -> None:
+def test_metrics_can_be_opened(guarded: Guarded, start_server: Start) -> None:
     running = start_server("--database-url", guarded.dsn, "--auth", "tokens", "--open-metrics")
     api = running.api()
     assert api.call("GET", "/metrics/prometheus").status == 200
     assert api.call("GET", "/api/v1/status").status == 401
 
 
-def test_s41_a_remote_database_without_a_verified_certificate_is_warned_about(
+def test_a_remote_database_without_a_verified_certificate_is_warned_about(
     tmp_path: Path,
 ) -> None:
     url, log = "postgresql://queen@database.invalid/queen", tmp_path / "log"

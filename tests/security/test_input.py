@@ -1,4 +1,4 @@
-"""S24 to S31: what strangers send. Most of it stands in `tests/contract`; this is the rest."""
+"""What strangers send. Most of it stands in `tests/contract`; this is the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import until
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "deflate", "GZIP", "identity, gzip"])
-def test_s24_a_compressed_body_is_not_inflated(server: ServerProcess, coding: str) -> None:
+def test_a_compressed_body_is_not_inflated(server: ServerProcess, coding: str) -> None:
     bomb = gzip.compress(b"0" * 10_000_000)
     with RawConnection(server.url) as raw:
         raw.send(request("POST", "/api/v1/push", bomb, f"Content-Encoding: {coding}\r\n"))
@@ -26,13 +26,13 @@ def test_s24_a_compressed_body_is_not_inflated(server: ServerProcess, coding: st
         assert (answer.status, answer.json["code"]) == (415, "unsupported_media")
 
 
-def test_s24_an_identity_encoding_is_none(api: Api, queue: str) -> None:
+def test_an_identity_encoding_is_none(api: Api, queue: str) -> None:
     body = json.dumps({"items": [{"queue": queue, "payload": 1}]})
     answer = api.call("POST", "/api/v1/push", body, {"Content-Encoding": "identity"})
     assert answer.status == 201
 
 
-def test_s25_a_million_tiny_chunks_cost_little(server: ServerProcess, queue: str) -> None:
+def test_a_million_tiny_chunks_cost_little(server: ServerProcess, queue: str) -> None:
     body = json.dumps({"items": [{"queue": queue, "payload": "x" * 2_000_000}]}).encode()
     chunks = b"".join(b"2\r\n" + body[at : at + 2] + b"\r\n" for at in range(0, len(body) & ~1, 2))
     rest = b"1\r\n" + body[-1:] + b"\r\n" if len(body) & 1 else b""
@@ -61,7 +61,7 @@ def test_s25_a_million_tiny_chunks_cost_little(server: ServerProcess, queue: str
     ],
     ids=["coding", "last coding", "bare LF", "fold", "space", "two hosts", "plus", "hex"],
 )
-def test_s27_what_two_readers_could_read_in_two_ways_is_refused(
+def test_what_two_readers_could_read_in_two_ways_is_refused(
     server: ServerProcess, head: bytes
 ) -> None:
     with RawConnection(server.url) as raw:
@@ -74,15 +74,15 @@ def test_s27_what_two_readers_could_read_in_two_ways_is_refused(
     "query",
     ["batch=-1", "batch=1000000000", "timeout=1000000000000", "partitions=0", "batch=1e3"],
 )
-def test_s31_numbers_have_limits(api: Api, queue: str, query: str) -> None:
+def test_numbers_have_limits(api: Api, queue: str, query: str) -> None:
     assert api.call("GET", f"/api/v1/pop/queue/{queue}?{query}").status == 400
 
 
-# ---- slow clients and many of them: S46 ----
+# ---- slow clients and many of them ----
 
 
 @pytest.mark.slow
-def test_s46_a_request_that_does_not_come_is_given_up(server: ServerProcess) -> None:
+def test_a_request_that_does_not_come_is_given_up(server: ServerProcess) -> None:
     starts = [
         b"GET /health HTTP/1.1\r\nHost: queen\r\nA:",
         b"GE",
@@ -102,7 +102,7 @@ def test_s46_a_request_that_does_not_come_is_given_up(server: ServerProcess) -> 
             assert raw.is_closed()
 
 
-def test_s46_connections_have_a_limit(start_server: Start, dsn: str) -> None:
+def test_connections_have_a_limit(start_server: Start, dsn: str) -> None:
     running = start_server("--database-url", dsn, "--max-connections", "5")
     opened = [RawConnection(running.url) for _ in range(5)]
     for one in opened:
@@ -125,7 +125,7 @@ def test_s46_connections_have_a_limit(start_server: Start, dsn: str) -> None:
         one.__exit__()
 
 
-def test_s46_one_address_cannot_take_them_all(start_server: Start, dsn: str) -> None:
+def test_one_address_cannot_take_them_all(start_server: Start, dsn: str) -> None:
     running = start_server("--database-url", dsn, "--max-connections-per-address", "2")
     with RawConnection(running.url) as one, RawConnection(running.url) as two:
         for connection in (one, two):
@@ -135,7 +135,7 @@ def test_s46_one_address_cannot_take_them_all(start_server: Start, dsn: str) -> 
             assert third.answer().status == 429
 
 
-def test_s46_a_caller_that_sends_too_much_is_told_to_wait(start_server: Start, dsn: str) -> None:
+def test_a_caller_that_sends_too_much_is_told_to_wait(start_server: Start, dsn: str) -> None:
     # Two seconds of it may come at once.
     api = start_server("--database-url", dsn, "--rate-limit", "5").api()
     answers = [api.call("GET", "/health/live") for _ in range(30)]

@@ -2,12 +2,12 @@
 
 A campaign is a list of deaths. Each begins with a new driver on the checkpoint of the last one:
 
-    a  asked for the next batch, which has no number yet          F56
-    b  the batch is in Spark's log, its tasks are at work         F56
-    c  published, and not yet in Spark's log of commits           F56
-    d  as soon as Spark has noted a commit                        F56
-    w  the Python processes of its tasks die, the driver lives    F57
-    t  a second driver starts on the same checkpoint              F58
+    a  asked for the next batch, which has no number yet
+    b  the batch is in Spark's log, its tasks are at work
+    c  published, and not yet in Spark's log of commits
+    d  as soon as Spark has noted a commit
+    w  the Python processes of its tasks die, the driver lives
+    t  a second driver starts on the same checkpoint
     r  at any moment
 
 `QUEEN_TEST_SPARK_KILLS` says how many random ones there are; without it only c happens, the one
@@ -197,7 +197,7 @@ def campaign(
 
 
 @pytest.mark.timeout(900 + 180 * len(_DEATHS))
-def test_f56_f57_f58_whoever_is_killed_each_result_is_there_once(
+def test_whoever_is_killed_each_result_is_there_once(
     campaign: Campaign, spark: SparkSession, server: ServerProcess, api: Api, sums: Sums, dsn: str
 ) -> None:
     events = made_up(_EVENTS, [sums.queue], seed=_EVENTS)

@@ -1,4 +1,4 @@
-"""The database, then the broker, are killed while a micro-batch is under way (F59).
+"""The database, then the broker, are killed while a micro-batch is under way.
 
 Tasks wait until the outage has begun. So whatever they stage, and what the driver commits, meets
 a database that recovers, or a port at which nobody listens; the query goes on when they are back.
@@ -79,7 +79,7 @@ def outages(
 
 
 @pytest.mark.timeout(600)
-def test_f59_a_database_or_a_broker_that_dies_in_a_batch_costs_only_time(
+def test_a_database_or_a_broker_that_dies_in_a_batch_costs_only_time(
     outages: Outages, spark: SparkSession, tmp_path: Path
 ) -> None:
     sums = outages.sums

@@ -64,7 +64,7 @@ def test_each_row_of_each_batch_is_there_once_and_in_order(
     assert stored(api, copy.queue) == once(1000)
 
 
-def test_f56_c_a_batch_that_was_committed_and_not_recorded_by_spark_is_there_once(
+def test_a_batch_that_was_committed_and_not_recorded_by_spark_is_there_once(
     spark: SparkSession, api: Api, copy: Copy
 ) -> None:
     for number in range(2):
@@ -78,7 +78,7 @@ def test_f56_c_a_batch_that_was_committed_and_not_recorded_by_spark_is_there_onc
     assert stored(api, copy.queue) == once(90)
 
 
-def test_f58_a_new_checkpoint_is_a_new_query_unless_it_has_a_name(
+def test_a_new_checkpoint_is_a_new_query_unless_it_has_a_name(
     spark: SparkSession, api: Api, copy: Copy
 ) -> None:
     for number in range(2):
@@ -102,7 +102,7 @@ def test_an_empty_batch_does_nothing(spark: SparkSession, api: Api, copy: Copy) 
     assert stored(api, copy.queue) == once(30)
 
 
-def test_f58_a_driver_is_fenced_when_another_one_has_started(
+def test_a_driver_is_fenced_when_another_one_has_started(
     spark: SparkSession, api: Api, copy: Copy
 ) -> None:
     copy.add(0, range(30))
@@ -171,7 +171,7 @@ async def staged(connection: asyncpg.Connection, query: str) -> list[int]:
 
 
 @pytest.mark.timeout(400)
-async def test_f56_b_f57_a_driver_killed_between_staging_and_commit_publishes_nothing_of_it(
+async def test_a_driver_killed_between_staging_and_commit_publishes_nothing_of_it(
     spark: SparkSession,
     api: Api,
     copy: Copy,
@@ -214,7 +214,7 @@ async def test_f56_b_f57_a_driver_killed_between_staging_and_commit_publishes_no
 
 @pytest.mark.skipif(not _KILLS, reason="QUEEN_TEST_SPARK_KILLS says how often")
 @pytest.mark.timeout(120 + 90 * _KILLS)
-def test_f56_a_driver_killed_anywhere_leaves_each_row_once(
+def test_a_driver_killed_anywhere_leaves_each_row_once(
     spark: SparkSession, api: Api, copy: Copy, tmp_path: Path, drive: Callable[..., Driver]
 ) -> None:
     copy = copy._replace(waits=str(tmp_path / "waits"))
@@ -251,7 +251,7 @@ def _kill_at(point: str, api: Api, copy: Copy, batch: int, drive: Callable[..., 
 
 @pytest.mark.skipif(not _KILLS, reason="QUEEN_TEST_SPARK_KILLS says how often")
 @pytest.mark.timeout(400)
-def test_f58_two_drivers_on_one_checkpoint_leave_each_row_once(
+def test_two_drivers_on_one_checkpoint_leave_each_row_once(
     spark: SparkSession, api: Api, copy: Copy, tmp_path: Path
 ) -> None:
     copy.add(0, range(30))
