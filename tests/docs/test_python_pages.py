@@ -96,17 +96,30 @@ def test_a_page_prints_what_it_says(page: str, servers: list[ServerProcess]) -> 
     assert program
     for number, server in enumerate(servers, start=1):
         program = program.replace(f"http://queen-{number}:6632", server.url)
+    assert run(program, servers[0]) == said
+
+
+@pytest.mark.parametrize("page", ["README.md"])
+def test_the_ways_in_follow_one_another_on_one_broker(servers: list[ServerProcess]) -> None:
+    """Who goes from one to the next has what the last one left, and sees what the page says."""
+    for page in ("README.md", "docs/tutorial/first-queue.md", "docs/tutorial/first-stream.md"):
+        program, said = blocks(page)
+        assert run(program, servers[0]) == said
+
+
+def run(program: str, server: ServerProcess) -> list[str]:
+    """Run a program that finds the server, and return the lines it prints."""
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", _RUNNER],
         input=program,
-        env={**os.environ, "QUEEN_URL": servers[0].url},
+        env={**os.environ, "QUEEN_URL": server.url},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == said
+    return ended.stdout.splitlines()
 
 
 def test_every_page_with_python_is_run() -> None:
