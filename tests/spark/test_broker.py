@@ -14,7 +14,7 @@ import pytest
 
 from queen.errors import Unreachable
 from queen.spark import broker
-from queen.spark.broker import Broker, Place
+from queen.spark.broker import Broker, BrokerAddress
 from tests.conftest import ServerProcess
 from tests.waiting import spend
 
@@ -32,7 +32,7 @@ def hurried() -> Iterator[None]:
 
 @pytest.mark.usefixtures("hurried")
 def test_threads_share_connections_and_none_has_anothers(server: ServerProcess, queue: str) -> None:
-    place = Place((server.url,))
+    address = BrokerAddress((server.url,))
     start = threading.Barrier(THREADS)
 
     def work(number: int) -> list[str]:
@@ -42,7 +42,7 @@ def test_threads_share_connections_and_none_has_anothers(server: ServerProcess, 
         body = [
             {"items": [{"queue": queue, "payload": name, "transactionId": name}]} for name in asked
         ]
-        told = [Broker(place).ask("POST", "/api/v1/push", one) for one in body]
+        told = [Broker(address).ask("POST", "/api/v1/push", one) for one in body]
         return [one["transaction_id"] for (one,) in told]
 
     with ThreadPoolExecutor(THREADS) as threads:
@@ -69,7 +69,7 @@ def test_a_connection_is_taken_once() -> None:
     def call(_number: int) -> type[BaseException] | None:
         start.wait(60)
         try:
-            Broker(Place((url,)), retry_s=0).call("GET", "/health")
+            Broker(BrokerAddress((url,)), retry_s=0).call("GET", "/health")
         except Exception as error:
             return type(error)
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from queen.spark.broker import Place
+from queen.spark.broker import BrokerAddress
 from queen.spark.source.planning import Planner, Selection
 from queen.spark.source.slices import SliceTask
 from queen.wire.cuts import Plan, Point, Range, Slice
@@ -16,7 +16,7 @@ def test_tasks_can_be_made_of_one_plan_twice() -> None:
     points = [Point(at, lane, 0) for at in range(5)]
     ranges = [Range("orders", start, end) for start, end in pairwise(points)]
     plan = Plan([], 5, 4, 400, [Slice([one], 1, 100) for one in ranges])
-    planner = Planner(Selection(Place(("http://127.0.0.1:1",)), ("orders",)))
+    planner = Planner(Selection(BrokerAddress(("http://127.0.0.1:1",)), ("orders",)))
 
     def made() -> list[bytes]:
         tasks = planner.tasks(plan, {"orders": 0}, 5)

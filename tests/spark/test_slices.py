@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 import queen.spark
 from queen.core.frame import compress, encode_body, segment_of
 from queen.errors import HistoryGone, NotFound
-from queen.spark.broker import Broker, place_of
+from queen.spark.broker import Broker, address_of
 from queen.spark.source import slices
 from queen.spark.source.planning import EARLIEST, Planner, selection_of
 from queen.spark.source.slices import SliceTask, WindowOf, read_slice
@@ -180,7 +180,7 @@ def test_a_window_over_many_partitions_is_read_in_several_requests(
     for name in "abcde":
         found = push(api, queue, *texts, partition=name)[0]["partition_id"]
         ranges.append(Range(queue, partitionId=found, fromOffset=1, toOffset=10))
-    task = SliceTask(place_of({"url": brittle.url}), ranges, 45)
+    task = SliceTask(address_of({"url": brittle.url}), ranges, 45)
     task.windows = [WindowOf(name, 0, 1) for name in "abcde"]
     schema = StructType().add("key", "string").add("offset", "long")
     rows = [row for batch in read_slice(task, schema) for row in batch.to_pylist()]

@@ -2,7 +2,7 @@
 
 A task is short, its process is not: Spark uses it for the next task, the next micro-batch and
 the next query. So connections belong to the module, and a task takes one and gives it back. Threads
-share them: a connection is taken and removed in one step, so no two ever have the same.
+share them: a connection is taken and removed in one step, so no two threads ever use the same.
 Calls block: a worker has one thing to do at a time, and no event loop.
 """
 
@@ -34,7 +34,7 @@ _PART_BYTES = 1024 * 1024
 _BROKEN = (OSError, http.client.HTTPException)
 
 
-class Place(NamedTuple):
+class BrokerAddress(NamedTuple):
     """Where the broker is and who asks; small, and may travel to other machines."""
 
     urls: tuple[str, ...]
@@ -42,15 +42,15 @@ class Place(NamedTuple):
     token: str | None = None
 
 
-def place_of(options: Mapping[str, str]) -> Place:
+def address_of(options: Mapping[str, str]) -> BrokerAddress:
     """Return the broker that the options `url` and `token` name."""
     given = options.get("url") or os.environ.get("QUEEN_URL") or DEFAULT_URL
-    urls = tuple(one.strip().rstrip("/") for one in given.split(",") if one.strip())
+    urls = tuple(url.strip().rstrip("/") for url in given.split(",") if url.strip())
     for url in urls:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"option url: {url!r} is not a URL; it looks like {DEFAULT_URL}")
-    return Place(urls, options.get("token") or None)
+    return BrokerAddress(urls, options.get("token") or None)
 
 
 # So many connections are kept for each server while nobody uses them.
@@ -63,29 +63,29 @@ _idle: dict[tuple[int, str], deque[http.client.HTTPConnection]] = {}
 class Broker:
     """Calls to one broker. Cheap to make; the connections behind it are shared."""
 
-    def __init__(self, place: Place, retry_s: float = PATIENCE_S) -> None:
-        self._place = place
+    def __init__(self, address: BrokerAddress, retry_s: float = PATIENCE_S) -> None:
+        self._address = address
         self.retry_s = retry_s
-        token = place.token or os.environ.get("QUEEN_TOKEN")
+        token = address.token or os.environ.get("QUEEN_TOKEN")
         self._headers = {"user-agent": "queen-spark"}
         if token:
             self._headers["authorization"] = f"Bearer {token}"
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Send a JSON body, if any, and return the decoded answer."""
-        sent = b"" if body is None else msgspec.json.encode(body)
-        return msgspec.json.decode(self.call(method, path, sent) or b"null")
+        encoded = b"" if body is None else msgspec.json.encode(body)
+        return msgspec.json.decode(self.call(method, path, encoded) or b"null")
 
     def call(self, method: str, path: str, body: bytes = b"", content_type: str = JSON) -> bytes:
         """Return the body of a successful answer, or raise the error that stayed."""
         response = self._open(method, path, body, content_type)
         try:
-            read = response.read()
+            content = response.read()
         except _BROKEN as error:
             _hang_up(response)
             raise Unreachable(f"the connection was lost in an answer: {error}") from None
         self._give_back(response)
-        return read
+        return content
 
     def stream(
         self, method: str, path: str, body: bytes = b"", content_type: str = JSON
@@ -113,19 +113,20 @@ class Broker:
         deadline = time.monotonic() + self.retry_s
         pause_s = _FIRST_PAUSE_S
         while True:
-            for url in self._place.urls:
+            for url in self._address.urls:
                 try:
-                    return self._asked(url, method, path, body, content_type)
+                    return self._send(url, method, path, body, content_type)
                 except QueenError as error:
                     if not is_worth_repeating(error):
-                        raise self._explained(error) from None
+                        raise self._explain(error) from None
                     last = error
             if time.monotonic() + pause_s > deadline:
-                raise self._explained(last)
+                raise self._explain(last)
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    def _asked(self, url: str, method: str, path: str, body: bytes, content_type: str) -> _Response:
+    def _send(self, url: str, method: str, path: str, body: bytes, content_type: str) -> _Response:
+        """Ask one server, over a connection that is kept if there is one."""
         headers = dict(self._headers)
         if body:
             headers["content-type"] = content_type
@@ -143,11 +144,11 @@ class Broker:
         else:
             _keep(response.url, response.connection)
 
-    def _explained(self, error: QueenError) -> QueenError:
+    def _explain(self, error: QueenError) -> QueenError:
         """Say what to do about an error; this is the last line that a user of Spark sees."""
         match error:
             case Unreachable():
-                urls = ", ".join(self._place.urls)
+                urls = ", ".join(self._address.urls)
                 return Unreachable(
                     f"no Queen server answers at {urls}: start one with `queen serve`, "
                     f"or give another one with option url ({error.message})"
@@ -197,20 +198,19 @@ def _connection(url: str) -> http.client.HTTPConnection:
     assert parts.hostname is not None
     if parts.scheme == "https":
         context = ssl.create_default_context()
-        made: http.client.HTTPConnection = http.client.HTTPSConnection(
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
             parts.hostname, parts.port, timeout=_CONNECT_S, context=context
         )
     else:
-        made = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_CONNECT_S)
-    made.response_class = _Response
-    return made
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_CONNECT_S)
+    connection.response_class = _Response
+    return connection
 
 
-def _patient(connection: http.client.HTTPConnection) -> None:
-    """To connect takes a moment; an answer may take long."""
-    opened = connection.sock
-    assert opened is not None
-    opened.settimeout(_ANSWER_S)
+def _allow_slow_answers(connection: http.client.HTTPConnection) -> None:
+    """Wait longer for an answer than was waited for the connection."""
+    assert connection.sock is not None
+    connection.sock.settimeout(_ANSWER_S)
 
 
 def _request(
@@ -224,7 +224,7 @@ def _request(
     try:
         if connection.sock is None:
             connection.connect()
-            _patient(connection)
+            _allow_slow_answers(connection)
         connection.request(method, path, body or None, headers)
         response = connection.getresponse()
         refused = b"" if response.status < 300 else response.read()

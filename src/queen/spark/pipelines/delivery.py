@@ -40,10 +40,10 @@ def deliver_history(
         elif queue is not None:
             # Late messages are in their queue since they came.
             rows = messages(definition, made._replace(result=kept, late=None))
-            place = {"url": ",".join(options.place().urls)}
+            broker = {"url": ",".join(options.address().urls)}
             if options.token:
-                place["token"] = options.token
-            writer = rows.drop("queue").write.format("queen").mode("append").options(**place)
+                broker["token"] = options.token
+            writer = rows.drop("queue").write.format("queen").mode("append").options(**broker)
             writer.option("queue", queue).save()
         return count
     finally:

@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from queen.client.streams.pipeline import PATH, pipeline_path
 from queen.core.differences import fingerprint
 from queen.errors import BadRequest, PipelineFailed
-from queen.spark.broker import Broker, Place, place_of
+from queen.spark.broker import Broker, BrokerAddress, address_of
 from queen.spark.pipelines import reading, writing
 from queen.spark.pipelines.checkpoint import Checkpoint
 from queen.spark.pipelines.checkpoint_lock import CheckpointLock, hold
@@ -64,14 +64,14 @@ class Options(msgspec.Struct, kw_only=True):
     accept_changes: bool = False
     max_messages_per_trigger: int | None = None
 
-    def place(self) -> Place:
+    def address(self) -> BrokerAddress:
         given = {"url": self.url or "", "token": self.token or ""}
-        return place_of({name: value for name, value in given.items() if value})
+        return address_of({name: value for name, value in given.items() if value})
 
     def source(self) -> dict[str, str]:
         """Return the options of the source and the sink."""
         given: dict[str, Any] = {
-            "url": ",".join(self.place().urls),
+            "url": ",".join(self.address().urls),
             "token": self.token,
             "startingTime": self.starting,
             "maxMessagesPerTrigger": self.max_messages_per_trigger,
@@ -81,7 +81,7 @@ class Options(msgspec.Struct, kw_only=True):
 
 def stored_definition(name: str, options: Options) -> Definition:
     """Return what the broker keeps under a name."""
-    shown = Broker(options.place()).ask("GET", pipeline_path(name))
+    shown = Broker(options.address()).ask("GET", pipeline_path(name))
     return decode_definition(shown["definition"])
 
 
@@ -114,7 +114,7 @@ def checked_definition(definition: Mapping[str, Any] | Definition) -> Definition
 
 def store(definition: Definition, options: Options, *, replace: bool = False) -> None:
     body = {"definition": plain(definition), "replace": replace}
-    Broker(options.place()).ask("POST", PATH, body)
+    Broker(options.address()).ask("POST", PATH, body)
 
 
 def started(
@@ -202,7 +202,7 @@ class Running:
         self._options = options
         version = fingerprint(plain(definition))
         self._tally = Tally(definition.name, uuid.uuid4().hex, version, folder, self._terminated)
-        broker = Broker(options.place(), retry_s=0)
+        broker = Broker(options.address(), retry_s=0)
         self._reporter = Reporter(broker, definition.name, self._tally, self._stop_soon)
         self._is_to_stop = threading.Event()
         # Whoever comes second returns when the end has been told.
@@ -331,7 +331,7 @@ def backfill(
 def sealed_until(definition: Definition, options: Options) -> datetime:
     """Return the instant up to which all queues of a definition are complete."""
     queues = [queue for reads in definition.reads for queue in reads.queues]
-    answer = Broker(options.place()).ask("POST", "/api/v1/fetch/cut", {"queues": queues})
+    answer = Broker(options.address()).ask("POST", "/api/v1/fetch/cut", {"queues": queues})
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=answer["sealed"])
 
 

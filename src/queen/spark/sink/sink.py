@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 from queen.core.frame import CONTENT_TYPE
 from queen.core.names import reason_against_name
 from queen.errors import BadRequest, Conflict, QueenError
-from queen.spark.broker import Broker, Place, place_of
+from queen.spark.broker import Broker, BrokerAddress, address_of
 from queen.spark.sink.row_frames import Framed, Layout, frames_of, layout_of, reason_with_row
 
 if TYPE_CHECKING:
@@ -81,18 +81,18 @@ def stream_writer(
 class _Door(NamedTuple):
     """Where the broker is, and how long to knock."""
 
-    place: Place
+    address: BrokerAddress
     retry_s: float
 
     def broker(self) -> Broker:
-        return Broker(self.place, self.retry_s)
+        return Broker(self.address, self.retry_s)
 
 
 def _door_of(options: dict[str, str]) -> _Door:
     given = options.get("retryseconds", str(_RETRY_S))
     if not given.replace(".", "", 1).isdecimal():
         raise ValueError(f"option retrySeconds is {given!r}, not a number")
-    return _Door(place_of(options), float(given))
+    return _Door(address_of(options), float(given))
 
 
 def _transaction_name(options: dict[str, str]) -> str | None:
@@ -216,13 +216,13 @@ class _Opened(NamedTuple):
 
 
 # Of the queries that this process has worked for lately.
-_opened: dict[tuple[Place, str, str], _Opened] = {}
+_opened: dict[tuple[BrokerAddress, str, str], _Opened] = {}
 _MAX_OPENED = 64
 
 
 def _open(door: _Door, task: _Task) -> _Opened:
     """Return the epoch of this run; the first task that asks gives it one."""
-    key = (door.place, task.query, task.run)
+    key = (door.address, task.query, task.run)
     found = _opened.get(key)
     if found is None:
         body = {"run": task.run, "once": task.once}
@@ -355,7 +355,7 @@ def _abort(door: _Door, messages: Sequence[WriterCommitMessage | None]) -> None:
     if not named:
         return
     try:
-        Broker(door.place, retry_s=0).ask("POST", *_request(named, "abort"))
+        Broker(door.address, retry_s=0).ask("POST", *_request(named, "abort"))
     except QueenError as error:
         # The broker removes it later.
         _log.info("stages of query %s could not be dropped: %s", named[0].query, error)

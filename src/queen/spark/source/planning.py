@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from queen.errors import HistoryGone
-from queen.spark.broker import PATIENCE_S, Broker, Place, place_of
+from queen.spark.broker import PATIENCE_S, Broker, BrokerAddress, address_of
 from queen.spark.source.slices import SliceTask
 from queen.wire.cuts import MAX_SLICES, Cut, Plan, Progress, Range, Slice
 
@@ -48,7 +48,7 @@ _progress = msgspec.json.Decoder(Progress)
 class Selection(NamedTuple):
     """What of which broker."""
 
-    place: Place
+    address: BrokerAddress
     queues: tuple[str, ...]
     partitions: tuple[str, ...] = ()
     from_offset: int = 0
@@ -68,7 +68,7 @@ def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selectio
     if (from_offset is not None or to_offset is not None) and not partitions:
         raise ValueError("offsets count within a partition: give option partition too")
     return Selection(
-        place_of(options),
+        address_of(options),
         tuple(dict.fromkeys(queues)),
         partitions,
         from_offset or 0,
@@ -160,7 +160,7 @@ class Planner:
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
         # A server that was never there is not waited for; one that goes away is.
-        self.broker = Broker(selection.place, retry_s=_FIRST_PATIENCE_S)
+        self.broker = Broker(selection.address, retry_s=_FIRST_PATIENCE_S)
 
     def cut(self, since: int | None = None, group: str | None = None) -> Cut:
         body: dict[str, Any] = {"queues": self.selection.queues, "group": group}
@@ -209,14 +209,14 @@ class Planner:
             raise HistoryGone(_loss(plan.lost, since))
         made = [self.task(*group) for group in _grouped(plan, chosen.tasks)]
         if sealed_us is not None:
-            made = made or [SliceTask(chosen.place, [], 0)]
+            made = made or [SliceTask(chosen.address, [], 0)]
             made[-1].sealed_us = sealed_us
         return made
 
     def task(self, *slices: Slice) -> SliceTask:
         """Return the task that reads some slices."""
         ranges = _joined([one for part in slices for one in part.ranges])
-        task = SliceTask(self.selection.place, ranges, sum(part.messages for part in slices))
+        task = SliceTask(self.selection.address, ranges, sum(part.messages for part in slices))
         task.must_be_whole = self.selection.must_be_whole
         return task
 

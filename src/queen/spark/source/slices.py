@@ -18,7 +18,7 @@ from pyspark.sql.datasource import InputPartition
 from queen.core.frame import HEADER_BYTES, Frame, frame_size, stored_frames
 from queen.core.ids import parse_partition, partition_uuid
 from queen.errors import HistoryGone, InvalidFrame, QueenError, Unavailable
-from queen.spark.broker import Broker, Place
+from queen.spark.broker import Broker, BrokerAddress
 from queen.wire.cuts import Point, Range, SliceRequest
 
 if TYPE_CHECKING:
@@ -50,9 +50,13 @@ class SliceTask(InputPartition):
     """What a task has to read; it travels, so it is plain."""
 
     def __init__(
-        self, place: Place, ranges: list[Range], messages: int, sealed_us: int | None = None
+        self,
+        address: BrokerAddress,
+        ranges: list[Range],
+        messages: int,
+        sealed_us: int | None = None,
     ) -> None:
-        self.place = place
+        self.address = address
         self.ranges_json = msgspec.json.encode(ranges)
         # So many there were when it was planned.
         self.messages = messages
@@ -64,7 +68,7 @@ class SliceTask(InputPartition):
         self.windows: list[WindowOf] | None = None
 
     def __repr__(self) -> str:
-        # The place holds a token.
+        # The address holds a token.
         return f"SliceTask(messages={self.messages})"
 
 
@@ -75,7 +79,7 @@ def read_slice(task: SliceTask, schema: StructType) -> Iterator[pa.RecordBatch]:
     assembler = Assembler(schema)
     seen = 0
     ranges = _ranges.decode(task.ranges_json)
-    for part in _ahead(_fetched(Broker(task.place), ranges, task.windows)):
+    for part in _ahead(_fetched(Broker(task.address), ranges, task.windows)):
         for count, piece in part:
             seen += count
             yield from assembler.add(piece)

@@ -89,7 +89,7 @@ class WindowReader(DataSourceReader):
         return [*made, self._task(ranges, labels, size)] if ranges else made
 
     def _task(self, ranges: list[Range], labels: list[WindowOf], messages: int) -> SliceTask:
-        task = SliceTask(self._planner.selection.place, ranges, messages)
+        task = SliceTask(self._planner.selection.address, ranges, messages)
         task.must_be_whole = self._planner.selection.must_be_whole
         task.windows = labels
         return task

@@ -39,7 +39,7 @@ from queen.errors import BadRequest
 from queen.spark import register
 from queen.spark.arrow.columns import CORRUPT, DATA, check_schema, default_schema
 from queen.spark.arrow.typed import type_of
-from queen.spark.broker import Broker, place_of
+from queen.spark.broker import Broker, address_of
 from queen.spark.sink.row_frames import PARTITION, QUEUE, TRACE, TRANSACTION, layout_of
 from queen.spark.source.planning import WindowRange, offsets_of, selection_of
 from queen.spark.source.slices import SliceTask, read_slice
@@ -168,7 +168,7 @@ class _FrameWindow(LeasedWindow):
             for one in self.ranges
         ]
         found = offsets_of(ranges)
-        task = SliceTask(selection.place, found, 0)
+        task = SliceTask(selection.address, found, 0)
         batches = list(read_slice(task, frames.schema)) if found else []
         if not batches:
             return frames.spark.createDataFrame([], frames.schema)
@@ -243,7 +243,7 @@ class _FrameWindow(LeasedWindow):
         key = {**sink, "task": task, "attempt": 0}
         del key["query"], key["stages"]
         path = f"/api/v1/sink/{quote(self.tag, safe='')}/stage?{urlencode(key)}"
-        Broker(place_of(self._frames.options)).call("POST", path, body, CONTENT_TYPE)
+        Broker(address_of(self._frames.options)).call("POST", path, body, CONTENT_TYPE)
         return {"task": task, "attempt": 0, "messages": len(self._pushes)}
 
     # ---- jobs ----
