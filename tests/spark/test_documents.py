@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from queen.spark.arrow.documents import parsed
+from queen.spark.arrow.documents import parse_documents
 
 LONG = pa.struct([("a", pa.int64())])
 
@@ -17,7 +17,7 @@ LONG = pa.struct([("a", pa.int64())])
 def parse(kind: pa.DataType, *payloads: bytes) -> tuple[list[Any], list[int]]:
     offsets = np.zeros(len(payloads) + 1, dtype=np.int32)
     np.cumsum([len(one) + 1 for one in payloads], out=offsets[1:])
-    array, unfit = parsed(b"".join(one + b"\n" for one in payloads), offsets, kind)
+    array, unfit = parse_documents(b"".join(one + b"\n" for one in payloads), offsets, kind)
     assert array.type == kind
     assert len(array) == len(payloads)
     return array.to_pylist(), unfit

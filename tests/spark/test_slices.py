@@ -21,7 +21,7 @@ from queen.errors import HistoryGone, NotFound
 from queen.spark.broker import Broker, address_of
 from queen.spark.source import slices
 from queen.spark.source.planning import EARLIEST, Planner, selection_of
-from queen.spark.source.slices import SliceTask, WindowOf, read_slice
+from queen.spark.source.slices import SliceTask, WindowLabel, read_slice
 from queen.wire.cuts import Range
 from tests.api import Api
 from tests.conftest import ServerProcess
@@ -157,7 +157,7 @@ def test_a_large_window_is_cut_into_tasks(queue: str) -> None:
 
     text = json.dumps([{"queue": queue, "partitionId": "x", "from": 10, "to": 30_010}])
     planner = Planner(selection_of({"queue": queue, "tasks": "4"}, must_be_whole=True))
-    tasks = planner.parts(ranges_of(text))
+    tasks = planner.tasks_of_ranges(ranges_of(text))
     assert [task.messages for task in tasks] == [7500] * 4
     assert json.loads(tasks[1].ranges_json)[0]["fromOffset"] == 7510
 
@@ -181,7 +181,7 @@ def test_a_window_over_many_partitions_is_read_in_several_requests(
         found = push(api, queue, *texts, partition=name)[0]["partition_id"]
         ranges.append(Range(queue, partitionId=found, fromOffset=1, toOffset=10))
     task = SliceTask(address_of({"url": brittle.url}), ranges, 45)
-    task.windows = [WindowOf(name, 0, 1) for name in "abcde"]
+    task.windows = [WindowLabel(name, 0, 1) for name in "abcde"]
     schema = StructType().add("key", "string").add("offset", "long")
     rows = [row for batch in read_slice(task, schema) for row in batch.to_pylist()]
     assert rows == [{"key": name, "offset": at} for name in "abcde" for at in range(1, 10)]

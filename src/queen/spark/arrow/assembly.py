@@ -22,10 +22,10 @@ from queen.core.ids import message_prefix
 from queen.core.visibility import DELETED, ONLY_GROUP
 from queen.errors import BadRequest
 from queen.spark.arrow.columns import CORRUPT, DATA, SEALED, is_raw
-from queen.spark.arrow.documents import lines_of, parsed
+from queen.spark.arrow.documents import lines_of, parse_documents
 
 if TYPE_CHECKING:
-    from queen.spark.source.slices import WindowOf
+    from queen.spark.source.slices import WindowLabel
 
 # Enough for the fixed cost of a batch not to count, and little enough for memory.
 _BATCH_ROWS = 20_000
@@ -38,8 +38,8 @@ _ID_BYTES = 36
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Piece(NamedTuple):
-    """A segment, or what is left of it, and where it stands."""
+class SegmentPart(NamedTuple):
+    """The messages of a segment that a reader is shown, and where they stand."""
 
     queue: str
     partition: str
@@ -49,13 +49,13 @@ class Piece(NamedTuple):
     segment: Segment
     # Of each message, when they do not follow each other.
     offsets: Sequence[int] | None = None
-    # In which these messages are wanted; the same ones may be wanted in several.
-    window: WindowOf | None = None
+    # The window that they are read for; the same messages may be read for several.
+    window: WindowLabel | None = None
 
 
-def piece_of(
-    frame: Frame, low: int = 0, high: int = 2**62, window: WindowOf | None = None
-) -> Piece:
+def segment_part(
+    frame: Frame, low: int = 0, high: int = 2**62, window: WindowLabel | None = None
+) -> SegmentPart:
     """Return the messages of a frame that a reader of [low, high) is shown."""
     segment, base = frame.segment(), frame.base_offset
     offsets: list[int] | None = None
@@ -68,41 +68,41 @@ def piece_of(
             if not (deleted and deleted[at]) and not (only and only[at] is not None)
         ]
         if len(kept) < segment.count:
-            segment, offsets = _some_of(segment, kept), [base + at for at in kept]
+            segment, offsets = _pick(segment, kept), [base + at for at in kept]
     names = (frame.queue, frame.partition, frame.partition_id)
-    return Piece(*names, frame.created_at_us, base, segment, offsets, window)
+    return SegmentPart(*names, frame.created_at_us, base, segment, offsets, window)
 
 
-def _some_of(segment: Segment, kept: list[int]) -> Segment:
+def _pick(segment: Segment, kept: list[int]) -> Segment:
     ids, payloads = segment.id_bytes(), segment.payloads()
     extras = {name: [column[at] for at in kept] for name, column in segment.extras.items()}
     return segment_of([ids[at] for at in kept], [payloads[at] for at in kept], extras)
 
 
 class Assembler:
-    """Collects pieces, and makes batches of them."""
+    """Collects parts of segments, and makes batches of them."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._data_kind = schema[DATA].dataType if DATA in schema.names else None
         self._names = schema.names
-        self._pieces: list[Piece] = []
+        self._parts: list[SegmentPart] = []
         self._rows = self._bytes = 0
 
-    def add(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Take a piece; yield a batch when there is enough for one."""
-        if piece.segment.count:
-            self._pieces.append(piece)
-            self._rows += piece.segment.count
-            self._bytes += len(piece.segment.data)
+    def add(self, part: SegmentPart) -> Iterator[pa.RecordBatch]:
+        """Take a part; yield a batch when there is enough for one."""
+        if part.segment.count:
+            self._parts.append(part)
+            self._rows += part.segment.count
+            self._bytes += len(part.segment.data)
             if self._rows >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """Yield what is left."""
-        if self._pieces:
-            yield self._batch(_Joined(self._pieces))
-            self._pieces, self._rows, self._bytes = [], 0, 0
+        if self._parts:
+            yield self._batch(_JoinedParts(self._parts))
+            self._parts, self._rows, self._bytes = [], 0, 0
 
     def marker(self, sealed_us: int) -> pa.RecordBatch:
         """Return the row that says how far everything is sealed."""
@@ -114,31 +114,33 @@ class Assembler:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _batch(self, joined: _Joined) -> pa.RecordBatch:
+    def _batch(self, joined: _JoinedParts) -> pa.RecordBatch:
         columns: dict[str, pa.Array] = {}
         for name in self._names:
             if name not in (DATA, CORRUPT):
                 columns[name] = _MAKERS[name](joined)
         if self._data_kind is not None:
             columns[DATA], unfit = self._data(joined)
-            self._set_aside(joined, unfit, columns)
+            self._keep_unfit(joined, unfit, columns)
         elif CORRUPT in self._names:
             columns[CORRUPT] = pa.nulls(joined.count, pa.string())
         return pa.RecordBatch.from_arrays(
             [columns[field.name] for field in self._schema], schema=self._schema
         )
 
-    def _data(self, joined: _Joined) -> tuple[pa.Array, list[int]]:
+    def _data(self, joined: _JoinedParts) -> tuple[pa.Array, list[int]]:
         kind = self._schema.field(DATA).type
         if self._data_kind is not None and is_raw(self._data_kind):
             return joined.payloads(kind), []
         lines, offsets = joined.lines()
         if isinstance(self._data_kind, VariantType):
             return _variants(lines_of(lines, offsets), kind)
-        return parsed(lines, offsets, kind)
+        return parse_documents(lines, offsets, kind)
 
-    def _set_aside(self, joined: _Joined, unfit: list[int], columns: dict[str, pa.Array]) -> None:
-        """Keep the payloads that do not fit; where there is no place for them, say so."""
+    def _keep_unfit(
+        self, joined: _JoinedParts, unfit: list[int], columns: dict[str, pa.Array]
+    ) -> None:
+        """Keep the payloads that do not fit; raise when there is no column for them."""
         if CORRUPT in self._names:
             values: list[bytes | None] = [None] * joined.count
             if unfit:
@@ -147,119 +149,118 @@ class Assembler:
                     values[at] = payloads[at]
             columns[CORRUPT] = pa.array(values, pa.binary()).cast(pa.string())
         elif unfit:
-            piece, offset = joined.place(unfit[0])
+            part, offset = joined.locate(unfit[0])
             raise BadRequest(
                 f"{len(unfit)} payload(s) are not what the schema of data says, the first at "
-                f"offset {offset} of partition {piece.partition!r} of queue {piece.queue!r}: "
+                f"offset {offset} of partition {part.partition!r} of queue {part.queue!r}: "
                 "add a column `_corrupt STRING` to the schema, and they are kept there"
             )
 
 
-class _Joined:
-    """Pieces, one after the other."""
+class _JoinedParts:
+    """Parts of segments, one after the other."""
 
-    def __init__(self, pieces: list[Piece]) -> None:
-        self.pieces = pieces
-        self.counts = np.array([piece.segment.count for piece in pieces], dtype=np.int64)
+    def __init__(self, parts: list[SegmentPart]) -> None:
+        self.parts = parts
+        self.counts = np.array([part.segment.count for part in parts], dtype=np.int64)
         self.count = int(self.counts.sum())
         self._lines: tuple[bytes, Any] | None = None
 
     def lines(self) -> tuple[bytes, Any]:
         """Return all payloads, a newline behind each, and where they begin."""
         if self._lines is None:
-            data = b"".join([piece.segment.data for piece in self.pieces])
-            tables = [piece.segment.payload_offsets for piece in self.pieces]
-            self._lines = (data, self._places(tables))
+            data = b"".join([part.segment.data for part in self.parts])
+            tables = [part.segment.payload_offsets for part in self.parts]
+            self._lines = (data, self._joined_offsets(tables))
         return self._lines
 
     def payloads(self, kind: pa.DataType) -> pa.Array:
         """Return payloads as they are. No payload has a newline inside."""
         data, offsets = self.lines()
-        places = offsets - np.arange(self.count + 1, dtype=np.int32)
-        return _texts(data.translate(None, b"\n"), places, kind)
+        without_newlines = offsets - np.arange(self.count + 1, dtype=np.int32)
+        return _texts(data.translate(None, b"\n"), without_newlines, kind)
 
     def transaction_ids(self) -> pa.Array:
-        ids = b"".join([piece.segment.ids for piece in self.pieces])
-        return _texts(ids, self._places([piece.segment.id_offsets for piece in self.pieces]))
+        ids = b"".join([part.segment.ids for part in self.parts])
+        return _texts(ids, self._joined_offsets([part.segment.id_offsets for part in self.parts]))
 
-    def _places(self, tables: Sequence[Any]) -> Any:
-        """Return the offsets of all pieces as one table."""
-        found = np.frombuffer(b"".join(tables), dtype=np.int32)
-        lengths = np.diff(found)
+    def _joined_offsets(self, tables: Sequence[Any]) -> Any:
+        """Return the offsets of all parts as one table."""
+        lengths = np.diff(np.frombuffer(b"".join(tables), dtype=np.int32))
         if len(tables) > 1:
             # Between two tables stands the step from the end of one to the start of the next.
             lengths = np.delete(lengths, np.cumsum(self.counts[:-1] + 1) - 1)
-        places = np.zeros(self.count + 1, dtype=np.int32)
-        np.cumsum(lengths, out=places[1:])
-        return places
+        joined = np.zeros(self.count + 1, dtype=np.int32)
+        np.cumsum(lengths, out=joined[1:])
+        return joined
 
     def offsets(self) -> Numbers:
         ends = np.cumsum(self.counts)
-        bases = np.array([piece.base_offset for piece in self.pieces], dtype=np.int64)
-        found = np.arange(self.count, dtype=np.int64)
-        found += np.repeat(bases - (ends - self.counts), self.counts)
-        for piece, end in zip(self.pieces, ends.tolist(), strict=True):
-            if piece.offsets is not None:
-                found[end - piece.segment.count : end] = piece.offsets
-        return found
+        bases = np.array([part.base_offset for part in self.parts], dtype=np.int64)
+        offsets = np.arange(self.count, dtype=np.int64)
+        offsets += np.repeat(bases - (ends - self.counts), self.counts)
+        for part, end in zip(self.parts, ends.tolist(), strict=True):
+            if part.offsets is not None:
+                offsets[end - part.segment.count : end] = part.offsets
+        return offsets
 
     def ids(self) -> pa.Array:
         """Return message ids: the partition's prefix, and the offset in hexadecimal."""
-        prefixes = b"".join([message_prefix(one.partition_id).encode() for one in self.pieces])
+        prefixes = b"".join([message_prefix(part.partition_id).encode() for part in self.parts])
         table = np.empty((self.count, _ID_BYTES), dtype=np.uint8)
         width = _ID_BYTES - len(_NIBBLES)
-        heads = np.frombuffer(prefixes, dtype=np.uint8).reshape(len(self.pieces), width)
+        heads = np.frombuffer(prefixes, dtype=np.uint8).reshape(len(self.parts), width)
         table[:, :width] = np.repeat(heads, self.counts, axis=0)
         table[:, width:] = _HEX[(self.offsets()[:, None] >> _NIBBLES) & 15]
-        places = np.arange(self.count + 1, dtype=np.int32) * _ID_BYTES
-        return _texts(table.tobytes(), places)
+        offsets = np.arange(self.count + 1, dtype=np.int32) * _ID_BYTES
+        return _texts(table.tobytes(), offsets)
 
-    def times(self, of: Callable[[Piece], int]) -> pa.Array:
-        """Return an instant that all messages of a piece share."""
-        at = np.array([of(piece) for piece in self.pieces], dtype=np.int64)
+    def times(self, of: Callable[[SegmentPart], int]) -> pa.Array:
+        """Return an instant that all messages of a part share."""
+        at = np.array([of(part) for part in self.parts], dtype=np.int64)
         return pa.array(np.repeat(at, self.counts)).cast(pa.timestamp("us", tz="UTC"))
 
-    def names(self, of: Callable[[Piece], str]) -> pa.Array:
-        """Return a name that all messages of a piece share."""
+    def names(self, of: Callable[[SegmentPart], str]) -> pa.Array:
+        """Return a name that all messages of a part share."""
         numbers: dict[str, int] = {}
-        codes = [numbers.setdefault(of(piece), len(numbers)) for piece in self.pieces]
+        codes = [numbers.setdefault(of(part), len(numbers)) for part in self.parts]
         indices = np.repeat(np.array(codes, dtype=np.int32), self.counts)
         names = pa.array(list(numbers), pa.string())
         return pa.DictionaryArray.from_arrays(pa.array(indices), names).dictionary_decode()
 
     def trace_ids(self) -> pa.Array:
-        columns = [piece.segment.column("traceId") for piece in self.pieces]
+        columns = [part.segment.column("traceId") for part in self.parts]
         if not any(columns):
             return pa.nulls(self.count, pa.string())
         values: list[str | None] = []
-        for piece, column in zip(self.pieces, columns, strict=True):
-            values += column or [None] * piece.segment.count
+        for part, column in zip(self.parts, columns, strict=True):
+            values += column or [None] * part.segment.count
         return pa.array(values, pa.string())
 
-    def place(self, at: int) -> tuple[Piece, int]:
-        """Return the piece and the offset of a message."""
+    def locate(self, at: int) -> tuple[SegmentPart, int]:
+        """Return the part and the offset of a message."""
         number = int(np.searchsorted(np.cumsum(self.counts), at, side="right"))
-        return self.pieces[number], int(self.offsets()[at])
+        return self.parts[number], int(self.offsets()[at])
 
 
-_MAKERS: dict[str, Callable[[_Joined], pa.Array]] = {
-    "queue": lambda joined: joined.names(lambda piece: piece.queue),
-    "partition": lambda joined: joined.names(lambda piece: piece.partition),
+_MAKERS: dict[str, Callable[[_JoinedParts], pa.Array]] = {
+    "queue": lambda joined: joined.names(lambda part: part.queue),
+    "partition": lambda joined: joined.names(lambda part: part.partition),
     "offset": lambda joined: pa.array(joined.offsets()),
     "id": lambda joined: joined.ids(),
     "transactionId": lambda joined: joined.transaction_ids(),
     "traceId": lambda joined: joined.trace_ids(),
-    "createdAt": lambda joined: joined.times(lambda piece: piece.created_at_us),
-    "windowStart": lambda joined: joined.times(lambda piece: _window_of(piece).start_us),
-    "windowEnd": lambda joined: joined.times(lambda piece: _window_of(piece).end_us),
-    "key": lambda joined: joined.names(lambda piece: _window_of(piece).key),
+    "createdAt": lambda joined: joined.times(lambda part: part.created_at_us),
+    "windowStart": lambda joined: joined.times(lambda part: _window_of(part).start_us),
+    "windowEnd": lambda joined: joined.times(lambda part: _window_of(part).end_us),
+    "key": lambda joined: joined.names(lambda part: _window_of(part).key),
     SEALED: lambda joined: pa.nulls(joined.count, pa.timestamp("us", tz="UTC")),
 }
 
 
-def _window_of(piece: Piece) -> WindowOf:
-    assert piece.window is not None
-    return piece.window
+def _window_of(part: SegmentPart) -> WindowLabel:
+    assert part.window is not None
+    return part.window
 
 
 def _texts(data: bytes, offsets: Any, kind: pa.DataType | None = None) -> pa.Array:
@@ -274,7 +275,7 @@ def _variants(payloads: list[bytes], kind: pa.DataType) -> tuple[pa.Array, list[
     for at, payload in enumerate(payloads):
         try:
             value = VariantVal.parseJson(payload.decode())
-        except Exception:  # Whatever it is that this one does not take.
+        except Exception:  # Whatever it is that the parser does not take.
             unfit.append(at)
             values.append(None)
         else:

@@ -74,10 +74,8 @@ def check_schema(schema: StructType, options: Mapping[str, str]) -> None:
         if field.name == DATA:
             _check_data(field.dataType, DATA)
         elif field.dataType != known[field.name]:
-            wanted = known[field.name].simpleString()
-            raise ValueError(
-                f"column {field.name} is {wanted}, not {field.dataType.simpleString()}"
-            )
+            right = known[field.name].simpleString()
+            raise ValueError(f"column {field.name} is {right}, not {field.dataType.simpleString()}")
     if (SEALED in schema.names) != has_markers(options):
         raise ValueError("column sealed and option markers go together: have both, or neither")
 
@@ -87,19 +85,19 @@ def is_raw(kind: DataType) -> bool:
     return isinstance(kind, StringType | BinaryType)
 
 
-def _check_data(kind: DataType, place: str) -> None:
-    """Refuse what cannot be parsed into, before the first task finds out."""
+def _check_data(kind: DataType, path: str) -> None:
+    """Refuse types that payloads cannot be parsed into, before the first task finds out."""
     if isinstance(kind, MapType):
         raise ValueError(
-            f"{place}: a map cannot be parsed into; name the fields in a STRUCT, or read data as "
+            f"{path}: a map cannot be parsed into; name the fields in a STRUCT, or read data as "
             "STRING or VARIANT"
         )
-    if isinstance(kind, VariantType) and place != DATA:
-        raise ValueError(f"{place}: VARIANT is possible for all of data, not for a part of it")
+    if isinstance(kind, VariantType) and path != DATA:
+        raise ValueError(f"{path}: VARIANT is possible for all of data, not for a part of it")
     if isinstance(kind, StructType):
         if not kind.fields:
-            raise ValueError(f"{place}: a STRUCT needs fields")
+            raise ValueError(f"{path}: a STRUCT needs fields")
         for field in kind.fields:
-            _check_data(field.dataType, f"{place}.{field.name}")
+            _check_data(field.dataType, f"{path}.{field.name}")
     elif isinstance(kind, ArrayType):
-        _check_data(kind.elementType, f"{place}[]")
+        _check_data(kind.elementType, f"{path}[]")

@@ -31,7 +31,9 @@ _UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 Offsets = np.ndarray[Any, np.dtype[np.int32]]
 
 
-def parsed(lines: bytes, offsets: Offsets, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+def parse_documents(
+    lines: bytes, offsets: Offsets, kind: pa.DataType
+) -> tuple[pa.Array, list[int]]:
     """Return payloads as an array of a type, and the numbers of those that do not fit.
 
     `lines` holds the payloads, each with a newline behind it; payload i is in
@@ -40,34 +42,35 @@ def parsed(lines: bytes, offsets: Offsets, kind: pa.DataType) -> tuple[pa.Array,
     unfit: set[int] = set()
     if pa.types.is_struct(kind):
         fields = list(kind)
-        lines, offsets, absent = _only_objects(lines, offsets, unfit)
+        lines, offsets, absent = _replace_others(lines, offsets, unfit)
     else:
         # Anything that is not an object becomes one with a single key.
         fields, absent = [pa.field(_KEY, kind)], []
-        lines, offsets = _wrapped(lines, offsets)
-    schema = pa.schema([pa.field(field.name, _readable(field.type)) for field in fields])
-    table = _Parser(lines, offsets, schema, pa.schema(fields)).table(unfit)
-    columns = [_one(column) for column in table.columns]
+        lines, offsets = _wrap_in_objects(lines, offsets)
+    readable = pa.schema([pa.field(field.name, _readable(field.type)) for field in fields])
+    table = _Parser(lines, offsets, readable, pa.schema(fields)).table(unfit)
+    columns = [_single_array(column) for column in table.columns]
     if not pa.types.is_struct(kind):
         return columns[0], sorted(unfit)
-    nothing = np.zeros(len(offsets) - 1, dtype=bool)
-    nothing[[*absent, *unfit]] = True
-    array = pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array(nothing))
+    is_null = np.zeros(len(offsets) - 1, dtype=bool)
+    is_null[[*absent, *unfit]] = True
+    array = pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array(is_null))
     return array, sorted(unfit)
 
 
-def _only_objects(
+def _replace_others(
     lines: bytes, offsets: Offsets, unfit: set[int]
 ) -> tuple[bytes, Offsets, list[int]]:
     """Put an empty object in place of every payload that is none; return which were null."""
-    seen = np.frombuffer(lines, dtype=np.uint8)
+    characters = np.frombuffer(lines, dtype=np.uint8)
     starts, ends = offsets[:-1], offsets[1:] - 2
-    good = (ends > starts) & (seen[starts] == _OPEN) & (seen[np.maximum(ends, 0)] == _CLOSE)
-    if good.all():
+    opens, closes = characters[starts] == _OPEN, characters[np.maximum(ends, 0)] == _CLOSE
+    is_object = (ends > starts) & opens & closes
+    if is_object.all():
         return lines, offsets, []
     payloads = lines_of(lines, offsets)
     absent = []
-    for at in np.flatnonzero(~good).tolist():
+    for at in np.flatnonzero(~is_object).tolist():
         text = payloads[at].strip()
         if text.startswith(b"{") and text.endswith(b"}") and len(text) > 1:
             payloads[at] = text
@@ -77,10 +80,10 @@ def _only_objects(
             absent.append(at)
         else:
             unfit.add(at)
-    return *_joined(payloads), absent
+    return *_join_lines(payloads), absent
 
 
-def _wrapped(lines: bytes, offsets: Offsets) -> tuple[bytes, Offsets]:
+def _wrap_in_objects(lines: bytes, offsets: Offsets) -> tuple[bytes, Offsets]:
     """Make `{"data": …}` of every payload."""
     before, after = b'{"%b":' % _KEY.encode(), b"}\n"
     wrapped = before + lines[:-1].replace(b"\n", b"}\n" + before) + after
@@ -90,13 +93,12 @@ def _wrapped(lines: bytes, offsets: Offsets) -> tuple[bytes, Offsets]:
 
 def lines_of(lines: bytes, offsets: Offsets) -> list[bytes]:
     """Return payloads one by one, without their newlines."""
-    places = offsets.tolist()
-    return [lines[a : b - 1] for a, b in pairwise(places)]
+    return [lines[start : stop - 1] for start, stop in pairwise(offsets.tolist())]
 
 
-def _joined(payloads: list[bytes]) -> tuple[bytes, Offsets]:
+def _join_lines(payloads: list[bytes]) -> tuple[bytes, Offsets]:
     offsets = np.zeros(len(payloads) + 1, dtype=np.int32)
-    np.cumsum([len(one) + 1 for one in payloads], out=offsets[1:])
+    np.cumsum([len(payload) + 1 for payload in payloads], out=offsets[1:])
     return b"\n".join(payloads) + b"\n", offsets
 
 
@@ -104,18 +106,18 @@ class _Parser:
     """Parses spans of lines, and finds those that do not fit."""
 
     def __init__(
-        self, lines: bytes, offsets: Offsets, readable: pa.Schema, wanted: pa.Schema
+        self, lines: bytes, offsets: Offsets, readable: pa.Schema, schema: pa.Schema
     ) -> None:
         self._lines = pa.py_buffer(lines)
         self._offsets = offsets
-        self._wanted = wanted
+        self._schema = schema
         self._options = pj.ParseOptions(
             explicit_schema=readable, unexpected_field_behavior="ignore"
         )
 
     def table(self, unfit: set[int]) -> pa.Table:
         """Return all lines as a table, with a row of nulls for each that does not fit."""
-        found = []
+        tables = []
         # Spans that are still to be read, the first one last.
         spans = [(0, len(self._offsets) - 1)]
         while spans:
@@ -123,16 +125,16 @@ class _Parser:
             if low == high:
                 continue
             try:
-                found.append(self._read(low, high))
+                tables.append(self._read(low, high))
             except _UNFIT as error:
                 if high - low == 1:
                     unfit.add(low)
-                    found.append(self._nothing())
+                    tables.append(self._null_row())
                 else:
-                    spans += self._parts(low, high, str(error))
-        return pa.concat_tables(found) if found else self._wanted.empty_table()
+                    spans += self._split(low, high, str(error))
+        return pa.concat_tables(tables) if tables else self._schema.empty_table()
 
-    def _parts(self, low: int, high: int, error: str) -> list[tuple[int, int]]:
+    def _split(self, low: int, high: int, error: str) -> list[tuple[int, int]]:
         """Cut a span that does not fit; the first part comes last."""
         hint = _ROW.search(error)
         at = low + int(hint[1]) if hint else high
@@ -150,11 +152,11 @@ class _Parser:
         )
         if table.num_rows != high - low:
             raise pa.ArrowInvalid("more documents than lines, or fewer")
-        return table.cast(self._wanted)
+        return table.cast(self._schema)
 
-    def _nothing(self) -> pa.Table:
-        columns = [pa.nulls(1, field.type) for field in self._wanted]
-        return pa.Table.from_arrays(columns, schema=self._wanted)
+    def _null_row(self) -> pa.Table:
+        columns = [pa.nulls(1, field.type) for field in self._schema]
+        return pa.Table.from_arrays(columns, schema=self._schema)
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
@@ -163,14 +165,14 @@ def _readable(kind: pa.DataType) -> pa.DataType:
         # "2024-01-02"; the parser takes only numbers for dates.
         return pa.timestamp("s")
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _readable(one.type)) for one in kind])
+        return pa.struct([pa.field(field.name, _readable(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(pa.field(kind.value_field.name, _readable(kind.value_type)))
     return kind
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column in one piece."""
+def _single_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
     if column.num_chunks == 1:
         return column.chunk(0)
     whole = column.combine_chunks()

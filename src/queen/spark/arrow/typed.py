@@ -6,7 +6,7 @@
         lines: list[str] = []
 
 Structs of msgspec, dataclasses and typed dictionaries have fields that can be looked at. Of
-other kinds, and of types that Spark has no place for, the schema has to be given by hand.
+other kinds, and of types that Spark does not know, the schema has to be given by hand.
 """
 
 from __future__ import annotations
@@ -43,26 +43,28 @@ _WITH_ITEMS = inspect.ListType | inspect.SetType | inspect.FrozenSetType | inspe
 
 def type_of(kind: Any) -> DataType:
     """Return Spark's type for a type of Python's; raises `ValueError` when it has none."""
-    return _spark(inspect.type_info(kind), getattr(kind, "__name__", str(kind)))
+    return _spark_type(inspect.type_info(kind), getattr(kind, "__name__", str(kind)))
 
 
-def _spark(kind: inspect.Type, place: str) -> DataType:
+def _spark_type(kind: inspect.Type, path: str) -> DataType:
     if type(kind) in _PLAIN:
         return _PLAIN[type(kind)]()
     if isinstance(kind, inspect.UnionType):
-        others = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+        others = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
         if len(others) == 1:
-            return _spark(others[0], place)
-    if isinstance(kind, inspect.LiteralType) and all(isinstance(one, str) for one in kind.values):
+            return _spark_type(others[0], path)
+    if isinstance(kind, inspect.LiteralType) and all(
+        isinstance(value, str) for value in kind.values
+    ):
         return StringType()
     if isinstance(kind, _WITH_ITEMS):
-        return ArrayType(_spark(kind.item_type, f"{place}[]"))
+        return ArrayType(_spark_type(kind.item_type, f"{path}[]"))
     if isinstance(kind, _WITH_FIELDS):
-        return StructType([_field(one, place) for one in kind.fields])
+        return StructType([_field(field, path) for field in kind.fields])
     raise ValueError(
-        f"{place}: Spark has no type for this; say what data is with schema='user string, …'"
+        f"{path}: Spark has no type for this; say what data is with schema='user string, …'"
     )
 
 
-def _field(field: msgspec.inspect.Field, place: str) -> StructField:
-    return StructField(field.encode_name, _spark(field.type, f"{place}.{field.name}"))
+def _field(field: msgspec.inspect.Field, path: str) -> StructField:
+    return StructField(field.encode_name, _spark_type(field.type, f"{path}.{field.name}"))

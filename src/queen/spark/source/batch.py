@@ -36,20 +36,20 @@ def batch_reader(options: dict[str, str], schema: StructType) -> DataSourceReade
 class BatchReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._schema = schema
-        self._chosen = selection_of(options, must_be_whole=False)
+        self._selection = selection_of(options, must_be_whole=False)
         self._since = time_of(options, "startingTime")
         self._until = time_of(options, "endingTime")
         # One window, by the offsets of its messages, as its lease names them.
         self._ranges = ranges_of(options["ranges"]) if "ranges" in options else None
 
     def partitions(self) -> list[InputPartition]:
+        planner = Planner(self._selection)
         if self._ranges is not None:
-            return list(Planner(self._chosen).parts(self._ranges))
-        planner = Planner(self._chosen)
+            return list(planner.tasks_of_ranges(self._ranges))
         sealed = planner.cut().sealed
         until = min(_instant(self._until, sealed, sealed), sealed)
-        low = _instant(self._since, EARLIEST, sealed)
-        since = dict.fromkeys(self._chosen.queues, low)
+        start = _instant(self._since, EARLIEST, sealed)
+        since = dict.fromkeys(self._selection.queues, start)
         return list(planner.tasks(planner.plan(since, until), since))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
-"""`format("queen")`: the door by which Spark comes in.
+"""`format("queen")`: what Spark asks for readers and writers.
 
-Spark asks this class for readers and writers; each lives in a module of its own, loaded when
-it is needed, because every task unpickles one of them in a process of its own.
+Each of them lives in a module of its own, loaded when it is needed, because every task
+unpickles one of them in a process of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class QueenDataSource(DataSource):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         # A plain dictionary, in lower case: Spark's own mapping does not travel well.
-        self._given = {str(key).lower(): str(value) for key, value in options.items()}
+        self._options = {str(key).lower(): str(value) for key, value in options.items()}
 
     @classmethod
     def name(cls) -> str:
@@ -35,24 +35,24 @@ class QueenDataSource(DataSource):
     def schema(self) -> StructType:
         from queen.spark.arrow.columns import default_schema
 
-        return default_schema(self._given)
+        return default_schema(self._options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from queen.spark.source.batch import batch_reader
 
-        return batch_reader(self._given, schema)
+        return batch_reader(self._options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from queen.spark.source.streaming import stream_reader
 
-        return stream_reader(self._given, schema)
+        return stream_reader(self._options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from queen.spark.sink.sink import batch_writer
 
-        return batch_writer(self._given, schema, overwrite)
+        return batch_writer(self._options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from queen.spark.sink.sink import stream_writer
 
-        return stream_writer(self._given, schema, overwrite)
+        return stream_writer(self._options, schema, overwrite)

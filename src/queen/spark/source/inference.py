@@ -29,7 +29,7 @@ from queen.spark.arrow.columns import CORRUPT, DATA, default_schema
 from queen.spark.source.planning import EARLIEST, Planner, selection_of
 from queen.spark.source.slices import read_slice
 
-_PLACES = 20
+_SAMPLE_TASKS = 20
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -68,10 +68,10 @@ def infer(
 
 def _sample(options: Mapping[str, str], messages: int) -> Iterator[Any]:
     """Yield payloads from the beginnings of parts of a queue."""
-    planner = Planner(selection_of({**options, "tasks": str(_PLACES)}, must_be_whole=False))
+    planner = Planner(selection_of({**options, "tasks": str(_SAMPLE_TASKS)}, must_be_whole=False))
     since = dict.fromkeys(planner.selection.queues, EARLIEST)
     plan = planner.plan(since, planner.cut().sealed)
-    tasks = [planner.task(part) for part in plan.slices]
+    tasks = [planner.task(planned) for planned in plan.slices]
     each = -(-messages // max(len(tasks), 1))
     for task in tasks:
         left = each
@@ -83,41 +83,41 @@ def _sample(options: Mapping[str, str], messages: int) -> Iterator[Any]:
                 break
 
 
-def _kind_of(values: Iterable[Any], place: str, left_out: list[str]) -> DataType | None:
+def _kind_of(values: Iterable[Any], path: str, left_out: list[str]) -> DataType | None:
     """Return the one type that all values have; None when there is none, or nothing to see."""
     present = [value for value in values if value is not None]
-    kinds = {_family(value) for value in present}
-    if len(kinds) != 1:
-        if kinds:
-            left_out.append(place)
+    families = {_family(value) for value in present}
+    if len(families) != 1:
+        if families:
+            left_out.append(path)
         return None
-    (family,) = kinds
+    (family,) = families
     if family is dict:
-        return _struct_of(present, place, left_out)
+        return _struct_of(present, path, left_out)
     if family is list:
         items = [item for value in present for item in value]
-        element = _kind_of(items, f"{place}[]", left_out)
+        element = _kind_of(items, f"{path}[]", left_out)
         # Of lists that were always empty nothing is known.
         return ArrayType(element or StringType()) if element or not items else None
     return _scalar_of(family, present)
 
 
-def _struct_of(values: list[dict[str, Any]], place: str, left_out: list[str]) -> DataType | None:
+def _struct_of(values: list[dict[str, Any]], path: str, left_out: list[str]) -> DataType | None:
     names: dict[str, str] = {}
     for name in (name for value in values for name in value):
         # To Spark these are the same name.
-        if names.setdefault(name.lower(), name) != name and f"{place}.{name}" not in left_out:
-            left_out.append(f"{place}.{name}")
+        if names.setdefault(name.lower(), name) != name and f"{path}.{name}" not in left_out:
+            left_out.append(f"{path}.{name}")
     fields = []
     for name in names.values():
         seen = [value.get(name) for value in values]
-        kind = _kind_of(seen, f"{place}.{name}", left_out)
-        if kind is None and all(one is None for one in seen):
+        kind = _kind_of(seen, f"{path}.{name}", left_out)
+        if kind is None and all(value is None for value in seen):
             kind = StringType()
         if kind is not None:
             fields.append(StructField(name, kind))
     if not fields:
-        left_out.append(place)
+        left_out.append(path)
         return None
     return StructType(fields)
 
@@ -132,11 +132,11 @@ def _scalar_of(family: type, values: list[Any]) -> DataType:
     if family is bool:
         return BooleanType()
     if family is float:
-        is_long = all(isinstance(one, int) and -(2**63) <= one < 2**63 for one in values)
+        is_long = all(isinstance(value, int) and -(2**63) <= value < 2**63 for value in values)
         return LongType() if is_long else DoubleType()
-    if all(_DAY.fullmatch(one) for one in values):
+    if all(_DAY.fullmatch(value) for value in values):
         return DateType()
-    return TimestampType() if all(_INSTANT.fullmatch(one) for one in values) else StringType()
+    return TimestampType() if all(_INSTANT.fullmatch(value) for value in values) else StringType()
 
 
 def ddl_of(kind: DataType) -> str:
@@ -146,12 +146,14 @@ def ddl_of(kind: DataType) -> str:
     'STRUCT<`a b`: ARRAY<BIGINT>>'
     """
     if isinstance(kind, StructType):
-        inside = ", ".join(f"{_name(one.name)}: {ddl_of(one.dataType)}" for one in kind.fields)
+        inside = ", ".join(
+            f"{_quoted(field.name)}: {ddl_of(field.dataType)}" for field in kind.fields
+        )
         return f"STRUCT<{inside}>"
     if isinstance(kind, ArrayType):
         return f"ARRAY<{ddl_of(kind.elementType)}>"
     return kind.simpleString().upper()
 
 
-def _name(name: str) -> str:
+def _quoted(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"

@@ -23,7 +23,7 @@ EARLIEST = 0
 _FIRST_PATIENCE_S = 1.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# Less than this is not worth a second task; more than the other gives a task to each.
+# The least that is worth another task, and about the most that one task gets.
 _SMALL_TASK_BYTES = 256 * 1024
 _LARGE_TASK_BYTES = 32 * 1024 * 1024
 _SMALL_TASK_MESSAGES = 5000
@@ -46,7 +46,7 @@ _progress = msgspec.json.Decoder(Progress)
 
 
 class Selection(NamedTuple):
-    """What of which broker."""
+    """What to read, and from which broker."""
 
     address: BrokerAddress
     queues: tuple[str, ...]
@@ -79,10 +79,10 @@ def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selectio
 
 
 def _queues(text: str) -> tuple[str, ...]:
-    """Return names with commas between them, or those of a JSON list, in which they may be any."""
+    """Return names with commas between them, or those of a JSON list, which may hold any name."""
     if text.startswith("["):
         return _names("queue", text)
-    return tuple(one.strip() for one in text.split(",") if one.strip())
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _names(option: str, text: str) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def _names(option: str, text: str) -> tuple[str, ...]:
             names = json.loads(text)
         except ValueError:
             names = None
-        if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(f'option {option}: a name, or a list of them as JSON: ["a", "b"]')
         return tuple(names)
     return (text,) if text else ()
@@ -109,9 +109,9 @@ def ranges_of(text: str) -> list[Range]:
 def offsets_of(ranges: list[WindowRange]) -> list[Range]:
     """Return where to fetch what a window holds, of partitions that are still there."""
     return [
-        Range(one.queue, partitionId=one.partitionId, fromOffset=one.start, toOffset=one.stop)
-        for one in ranges
-        if one.queue
+        Range(held.queue, partitionId=held.partitionId, fromOffset=held.start, toOffset=held.stop)
+        for held in ranges
+        if held.queue
     ]
 
 
@@ -169,7 +169,9 @@ class Planner:
         return _cut.decode(self._ask("cut", body))
 
     def progress(self, group: str, done_until: int, moves: Mapping[str, int]) -> Progress:
-        sources = [{"queue": one, "moves": moves.get(one, 0)} for one in self.selection.queues]
+        sources = [
+            {"queue": queue, "moves": moves.get(queue, 0)} for queue in self.selection.queues
+        ]
         body = {"group": group, "sources": sources, "doneUntil": done_until}
         return _progress.decode(self._ask("progress", body))
 
@@ -206,39 +208,39 @@ class Planner:
         """Return tasks of about equal size; raises when retention was quicker."""
         chosen = self.selection
         if plan.lost and chosen.must_be_whole:
-            raise HistoryGone(_loss(plan.lost, since))
-        made = [self.task(*group) for group in _grouped(plan, chosen.tasks)]
+            raise HistoryGone(_loss_message(plan.lost, since))
+        tasks = [self.task(*group) for group in _group_slices(plan, chosen.tasks)]
         if sealed_us is not None:
-            made = made or [SliceTask(chosen.address, [], 0)]
-            made[-1].sealed_us = sealed_us
-        return made
+            tasks = tasks or [SliceTask(chosen.address, [], 0)]
+            tasks[-1].sealed_us = sealed_us
+        return tasks
 
     def task(self, *slices: Slice) -> SliceTask:
         """Return the task that reads some slices."""
-        ranges = _joined([one for part in slices for one in part.ranges])
-        task = SliceTask(self.selection.address, ranges, sum(part.messages for part in slices))
+        ranges = _merge_ranges([part for planned in slices for part in planned.ranges])
+        messages = sum(planned.messages for planned in slices)
+        task = SliceTask(self.selection.address, ranges, messages)
         task.must_be_whole = self.selection.must_be_whole
         return task
 
-    def parts(self, ranges: list[Range]) -> list[SliceTask]:
-        """Return tasks that read ranges of offsets, as many messages each."""
-        total = sum(one.toOffset - one.fromOffset for one in ranges)
-        tasks = max(min(self.selection.tasks, total // _SMALL_TASK_MESSAGES), 1)
-        each = -(-total // tasks) or 1
-        made, part, size = [], list[Range](), 0
-        for one in pieces(ranges, each):
-            length = one.toOffset - one.fromOffset
-            if size + length > each:
-                made.append(self.task(Slice(part, size, 0)))
-                part, size = [], 0
-            part.append(one)
-            size += length
-        return [*made, self.task(Slice(part, size, 0))] if part else made
+    def tasks_of_ranges(self, ranges: list[Range]) -> list[SliceTask]:
+        """Return tasks that read ranges of offsets, equally many messages each."""
+        total = sum(_length(asked) for asked in ranges)
+        count = max(min(self.selection.tasks, total // _SMALL_TASK_MESSAGES), 1)
+        each = -(-total // count) or 1
+        tasks, parts, size = [], list[Range](), 0
+        for part in split_ranges(ranges, each):
+            if size + _length(part) > each:
+                tasks.append(self.task(Slice(parts, size, 0)))
+                parts, size = [], 0
+            parts.append(part)
+            size += _length(part)
+        return [*tasks, self.task(Slice(parts, size, 0))] if parts else tasks
 
 
-def _loss(queues: list[str], since: Mapping[str, int]) -> str:
+def _loss_message(queues: list[str], since: Mapping[str, int]) -> str:
     at = text_of(min(since[queue] for queue in queues))
-    names = ", ".join(repr(one) for one in queues)
+    names = ", ".join(repr(queue) for queue in queues)
     return (
         f"retention has removed messages of {names} written after {at}, where this read starts: "
         "start with a new checkpoint and startingTime earliest, or set option failOnDataLoss to "
@@ -246,44 +248,48 @@ def _loss(queues: list[str], since: Mapping[str, int]) -> str:
     )
 
 
-def _grouped(plan: Plan, cores: int) -> list[list[Slice]]:
-    """Return neighbours together, until there are as many tasks as their size deserves."""
+def _group_slices(plan: Plan, cores: int) -> list[list[Slice]]:
+    """Put neighbours together: as many groups as the size of all of them deserves."""
     slices = plan.slices
-    wanted = cores
+    tasks = cores
     if plan.bytes < cores * _SMALL_TASK_BYTES:
-        wanted = max(plan.bytes // _SMALL_TASK_BYTES, 1)
+        tasks = max(plan.bytes // _SMALL_TASK_BYTES, 1)
     elif plan.bytes > cores * _LARGE_TASK_BYTES:
-        wanted = plan.bytes // _LARGE_TASK_BYTES
-    wanted = min(wanted, len(slices))
-    if not wanted:
+        tasks = plan.bytes // _LARGE_TASK_BYTES
+    tasks = min(tasks, len(slices))
+    if not tasks:
         return []
-    edges = [len(slices) * number // wanted for number in range(wanted + 1)]
-    return [slices[a:b] for a, b in pairwise(edges)]
+    edges = [len(slices) * number // tasks for number in range(tasks + 1)]
+    return [slices[start:stop] for start, stop in pairwise(edges)]
 
 
-def pieces(ranges: list[Range], longest: int) -> Iterator[Range]:
-    """Yield ranges, cut where they are longer than that."""
-    for one in ranges:
-        for low in range(one.fromOffset, one.toOffset, longest):
-            high = min(low + longest, one.toOffset)
-            yield msgspec.structs.replace(one, fromOffset=low, toOffset=high)
+def split_ranges(ranges: list[Range], longest: int) -> Iterator[Range]:
+    """Yield ranges, those that are longer than `longest` in parts."""
+    for whole in ranges:
+        for low in range(whole.fromOffset, whole.toOffset, longest):
+            high = min(low + longest, whole.toOffset)
+            yield msgspec.structs.replace(whole, fromOffset=low, toOffset=high)
 
 
-def _joined(parts: list[Range]) -> list[Range]:
-    """Return ranges; what ends where the next one begins is read in one go.
+def _length(offsets: Range) -> int:
+    return offsets.toOffset - offsets.fromOffset
+
+
+def _merge_ranges(parts: list[Range]) -> list[Range]:
+    """Make one range of those that follow each other: it is read in one go.
 
     The plan itself stays as it is: a query that reads a queue twice makes its tasks twice.
     """
-    ranges: list[Range] = []
-    for one in parts:
-        if ranges and _follows(ranges[-1], one):
-            ranges[-1] = msgspec.structs.replace(ranges[-1], end=one.end, toOffset=one.toOffset)
+    merged: list[Range] = []
+    for part in parts:
+        if merged and _follows(merged[-1], part):
+            merged[-1] = msgspec.structs.replace(merged[-1], end=part.end, toOffset=part.toOffset)
         else:
-            ranges.append(one)
-    return ranges
+            merged.append(part)
+    return merged
 
 
-def _follows(one: Range, other: Range) -> bool:
-    if one.partitionId is not None:
-        return one.partitionId == other.partitionId and one.toOffset == other.fromOffset
-    return other.partitionId is None and one.queue == other.queue and one.end == other.start
+def _follows(before: Range, after: Range) -> bool:
+    if before.partitionId is not None:
+        return before.partitionId == after.partitionId and before.toOffset == after.fromOffset
+    return after.partitionId is None and before.queue == after.queue and before.end == after.start

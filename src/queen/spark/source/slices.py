@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from queen.core.frame import HEADER_BYTES, Frame, frame_size, stored_frames
 from queen.core.ids import parse_partition, partition_uuid
-from queen.errors import HistoryGone, InvalidFrame, QueenError, Unavailable
+from queen.errors import HistoryGone, InvalidFrame, Unavailable
 from queen.spark.broker import Broker, BrokerAddress
 from queen.wire.cuts import Point, Range, SliceRequest
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from queen.spark.arrow.assembly import Piece
+    from queen.spark.arrow.assembly import SegmentPart
 
 _PATH = "/api/v1/fetch/slice"
-_PARTS_AHEAD = 8
+_CHUNKS_AHEAD = 8
 # How often a slice is taken up again without anything new having come.
 _TRIES = 5
 _NO_END = 2**62
@@ -38,8 +38,8 @@ _REQUEST_RANGES = 5000
 _ranges = msgspec.json.Decoder(list[Range])
 
 
-class WindowOf(NamedTuple):
-    """The window that a range is a part of."""
+class WindowLabel(NamedTuple):
+    """The window that a range is a part of; its columns are made of this."""
 
     key: str
     start_us: int
@@ -58,14 +58,14 @@ class SliceTask(InputPartition):
     ) -> None:
         self.address = address
         self.ranges_json = msgspec.json.encode(ranges)
-        # So many there were when it was planned.
+        # How many there were when it was planned.
         self.messages = messages
-        # Add the row that says how far everything is sealed.
+        # If given, a row is added that says how far everything is sealed.
         self.sealed_us = sealed_us
-        # When fewer are there: fail.
+        # Whether to fail when fewer are there.
         self.must_be_whole = True
         # Of each range, when windows are read.
-        self.windows: list[WindowOf] | None = None
+        self.windows: list[WindowLabel] | None = None
 
     def __repr__(self) -> str:
         # The address holds a token.
@@ -79,10 +79,10 @@ def read_slice(task: SliceTask, schema: StructType) -> Iterator[pa.RecordBatch]:
     assembler = Assembler(schema)
     seen = 0
     ranges = _ranges.decode(task.ranges_json)
-    for part in _ahead(_fetched(Broker(task.address), ranges, task.windows)):
-        for count, piece in part:
+    for chunk in _read_ahead(_fetch(Broker(task.address), ranges, task.windows)):
+        for count, part in chunk:
             seen += count
-            yield from assembler.add(piece)
+            yield from assembler.add(part)
     yield from assembler.rest()
     if seen < task.messages and task.must_be_whole:
         raise HistoryGone(
@@ -93,44 +93,45 @@ def read_slice(task: SliceTask, schema: StructType) -> Iterator[pa.RecordBatch]:
         yield assembler.marker(task.sealed_us)
 
 
-# How many messages of a slice a frame holds, and those of them that are shown.
-_Part = list[tuple[int, "Piece"]]
+# Of each frame that arrived: how many messages of the slice it holds, and those that are shown.
+_Chunk = list[tuple[int, "SegmentPart"]]
 
 
-def _fetched(
-    broker: Broker, ranges: list[Range], windows: list[WindowOf] | None
-) -> Iterator[_Part]:
+def _fetch(
+    broker: Broker, ranges: list[Range], windows: list[WindowLabel] | None
+) -> Iterator[_Chunk]:
     """Yield what arrives, by as many requests as it takes."""
     for first in range(0, len(ranges), _REQUEST_RANGES):
-        some = slice(first, first + _REQUEST_RANGES)
-        yield from _answered(broker, ranges[some], None if windows is None else windows[some])
+        asked = slice(first, first + _REQUEST_RANGES)
+        labels = None if windows is None else windows[asked]
+        yield from _fetch_ranges(broker, ranges[asked], labels)
 
 
-def _answered(
-    broker: Broker, ranges: list[Range], windows: list[WindowOf] | None
-) -> Iterator[_Part]:
+def _fetch_ranges(
+    broker: Broker, ranges: list[Range], windows: list[WindowLabel] | None
+) -> Iterator[_Chunk]:
     """Yield what arrives for one request; a connection that was lost is made again."""
-    course = _Course(ranges, windows)
+    follower = _RangeFollower(ranges, windows)
     failures = 0
     while ranges:
         try:
-            for frames in _frames(broker, ranges):
+            for frames in _request_frames(broker, ranges):
                 failures = 0
-                yield [course.shown(frame) for frame in frames]
+                yield [follower.take(frame) for frame in frames]
             return
         except Unavailable:
             failures += 1
             if failures == _TRIES:
                 raise
-            ranges = course.left()
+            ranges = follower.remaining()
 
 
-def _frames(broker: Broker, ranges: list[Range]) -> Iterator[list[Frame]]:
+def _request_frames(broker: Broker, ranges: list[Range]) -> Iterator[list[Frame]]:
     body = msgspec.json.encode(SliceRequest(ranges))
     rest = b""
-    for part in broker.stream("POST", _PATH, body):
-        data = rest + part if rest else part
-        end = _whole(data)
+    for received in broker.stream("POST", _PATH, body):
+        data = rest + received if rest else received
+        end = _end_of_frames(data)
         rest = data[end:]
         if end:
             yield list(stored_frames(data[:end]))
@@ -138,8 +139,8 @@ def _frames(broker: Broker, ranges: list[Range]) -> Iterator[list[Frame]]:
         raise InvalidFrame("the answer ends in the middle of a frame")
 
 
-def _whole(data: bytes) -> int:
-    """Return where the last frame ends that is all there."""
+def _end_of_frames(data: bytes) -> int:
+    """Return where the last frame that has arrived whole ends."""
     at, view = 0, memoryview(data)
     while (size := frame_size(view[at : at + HEADER_BYTES])) is not None:
         if at + size > len(data):
@@ -148,10 +149,10 @@ def _whole(data: bytes) -> int:
     return at
 
 
-class _Course:
-    """Follows the frames through the ranges that they were asked for by."""
+class _RangeFollower:
+    """Knows in which of the ranges that were asked for the frames are that arrive."""
 
-    def __init__(self, ranges: list[Range], windows: list[WindowOf] | None) -> None:
+    def __init__(self, ranges: list[Range], windows: list[WindowLabel] | None) -> None:
         self._ranges = ranges
         self._windows = windows
         self._at = 0
@@ -162,26 +163,29 @@ class _Course:
         """Note, once for a range, what is compared with every frame."""
         # A segment that two ranges share is sent for each of them.
         self._after = -1
-        one = self._ranges[self._at] if self._at < len(self._ranges) else None
-        if one is not None and one.partitionId is not None:
-            self._partition = parse_partition(one.partitionId)
-            self._low, self._high = one.fromOffset, one.toOffset
-        elif one is not None and one.end is not None:
+        if self._at >= len(self._ranges):
+            return
+        current = self._ranges[self._at]
+        if current.partitionId is not None:
+            self._partition = parse_partition(current.partitionId)
+            self._low, self._high = current.fromOffset, current.toOffset
+        elif current.end is not None:
             self._partition = None
-            self._queue = one.queue
-            self._end = (one.end.at, parse_partition(one.end.partitionId) or 0, one.end.offset)
+            self._queue = current.queue
+            end = current.end
+            self._end = (end.at, parse_partition(end.partitionId) or 0, end.offset)
             self._low, self._high = 0, _NO_END
 
     def _belongs(self, frame: Frame) -> bool:
         if self._partition is not None:
             in_range = self._after < frame.base_offset < self._high
             return in_range and frame.partition_id == self._partition
-        place = (frame.created_at_us, frame.partition_id, frame.base_offset)
-        return frame.queue == self._queue and place < self._end
+        position = (frame.created_at_us, frame.partition_id, frame.base_offset)
+        return frame.queue == self._queue and position < self._end
 
-    def shown(self, frame: Frame) -> tuple[int, Piece]:
+    def take(self, frame: Frame) -> tuple[int, SegmentPart]:
         """Return how many messages of its range a frame holds, and those that are shown."""
-        from queen.spark.arrow.assembly import piece_of
+        from queen.spark.arrow.assembly import segment_part
 
         while not self._belongs(frame):
             self._at += 1
@@ -192,49 +196,48 @@ class _Course:
         self._after = frame.base_offset
         window = self._windows[self._at] if self._windows is not None else None
         low, high = max(frame.base_offset, self._low), frame.base_offset + frame.count
-        return min(high, self._high) - low, piece_of(frame, self._low, self._high, window)
+        return min(high, self._high) - low, segment_part(frame, self._low, self._high, window)
 
-    def left(self) -> list[Range]:
-        """Return what lies behind the last frame."""
+    def remaining(self) -> list[Range]:
+        """Return what lies behind the last frame that arrived."""
         last = self._last
-        one, rest = self._ranges[self._at], self._ranges[self._at + 1 :]
+        current, rest = self._ranges[self._at], self._ranges[self._at + 1 :]
         if last is None:
-            return [one, *rest]
-        if one.partitionId is not None:
-            low = max(one.fromOffset, last.base_offset + last.count)
-            left = [msgspec.structs.replace(one, fromOffset=low)] if low < one.toOffset else []
-            return left + rest
+            return [current, *rest]
+        if current.partitionId is not None:
+            low = max(current.fromOffset, last.base_offset + last.count)
+            if low >= current.toOffset:
+                return rest
+            return [msgspec.structs.replace(current, fromOffset=low), *rest]
         point = Point(last.created_at_us, partition_uuid(last.partition_id), last.base_offset + 1)
-        return [msgspec.structs.replace(one, start=point), *rest]
+        return [msgspec.structs.replace(current, start=point), *rest]
 
 
 class _End(NamedTuple):
     error: BaseException | None = None
 
 
-def _ahead(parts: Iterator[_Part]) -> Iterator[_Part]:
-    """Yield what another thread fetches; it is a few parts ahead, and ends with us."""
-    waiting: queue.Queue[_Part | _End] = queue.Queue(_PARTS_AHEAD)
+def _read_ahead(chunks: Iterator[_Chunk]) -> Iterator[_Chunk]:
+    """Yield what another thread fetches; it is a few chunks ahead, and ends with us."""
+    waiting: queue.Queue[_Chunk | _End] = queue.Queue(_CHUNKS_AHEAD)
     is_over = threading.Event()
 
     def run() -> None:
         end = _End()
         try:
-            for part in parts:
-                if not _put(waiting, part, is_over):
+            for chunk in chunks:
+                if not _put(waiting, chunk, is_over):
                     return
-        except QueenError as error:
-            end = _End(error)
         except BaseException as error:  # Nobody else would hear of it.
             end = _End(error)
         _put(waiting, end, is_over)
 
     threading.Thread(target=run, daemon=True, name="queen-fetch").start()
     try:
-        while not isinstance(part := waiting.get(), _End):
-            yield part
-        if part.error is not None:
-            raise part.error
+        while not isinstance(chunk := waiting.get(), _End):
+            yield chunk
+        if chunk.error is not None:
+            raise chunk.error
     finally:
         is_over.set()
 

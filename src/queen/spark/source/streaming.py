@@ -41,7 +41,7 @@ Offset = dict[str, Any]
 
 _MARKER_INTERVAL_MS = 1000
 # A group that stands still says so this often, so that nobody takes it for abandoned.
-_SAY_AGAIN_S = 30.0
+_REPORT_AGAIN_S = 30.0
 
 
 def stream_reader(options: dict[str, str], schema: StructType) -> DataSourceStreamReader:
@@ -57,8 +57,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._schema = schema
-        self._chosen = selection_of(options, must_be_whole=True)
-        self._planner = Planner(self._chosen)
+        self._selection = selection_of(options, must_be_whole=True)
+        self._planner = Planner(self._selection)
         self._starting_time = time_of(options, "startingTime")
         self._group = options.get("group") or None
         self._markers = has_markers(options)
@@ -69,7 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         self._sealed = EARLIEST
         self._marked_at = time.monotonic()
-        self._told: tuple[Offset | None, float] = (None, 0.0)
+        self._reported: tuple[Offset | None, float] = (None, 0.0)
         # The last batch that was planned: from where, to where.
         self._planned: tuple[Offset, dict[str, int], Plan] | None = None
 
@@ -78,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802
         cut = self._planner.cut(group=self._group)
         begin: Offset = {"sealed": self._beginning(cut)}
-        moves = {one.queue: one.group.moves for one in cut.queues if one.group}
+        moves = {queue.queue: queue.group.moves for queue in cut.queues if queue.group}
         if any(moves.values()):
             begin["moves"] = moves
         return begin
@@ -90,9 +90,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return cut.sealed
         if self._starting_time == "earliest":
             return EARLIEST
-        # Not said: where the group has got to, or the beginning.
-        places = [one.group.doneUntil if one.group else None for one in cut.queues]
-        return min(place or EARLIEST for place in places)
+        # Unless told: where the group has got to, or the beginning.
+        positions = [queue.group.doneUntil if queue.group else None for queue in cut.queues]
+        return min(position or EARLIEST for position in positions)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._max_messages:
@@ -107,14 +107,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset | None, limit: ReadLimit) -> Offset:  # noqa: N802
         start = start or self.initialOffset()
-        self._tell(start)
+        self._report_progress(start)
         wants_marker = self._markers and self._is_marker_due()
         cut = self._cut(start, wants_marker)
-        if any(one.group and one.group.paused for one in cut.queues):
+        if any(queue.group and queue.group.paused for queue in cut.queues):
             return start
-        moves, jumps = _moved(start, cut)
+        moves, jumps = _moves_and_jumps(start, cut)
         if jumps and self._target is None:
-            # To where it was moved need not be sealed for the other queues yet.
+            # The time it was moved to need not be sealed for the other queues yet.
             cut = self._planner.cut(group=self._group)
         until = cut.sealed if self._target is None else self._target
         if until <= start["sealed"] and not jumps:
@@ -147,11 +147,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._markers and self._target is not None and start["sealed"] < self._target
 
     def _must_move(self, plan: Plan, until: int) -> bool:
-        """Whether a batch without messages is worth it: others follow those of partitions that
-        are not read, or nobody would know for long how far these have been looked at."""
-        if not self._chosen.partitions:
+        """Whether a batch without messages is worth it.
+
+        It is when others follow those of partitions that are not read, and when nobody has been
+        told for long how far these have been looked at.
+        """
+        if not self._selection.partitions:
             return False
-        return plan.until < until or time.monotonic() - self._marked_at >= _SAY_AGAIN_S
+        return plan.until < until or time.monotonic() - self._marked_at >= _REPORT_AGAIN_S
 
     def _plan(self, since: dict[str, int], until: int, limit: ReadLimit, jumps: Any) -> Plan:
         # One number cannot say that one of several queues is still on its way.
@@ -162,18 +165,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _since(self, start: Offset, jumps: dict[str, int]) -> dict[str, int]:
         sealed: int = start["sealed"]
-        return {queue: jumps.get(queue, sealed) for queue in self._chosen.queues}
+        return {queue: jumps.get(queue, sealed) for queue in self._selection.queues}
 
     # ---- how far it has come ----
 
-    def _tell(self, start: Offset) -> None:
-        """Note that everything before the start is done; Spark says so by asking."""
+    def _report_progress(self, start: Offset) -> None:
+        """Tell the broker how far the group is: Spark asks from where its sink has finished."""
         if self._group is None:
             return
-        before, told_at = self._told
-        if start != before or time.monotonic() - told_at > _SAY_AGAIN_S:
+        before, reported_at = self._reported
+        if start != before or time.monotonic() - reported_at > _REPORT_AGAIN_S:
             self._planner.progress(self._group, start["sealed"], start.get("moves", {}))
-            self._told = (start, time.monotonic())
+            self._reported = (start, time.monotonic())
 
     # ---- one batch ----
 
@@ -182,7 +185,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planned is not None and self._planned[:2] == (end, since):
             plan = self._planned[2]
         else:
-            # A batch of before this process, read again.
+            # A batch that an earlier process planned, read again.
             plan = self._planner.plan(since, end["sealed"])
         sealed = end["sealed"] if self._markers else None
         return list(self._planner.tasks(plan, since, sealed))
@@ -192,20 +195,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_slice(partition, self._schema)
 
     def commit(self, end: Offset) -> None:
-        """Told at the next trigger, with the start."""
+        """The group is told at the next trigger, with its start."""
 
     def stop(self) -> None:
         """Nothing to close: connections belong to the process."""
 
 
-def _moved(start: Offset, cut: Cut) -> tuple[dict[str, int], dict[str, int]]:
+def _moves_and_jumps(start: Offset, cut: Cut) -> tuple[dict[str, int], dict[str, int]]:
     """Return how often groups were moved, and to where those that were since the start."""
     seen = start.get("moves", {})
-    places = {one.queue: one.group for one in cut.queues if one.group}
-    moves = {queue: max(place.moves, seen.get(queue, 0)) for queue, place in places.items()}
+    groups = {queue.queue: queue.group for queue in cut.queues if queue.group}
+    moves = {queue: max(group.moves, seen.get(queue, 0)) for queue, group in groups.items()}
     jumps = {
-        queue: place.doneUntil or EARLIEST
-        for queue, place in places.items()
-        if place.moves > seen.get(queue, 0)
+        queue: group.doneUntil or EARLIEST
+        for queue, group in groups.items()
+        if group.moves > seen.get(queue, 0)
     }
     return {queue: count for queue, count in moves.items() if count}, jumps

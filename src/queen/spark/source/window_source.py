@@ -26,12 +26,12 @@ from queen.spark.source.planning import (
     WindowRange,
     microseconds,
     offsets_of,
-    pieces,
     selection_of,
+    split_ranges,
     text_of,
     time_of,
 )
-from queen.spark.source.slices import SliceTask, WindowOf, read_slice
+from queen.spark.source.slices import SliceTask, WindowLabel, read_slice
 from queen.wire.cuts import Range
 
 if TYPE_CHECKING:
@@ -71,24 +71,24 @@ class WindowReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         windows = list(_windows(self._planner.broker, self._options))
-        total = sum(one.messages for one in windows)
+        total = sum(window.messages for window in windows)
         each = max(total // self._planner.selection.tasks, _TASK_MESSAGES)
-        made: list[InputPartition] = []
+        tasks: list[InputPartition] = []
         ranges: list[Range] = []
-        labels: list[WindowOf] = []
+        labels: list[WindowLabel] = []
         size = 0
         for window in windows:
-            label = WindowOf(window.key, microseconds(window.start), microseconds(window.end))
-            for one in pieces(offsets_of(window.ranges), each):
-                ranges.append(one)
+            label = WindowLabel(window.key, microseconds(window.start), microseconds(window.end))
+            for part in split_ranges(offsets_of(window.ranges), each):
+                ranges.append(part)
                 labels.append(label)
-                size += one.toOffset - one.fromOffset
+                size += part.toOffset - part.fromOffset
                 if size >= each:
-                    made.append(self._task(ranges, labels, size))
+                    tasks.append(self._task(ranges, labels, size))
                     ranges, labels, size = [], [], 0
-        return [*made, self._task(ranges, labels, size)] if ranges else made
+        return [*tasks, self._task(ranges, labels, size)] if ranges else tasks
 
-    def _task(self, ranges: list[Range], labels: list[WindowOf], messages: int) -> SliceTask:
+    def _task(self, ranges: list[Range], labels: list[WindowLabel], messages: int) -> SliceTask:
         task = SliceTask(self._planner.selection.address, ranges, messages)
         task.must_be_whole = self._planner.selection.must_be_whole
         task.windows = labels
@@ -103,17 +103,17 @@ class WindowReader(DataSourceReader):
 
 def _windows(broker: Broker, options: Mapping[str, str]) -> Iterator[_Window]:
     if "lease" in options:
-        query = urlencode({"leaseId": options["lease"]})
-        yield _window.decode(broker.call("GET", f"/api/v1/stream/window?{query}"))
+        parameters = urlencode({"leaseId": options["lease"]})
+        yield _window.decode(broker.call("GET", f"/api/v1/stream/window?{parameters}"))
         return
     path = f"/api/v1/resources/streams/{quote(options['stream'], safe='')}/ranges"
-    query_of = {"limit": str(_PAGE), **_bounds(options)}
+    page_parameters = {"limit": str(_PAGE), **_bounds(options)}
     while True:
-        page = _page.decode(broker.call("GET", f"{path}?{urlencode(query_of)}"))
+        page = _page.decode(broker.call("GET", f"{path}?{urlencode(page_parameters)}"))
         yield from page.windows
         if page.next is None:
             return
-        query_of["after"] = page.next
+        page_parameters["after"] = page.next
 
 
 def _bounds(options: Mapping[str, str]) -> dict[str, str]:
