@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from queen.core.framecheck import check_ids, check_payloads
 from queen.spark.sink.json_text import json_texts
-from queen.spark.sink.row_frames import Framed, Layout, frames_of, layout_of, reason_with_row
+from queen.spark.sink.row_frames import Layout, RowFrame, frames_of, layout_of, reason_with_row
 
 
 def texts(values: list[Any], kind: DataType, arrow: pa.DataType) -> list[str]:
@@ -167,7 +167,7 @@ _RAW = Layout(StringType(), "json", "q")
 _TEXT = Layout(StringType(), "text", "q")
 
 
-def framed(layout: Layout = _RAW, **columns: list[Any]) -> list[Framed]:
+def framed(layout: Layout = _RAW, **columns: list[Any]) -> list[RowFrame]:
     return list(frames_of([pa.record_batch(columns)], layout, "query:0:0:"))
 
 

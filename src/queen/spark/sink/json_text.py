@@ -93,7 +93,7 @@ def _texts(column: Column, kind: DataType) -> Column:
             return _objects(column, kind)
         case ArrayType():
             inner = json_texts(column.flatten(), kind.elementType)
-            return _enclosed("[", _joined(column, inner), "]")
+            return _enclose("[", _join_elements(column, inner), "]")
         case MapType():
             return _maps(column, kind)
     form = _form_of(kind)
@@ -103,7 +103,7 @@ def _texts(column: Column, kind: DataType) -> Column:
 
 def _form_of(kind: DataType) -> Callable[[Column], Column] | None:
     """Return what turns a column of a simple type into texts; None if nothing does."""
-    return next((_FORMS[one] for one in type(kind).__mro__ if one in _FORMS), None)
+    return next((_FORMS[base] for base in type(kind).__mro__ if base in _FORMS), None)
 
 
 def _as_text(column: Column) -> Column:
@@ -120,8 +120,8 @@ def _nothing(column: Column) -> Column:
     return pa.nulls(len(column), pa.string())
 
 
-def _quoted_plain(column: Column) -> Column:
-    return _enclosed('"', _as_text(column), '"')
+def _plain_strings(column: Column) -> Column:
+    return _enclose('"', _as_text(column), '"')
 
 
 def _instants(column: Column) -> Column:
@@ -134,22 +134,22 @@ def _local_times(column: Column) -> Column:
     return pc.strftime(column, format='"%Y-%m-%dT%H:%M:%S"', locale="C")
 
 
-def quoted(column: Column) -> Column:
+def json_strings(column: Column) -> Column:
     """Return texts as JSON strings."""
     texts = pc.cast(column, pa.string())
-    escaped = pc.fill_null(pc.match_substring_regex(texts, _TO_ESCAPE), pa.scalar(False))
-    plain = _enclosed('"', texts, '"')
-    if not pc.any(escaped).as_py():
+    to_escape = pc.fill_null(pc.match_substring_regex(texts, _TO_ESCAPE), pa.scalar(False))
+    plain = _enclose('"', texts, '"')
+    if not pc.any(to_escape).as_py():
         return plain
-    rest = [msgspec.json.encode(one).decode() for one in texts.filter(escaped).to_pylist()]
-    return pc.replace_with_mask(plain, escaped, pa.array(rest, pa.string()))
+    escaped = [msgspec.json.encode(text).decode() for text in texts.filter(to_escape).to_pylist()]
+    return pc.replace_with_mask(plain, to_escape, pa.array(escaped, pa.string()))
 
 
-def _enclosed(left: str, texts: Column, right: str) -> Column:
+def _enclose(left: str, texts: Column, right: str) -> Column:
     return pc.binary_join_element_wise(pa.scalar(left), texts, pa.scalar(right), "")
 
 
-def _joined(column: Column, inner: Column) -> Column:
+def _join_elements(column: Column, inner: Column) -> Column:
     """Return, for each list of a column, its elements' texts with commas between them."""
     lengths = pc.fill_null(pc.list_value_length(column), 0)
     offsets = np.zeros(len(column) + 1, dtype=np.int32)
@@ -161,11 +161,11 @@ def _joined(column: Column, inner: Column) -> Column:
 def _objects(column: Column, kind: StructType) -> Column:
     if not kind.fields:
         return pc.if_else(pc.is_valid(column), pa.scalar("{}"), pa.scalar(None, pa.string()))
-    pieces: list[Any] = []
+    parts: list[Any] = []
     for number, (field, child) in enumerate(zip(kind.fields, column.flatten(), strict=True)):
         name = msgspec.json.encode(field.name).decode()
-        pieces += [pa.scalar(f"{',' if number else '{'}{name}:"), json_texts(child, field.dataType)]
-    objects = pc.binary_join_element_wise(*pieces, pa.scalar("}"), "")
+        parts += [pa.scalar(f"{',' if number else '{'}{name}:"), json_texts(child, field.dataType)]
+    objects = pc.binary_join_element_wise(*parts, pa.scalar("}"), "")
     return pc.if_else(pc.is_valid(column), objects, pa.scalar(None, pa.string()))
 
 
@@ -175,22 +175,24 @@ def _maps(column: Column, kind: MapType) -> Column:
     keys, values = column.flatten().flatten()
     names = json_texts(keys, kind.keyType)
     if not isinstance(kind.keyType, StringType | DateType | TimestampType | TimestampNTZType):
-        names = _enclosed('"', names, '"')
+        names = _enclose('"', names, '"')
     pairs = pc.binary_join_element_wise(names, json_texts(values, kind.valueType), ":")
-    return _enclosed("{", _joined(column, pairs), "}")
+    return _enclose("{", _join_elements(column, pairs), "}")
 
 
-def _one_by_one(column: Column, text_of: Callable[[Any], str]) -> Column:
-    texts = [None if one is None else text_of(one) for one in column.to_pylist()]
+def _convert_each(column: Column, text_of: Callable[[Any], str]) -> Column:
+    texts = [None if value is None else text_of(value) for value in column.to_pylist()]
     return pa.array(texts, pa.string())
 
 
 def _binaries(column: Column) -> Column:
-    return _one_by_one(column, lambda one: f'"{base64.b64encode(one).decode()}"')
+    return _convert_each(column, lambda value: f'"{base64.b64encode(value).decode()}"')
 
 
 def _variants(column: Column) -> Column:
-    return _one_by_one(column, lambda one: VariantVal(one["value"], one["metadata"]).toJson())
+    return _convert_each(
+        column, lambda value: VariantVal(value["value"], value["metadata"]).toJson()
+    )
 
 
 _FORMS: dict[type, Callable[[Column], Column]] = {
@@ -200,10 +202,10 @@ _FORMS: dict[type, Callable[[Column], Column]] = {
     DecimalType: _as_text,
     FloatType: _numbers,
     DoubleType: _numbers,
-    StringType: quoted,
+    StringType: json_strings,
     BinaryType: _binaries,
-    DateType: _quoted_plain,
-    TimeType: _quoted_plain,
+    DateType: _plain_strings,
+    TimeType: _plain_strings,
     TimestampType: _instants,
     TimestampNTZType: _local_times,
     VariantType: _variants,

@@ -75,7 +75,7 @@ def _check_text(name: str, kind: DataType) -> None:
     raise ValueError(f"column {name!r} must be a string, not {kind.simpleString()}")
 
 
-class Framed(NamedTuple):
+class RowFrame(NamedTuple):
     """One frame, and which rows of the task it holds."""
 
     packed: bytes
@@ -87,45 +87,45 @@ class Framed(NamedTuple):
 
 def frames_of(
     batches: Iterable[pa.RecordBatch], layout: Layout, id_prefix: str
-) -> Iterator[Framed]:
+) -> Iterator[RowFrame]:
     """Yield the rows of a task as frames; those of one partition in their order."""
     first_row = 0
-    for table in _collected(batches):
-        yield from _Rows(table, layout, id_prefix, first_row).frames()
+    for table in _collect(batches):
+        yield from _RowBatch(table, layout, id_prefix, first_row).frames()
         first_row += table.num_rows
 
 
-def _collected(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _collect(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches of many rows, but not of too many bytes."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        for piece in _halved(batch):
-            if waiting and (rows >= _COLLECT_ROWS or size + piece.nbytes > _COLLECT_BYTES):
-                yield _joined(waiting)
+        for part in _split_batch(batch):
+            if waiting and (rows >= _COLLECT_ROWS or size + part.nbytes > _COLLECT_BYTES):
+                yield _concatenate(waiting)
                 waiting, rows, size = [], 0, 0
-            waiting.append(piece)
-            rows += piece.num_rows
-            size += piece.nbytes
+            waiting.append(part)
+            rows += part.num_rows
+            size += part.nbytes
     if rows:
-        yield _joined(waiting)
+        yield _concatenate(waiting)
 
 
-def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch of very large rows."""
+def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Halve a batch of very large rows until its parts are small enough."""
     if batch.nbytes <= _COLLECT_BYTES or batch.num_rows <= 1:
         yield batch
         return
     middle = batch.num_rows // 2
-    yield from _halved(batch.slice(0, middle))
-    yield from _halved(batch.slice(middle))
+    yield from _split_batch(batch.slice(0, middle))
+    yield from _split_batch(batch.slice(middle))
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concatenate(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-class _Rows:
+class _RowBatch:
     """Some rows of a task on their way into frames."""
 
     def __init__(
@@ -138,21 +138,21 @@ class _Rows:
         self._numbers = np.arange(first_row, first_row + self._count, dtype=np.int64)
         self._id_prefix = id_prefix
 
-    def frames(self) -> Iterator[Framed]:
+    def frames(self) -> Iterator[RowFrame]:
         texts = pc.binary_join_element_wise(self._payloads(), pa.scalar("\n"), "")
         own_ids, ids = self._ids()
         traces = self._column(TRACE)
-        order, runs = self._runs()
+        order, runs = self._partition_runs()
         texts, ids = texts.take(order), ids.take(order)
         if traces is not None:
             traces = traces.take(order)
-        columns = _Strings(ids), _Strings(texts)
+        id_buffers, text_buffers = _StringBuffers(ids), _StringBuffers(texts)
         rows = self._numbers[np.asarray(order)]
         for queue, partition, start, stop in runs:
-            for low, high in _cuts(columns[1].offsets, start, stop):
-                segment = _segment(columns, traces, low, high)
-                packed = _packed(queue, partition, segment)
-                yield Framed(packed, segment, rows[low:high], own_ids)
+            for low, high in _frame_spans(text_buffers.offsets, start, stop):
+                segment = _segment(id_buffers, text_buffers, traces, low, high)
+                packed = _pack(queue, partition, segment)
+                yield RowFrame(packed, segment, rows[low:high], own_ids)
 
     def _column(self, name: str) -> Column | None:
         """Return a column of texts that has a value somewhere."""
@@ -189,14 +189,14 @@ class _Rows:
 
     def _refuse(self, wrong: Column, reason: str) -> None:
         """Raise with the first row that is wrong, if one is."""
-        found = np.flatnonzero(np.asarray(wrong))
-        if len(found):
-            raise ValueError(f"row {self._first_row + int(found[0])}: {reason}")
+        rows = np.flatnonzero(np.asarray(wrong))
+        if len(rows):
+            raise ValueError(f"row {self._first_row + int(rows[0])}: {reason}")
 
-    def _runs(self) -> tuple[Column, list[tuple[str, str, int, int]]]:
+    def _partition_runs(self) -> tuple[Column, list[tuple[str, str, int, int]]]:
         """Return an order that brings rows of a partition together, and where each begins."""
         queues, queue_of = self._queues()
-        partitions, partition_of = self._coded(PARTITION, DEFAULT_PARTITION)
+        partitions, partition_of = self._encode_values(PARTITION, DEFAULT_PARTITION)
         run_of = queue_of.astype(np.int64) * len(partitions) + partition_of
         order = np.argsort(run_of, kind="stable")
         sorted_runs = run_of[order]
@@ -213,9 +213,9 @@ class _Rows:
         if default is None:
             missing = pc.is_null(column) if column is not None else pa.array([True])
             self._refuse(missing, "its queue is null, and option queue gives no other")
-        return self._coded(QUEUE, default)
+        return self._encode_values(QUEUE, default)
 
-    def _coded(self, name: str, default: str | None) -> tuple[list[str], NDArray[np.int64]]:
+    def _encode_values(self, name: str, default: str | None) -> tuple[list[str], NDArray[np.int64]]:
         """Return the different values of a column, and which of them each row has."""
         column = self._column(name)
         if column is None:
@@ -224,11 +224,11 @@ class _Rows:
             return [default], np.zeros(self._count, dtype=np.int64)
         if default is not None:
             column = pc.fill_null(column, default)
-        coded = column.dictionary_encode()
-        values: list[str] = coded.dictionary.to_pylist()
+        encoded = column.dictionary_encode()
+        values: list[str] = encoded.dictionary.to_pylist()
         for value in values:
             _check_name(name, value)
-        return values, np.asarray(coded.indices).astype(np.int64)
+        return values, np.asarray(encoded.indices).astype(np.int64)
 
 
 def _check_name(kind: str, name: str) -> None:
@@ -247,7 +247,7 @@ def _json_lines(column: Column) -> Column:
     return pc.ascii_trim(texts, " \t")
 
 
-class _Strings:
+class _StringBuffers:
     """The buffers of a string column that begins at its first value."""
 
     def __init__(self, column: Column) -> None:
@@ -264,7 +264,7 @@ class _Strings:
         return relative, bytes(self.data[offsets[0] : offsets[-1]])
 
 
-def _cuts(offsets: NDArray[np.int32], start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _frame_spans(offsets: NDArray[np.int32], start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Yield spans of rows, each small enough for one frame."""
     while start < stop:
         full = int(np.searchsorted(offsets, offsets[start] + _FRAME_BYTES, side="right")) - 1
@@ -274,10 +274,14 @@ def _cuts(offsets: NDArray[np.int32], start: int, stop: int) -> Iterator[tuple[i
 
 
 def _segment(
-    columns: tuple[_Strings, _Strings], traces: Column | None, low: int, high: int
+    id_buffers: _StringBuffers,
+    text_buffers: _StringBuffers,
+    traces: Column | None,
+    low: int,
+    high: int,
 ) -> Segment:
-    id_offsets, ids = columns[0].cut(low, high)
-    payload_offsets, data = columns[1].cut(low, high)
+    id_offsets, ids = id_buffers.cut(low, high)
+    payload_offsets, data = text_buffers.cut(low, high)
     extras: dict[str, list[Any]] = {}
     if traces is not None:
         values = traces.slice(low, high - low).to_pylist()
@@ -285,27 +289,27 @@ def _segment(
     return Segment(high - low, id_offsets, payload_offsets, ids, data, extras)
 
 
-def _packed(queue: str, partition: str, segment: Segment) -> bytes:
+def _pack(queue: str, partition: str, segment: Segment) -> bytes:
     body = encode_body(segment)
     codec, stored = compress(body)
     return pack_frame(Frame(queue, partition, segment.count, codec, len(body), stored))
 
 
-def reason_with_row(framed: Iterable[Framed]) -> str | None:
+def reason_with_row(frames: Iterable[RowFrame]) -> str | None:
     """Return which row of some frames cannot be a message, and why; None if none is wrong."""
-    for one in framed:
-        for at in range(one.segment.count):
-            alone = _alone(one.segment, at)
+    for frame in frames:
+        for at in range(frame.segment.count):
+            message = _single_message(frame.segment, at)
             try:
-                check_ids(alone)
-                check_payloads(alone)
+                check_ids(message)
+                check_payloads(message)
             except InvalidFrame as error:
                 reason = error.message.removeprefix("message 0: ")
-                return f"row {one.rows[at]}: {reason}"
+                return f"row {frame.rows[at]}: {reason}"
     return None
 
 
-def _alone(segment: Segment, at: int) -> Segment:
+def _single_message(segment: Segment, at: int) -> Segment:
     ids = segment.ids[segment.id_offsets[at] : segment.id_offsets[at + 1]]
     data = segment.data[segment.payload_offsets[at] : segment.payload_offsets[at + 1]]
     extras = {name: [column[at]] for name, column in segment.extras.items()}
