@@ -53,7 +53,7 @@ def session(name: str, master: str | None = None, **settings: Setting) -> SparkS
     if is_new:
         with _launch_environment(master):
             spark = builder.getOrCreate()
-        # Ours is the display of progress, and errors are raised.
+        # Progress is shown by Queen itself, and errors are raised.
         spark.sparkContext.setLogLevel("ERROR")
     else:
         spark = builder.getOrCreate()
@@ -90,22 +90,22 @@ def _defaults(master: str, given: dict[str, Setting]) -> dict[str, Setting]:
 
 @contextmanager
 def _launch_environment(master: str) -> Iterator[None]:
-    """What the JVM must find in its environment when it starts."""
-    wanted = {
+    """Set what the JVM must find in its environment when it starts, and put it back."""
+    variables = {
         "JAVA_HOME": str(find_java().home),
         "PYTHONPATH": _python_path(),
         "PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),
     }
     is_local = master.startswith("local")
     if is_local:
-        wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        variables["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
     if is_local and not {"SPARK_HOME", "PYSPARK_PYTHON"} & os.environ.keys():
-        wanted["SPARK_HOME"] = str(_home_without_archive())
-    if "SPARK_LOCAL_IP" not in os.environ and (is_local or not _host_is_known()):
-        # Who computes alone listens to nobody else.
-        wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
-    before = {key: os.environ.get(key) for key in wanted}
-    os.environ.update(wanted)
+        variables["SPARK_HOME"] = str(_home_without_archive())
+    if "SPARK_LOCAL_IP" not in os.environ and (is_local or not _is_host_known()):
+        # Spark on one machine listens to nobody else.
+        variables["SPARK_LOCAL_IP"] = "127.0.0.1"
+    before = {key: os.environ.get(key) for key in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -142,7 +142,7 @@ def _home_without_archive() -> Path:
     return home
 
 
-def _host_is_known() -> bool:
+def _is_host_known() -> bool:
     """Whether this machine's own name leads anywhere; without that Spark does not start."""
     try:
         socket.gethostbyname(socket.gethostname())

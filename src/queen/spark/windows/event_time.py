@@ -68,21 +68,18 @@ def windowed(
     """
     from pyspark.sql import functions as f
 
-    grace_ms, size_ms = milliseconds(grace), milliseconds(size)
-    step_ms = size_ms if slide is None else milliseconds(slide)
-    if not 0 < step_ms <= size_ms:
-        raise ValueError("a slide is longer than 0 and not longer than the window")
-    ends_late = f.col(WINDOW)["end"] + _interval(grace_ms) <= f.col(CREATED_AT)
-    with_time = df.withColumn(_TIME, _column(time))
-    of_window = f.window(_TIME, _text(size_ms), _text(step_ms))
+    grace_ms = milliseconds(grace)
+    size_ms, step_ms = _size_and_step_ms(size, slide)
+    is_late = f.col(WINDOW)["end"] + _interval(grace_ms) <= f.col(CREATED_AT)
+    with_time = df.withColumn(_TIME, _time_column(time))
     rows = on_sealed_time(with_time, _TIME, grace_ms)
-    rows = _counted(rows, observed, rows=f.count("*"), untimed=f.count_if(f.col(_TIME).isNull()))
-    rows = rows.withColumn(WINDOW, of_window)
-    late = _in_windows_or_none(messages_of(with_time), size_ms, step_ms)
-    rows = _counted(rows, observed, late=f.count_if(ends_late))
+    rows = _observe(rows, observed, rows=f.count("*"), untimed=f.count_if(f.col(_TIME).isNull()))
+    rows = rows.withColumn(WINDOW, _windows_of(f.col(_TIME), size_ms, step_ms))
+    late = _cut_into_windows(messages_of(with_time), size_ms, step_ms)
+    rows = _observe(rows, observed, late=f.count_if(is_late))
     return Windowed(
-        rows.where(~ends_late).drop(_TIME),
-        late.where(ends_late | f.col(WINDOW).isNull()).drop(_TIME),
+        rows.where(~is_late).drop(_TIME),
+        late.where(is_late | f.col(WINDOW).isNull()).drop(_TIME),
     )
 
 
@@ -104,10 +101,10 @@ def timed(
 
     grace_ms = milliseconds(grace)
     is_late = f.col(name) + _interval(grace_ms) <= f.col(CREATED_AT)
-    with_time = df.withColumn(name, _column(time))
+    with_time = df.withColumn(name, _time_column(time))
     is_aside = is_late | f.col(name).isNull()
     rows = on_sealed_time(with_time, name, grace_ms)
-    rows = _counted(rows, observed, rows=f.count("*"), late=f.count_if(is_aside))
+    rows = _observe(rows, observed, rows=f.count("*"), late=f.count_if(is_aside))
     late = messages_of(with_time).where(is_aside)
     return Windowed(rows.where(~is_late), late)
 
@@ -126,9 +123,9 @@ def on_sealed_time(df: DataFrame, time: str, grace_ms: int) -> DataFrame:
     _check_markers(df)
     is_message = f.col(SEALED).isNull()
     names = [name for name in df.columns if name != SEALED]
-    guarded = [f.when(is_message, _quoted(name)).alias(name) for name in names]
+    guarded = [f.when(is_message, named_column(name)).alias(name) for name in names]
     tagged = [
-        event_time(_quoted(name), name, grace_ms) if name == time else _quoted(name)
+        event_time(named_column(name), name, grace_ms) if name == time else named_column(name)
         for name in names
     ]
     return (
@@ -143,7 +140,7 @@ def messages_of(df: DataFrame) -> DataFrame:
     """Return the rows that are messages: all but the markers."""
     if SEALED not in df.columns:
         return df
-    return df.where(_quoted(SEALED).isNull()).drop(SEALED)
+    return df.where(named_column(SEALED).isNull()).drop(SEALED)
 
 
 def milliseconds(duration: Duration) -> int:
@@ -164,7 +161,14 @@ def event_time(column: Column, name: str, grace_ms: int) -> Column:
     return column.alias(name, metadata={_DELAY: grace_ms})
 
 
-def _counted(df: DataFrame, name: str | None, **counts: Column) -> DataFrame:
+def named_column(name: str) -> Column:
+    """Return the column of a name, in which there may be dots and backticks."""
+    from pyspark.sql import functions as f
+
+    return f.col("`" + name.replace("`", "``") + "`")
+
+
+def _observe(df: DataFrame, name: str | None, **counts: Column) -> DataFrame:
     """Let the progress of a stream count something: `late` of `orders` is `late_orders`."""
     if name is None or not df.isStreaming:
         return df
@@ -172,14 +176,14 @@ def _counted(df: DataFrame, name: str | None, **counts: Column) -> DataFrame:
     return df.observe(f"{'_'.join(counts)}_of_{name}", first, *rest)
 
 
-def _in_windows_or_none(df: DataFrame, size_ms: int, step_ms: int) -> DataFrame:
-    """Cut rows into windows, and keep those without a time: once, with a null window."""
+def _cut_into_windows(df: DataFrame, size_ms: int, step_ms: int) -> DataFrame:
+    """Give rows their windows; those without a time are kept, once, with a null window."""
     from pyspark.sql import functions as f
 
-    has_time = _quoted(_TIME).isNotNull()
-    stand_in = f.coalesce(_quoted(_TIME), _quoted(CREATED_AT))
-    cut = df.withColumn(WINDOW, f.window(stand_in, _text(size_ms), _text(step_ms)))
-    is_newest = f.col(WINDOW)["start"] + _interval(step_ms) > _quoted(CREATED_AT)
+    has_time = named_column(_TIME).isNotNull()
+    stand_in = f.coalesce(named_column(_TIME), named_column(CREATED_AT))
+    cut = df.withColumn(WINDOW, _windows_of(stand_in, size_ms, step_ms))
+    is_newest = f.col(WINDOW)["start"] + _interval(step_ms) > named_column(CREATED_AT)
     return cut.where(has_time | is_newest).withColumn(WINDOW, f.when(has_time, f.col(WINDOW)))
 
 
@@ -191,16 +195,10 @@ def _check_markers(df: DataFrame) -> None:
         )
 
 
-def _column(time: str | Column) -> Column:
+def _time_column(time: str | Column) -> Column:
     from pyspark.sql import functions as f
 
     return f.expr(time) if isinstance(time, str) else time
-
-
-def _quoted(name: str) -> Column:
-    from pyspark.sql import functions as f
-
-    return f.col("`" + name.replace("`", "``") + "`")
 
 
 def _interval(duration_ms: int) -> Column:
@@ -209,5 +207,15 @@ def _interval(duration_ms: int) -> Column:
     return f.expr(f"interval {duration_ms} milliseconds")
 
 
-def _text(duration_ms: int) -> str:
-    return f"{duration_ms} milliseconds"
+def _windows_of(time: Column, size_ms: int, step_ms: int) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.window(time, f"{size_ms} milliseconds", f"{step_ms} milliseconds")
+
+
+def _size_and_step_ms(size: Duration, slide: Duration | None) -> tuple[int, int]:
+    size_ms = milliseconds(size)
+    step_ms = size_ms if slide is None else milliseconds(slide)
+    if not 0 < step_ms <= size_ms:
+        raise ValueError("a slide is longer than 0 and not longer than the window")
+    return size_ms, step_ms

@@ -66,7 +66,7 @@ _CANCEL_AGAIN_S = 0.5
 _TASKS_OF_A_WRITE = 1_000_000
 
 
-class _Frames(NamedTuple):
+class _FrameSettings(NamedTuple):
     """How windows become DataFrames."""
 
     spark: SparkSession
@@ -80,7 +80,7 @@ class _Frames(NamedTuple):
         return not isinstance(self.schema[DATA].dataType, VariantType)
 
 
-class _Write(NamedTuple):
+class _PendingWrite(NamedTuple):
     frame: DataFrame
     queue: str | None
 
@@ -102,12 +102,12 @@ def frame_processing(
         options["token"] = cluster.token
     columns = schema_of(schema if schema is not None else consumer._into)
     limit = _LOCAL_BYTES if consumer._inline_bytes is None else consumer._inline_bytes
-    frames = _Frames(spark, options, columns, limit)
+    frames = _FrameSettings(spark, options, columns, limit)
     # Messages never come with the window: what is stored is quicker to fetch than to spell out.
-    made = consumer._with(
+    configured = consumer._with(
         kind=functools.partial(kind, frames=frames), inline_bytes=0, loads=False, into=None
     )
-    run = FrameProcessing[W](made, cast(Any, handler), signals=signals)
+    run = FrameProcessing[W](configured, cast(Any, handler), signals=signals)
     consumer._started.add(run)
     return run
 
@@ -118,18 +118,18 @@ def schema_of(data: Any) -> StructType:
     >>> schema_of("user string").simpleString().partition("data:")[2]
     'struct<user:string>,_corrupt:string>'
     """
-    found = default_schema({})
+    schema = default_schema({})
     if data is None:
-        return found
+        return schema
     if isinstance(data, str):
         data = StructType.fromDDL(data)
     kind = data if isinstance(data, DataType) else type_of(data)
-    found[DATA].dataType = kind
+    schema[DATA].dataType = kind
     if not isinstance(kind, StringType):
         # A payload that does not fit would fail its window again and again.
-        found.add(CORRUPT, StringType())
-    check_schema(found, {})
-    return found
+        schema.add(CORRUPT, StringType())
+    check_schema(schema, {})
+    return schema
 
 
 class _FrameWindow(LeasedWindow):
@@ -140,7 +140,7 @@ class _FrameWindow(LeasedWindow):
         leased: Leased,
         queen: Queen,
         *,
-        frames: _Frames,
+        frames: _FrameSettings,
         owner: Any = None,
         into: Any = None,
     ) -> None:
@@ -149,27 +149,27 @@ class _FrameWindow(LeasedWindow):
         # Jobs with this tag are cancelled when the lease is lost.
         self.tag = f"queen-window-{self.lease_id}"
         self._run_id = uuid.uuid4().hex
-        self._writes: list[_Write] = []
+        self._writes: list[_PendingWrite] = []
         # What an ack names of them, once they are staged; None when there are no rows.
         self._sink: dict[str, Any] | None = None
         self._is_staged = False
 
     # ---- in ----
 
-    def _frame(self) -> DataFrame:
+    def _read_frame(self) -> DataFrame:
         """Return the messages as a DataFrame."""
         frames = self._frames
         if self.bytes > frames.local_bytes or not frames.is_local_possible:
             reader = frames.spark.read.format("queen").schema(frames.schema)
             return reader.options(**frames.options, lease=self.lease_id).load()
         selection = selection_of({**frames.options, "lease": self.lease_id}, must_be_whole=False)
-        ranges = [
-            WindowRange(one.queue, one.partition_id, one.from_offset, one.to_offset)
-            for one in self.ranges
+        held = [
+            WindowRange(part.queue, part.partition_id, part.from_offset, part.to_offset)
+            for part in self.ranges
         ]
-        found = offsets_of(ranges)
-        task = SliceTask(selection.address, found, 0)
-        batches = list(read_slice(task, frames.schema)) if found else []
+        ranges = offsets_of(held)
+        task = SliceTask(selection.address, ranges, 0)
+        batches = list(read_slice(task, frames.schema)) if ranges else []
         if not batches:
             return frames.spark.createDataFrame([], frames.schema)
         return frames.spark.createDataFrame(pa.Table.from_batches(batches), frames.schema)
@@ -185,12 +185,12 @@ class _FrameWindow(LeasedWindow):
         `transactionId` and `traceId`. Without a column `data`, all the others are its fields.
         Rows are computed when the handler has returned.
         """
-        rows = _messages(frame)
+        rows = _as_messages(frame)
         if partition is not None:
             rows = rows.withColumn(PARTITION, f.lit(partition))
         # Refused here, where the caller can see it.
         layout_of({} if queue is None else {"queue": queue}, rows.schema)
-        self._writes.append(_Write(rows, queue))
+        self._writes.append(_PendingWrite(rows, queue))
         return self
 
     async def _results(self) -> dict[str, Any]:
@@ -199,46 +199,46 @@ class _FrameWindow(LeasedWindow):
             return await super()._results()
         if self._pushes:
             # Everything in one transaction.
-            pushed = await self._threaded(self._staged_pushes, self._sink)
-            return {"sink": {**self._sink, "stages": [*self._sink["stages"], pushed]}}
+            pushes = await self._call_in_thread(self._stage_pushes, self._sink)
+            return {"sink": {**self._sink, "stages": [*self._sink["stages"], pushes]}}
         return {"sink": self._sink}
 
     async def _stage(self) -> None:
         """Compute what is written, and leave it with the broker for the ack."""
         if self._writes and not self._is_staged:
-            self._sink = await self._threaded(self._staged)
+            self._sink = await self._call_in_thread(self._stage_writes)
             self._is_staged = True
 
-    def _staged(self) -> dict[str, Any] | None:
-        found: list[dict[str, Any]] = []
+    def _stage_writes(self) -> dict[str, Any] | None:
+        reports: list[dict[str, Any] | None] = []
         with tempfile.TemporaryDirectory(prefix="queen-window-") as folder:
             for number, (rows, queue) in enumerate(self._writes):
-                told = Path(folder) / str(number)
+                report_path = Path(folder) / str(number)
                 options = {
                     **self._frames.options,
                     **({} if queue is None else {"queue": queue}),
                     "transactionName": self.tag,
                     "stageRun": self._run_id,
                     "firstTask": str(number * _TASKS_OF_A_WRITE),
-                    "stageTo": str(told),
+                    "stageTo": str(report_path),
                 }
                 rows.write.format("queen").options(**options).mode("append").save()
-                found.append(msgspec.json.decode(told.read_bytes()))
-        staged = [one for one in found if one is not None]
-        if not staged:
+                reports.append(msgspec.json.decode(report_path.read_bytes()))
+        bodies = [report for report in reports if report is not None]
+        if not bodies:
             return None
-        # All of them are of one run, so of one epoch.
-        stages = [stage for one in staged for stage in one["stages"]]
-        return {**staged[0], "query": self.tag, "stages": stages}
+        # All of them belong to one run, so to one epoch.
+        stages = [stage for body in bodies for stage in body["stages"]]
+        return {**bodies[0], "query": self.tag, "stages": stages}
 
-    def _staged_pushes(self, sink: dict[str, Any]) -> dict[str, int]:
+    def _stage_pushes(self, sink: dict[str, Any]) -> dict[str, int]:
         """Stage what was pushed, behind what was written."""
         by_partition: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for item in self._pushes:
             if "delay" in item or "deliverAt" in item:
                 raise BadRequest("what is written with the ack is for now: push later things apart")
             by_partition.setdefault((item["queue"], item["partition"]), []).append(item)
-        body = b"".join(_packed(*key, items) for key, items in by_partition.items())
+        body = b"".join(_pack_pushes(*key, items) for key, items in by_partition.items())
         task = len(self._writes) * _TASKS_OF_A_WRITE
         key = {**sink, "task": task, "attempt": 0}
         del key["query"], key["stages"]
@@ -248,8 +248,8 @@ class _FrameWindow(LeasedWindow):
 
     # ---- jobs ----
 
-    def _tagged(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call something; the jobs it starts in this thread bear the tag of the window."""
+    def _call_tagged(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function; the jobs it starts in this thread bear the tag of the window."""
         spark = self._frames.spark
         context = spark.sparkContext
         # A writer looks for sources in the session of its thread, and a new thread has none.
@@ -261,9 +261,9 @@ class _FrameWindow(LeasedWindow):
         finally:
             context.removeJobTag(self.tag)
 
-    async def _threaded(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call something in a thread, and wait for its end even when cancelled."""
-        call = asyncio.to_thread(self._tagged, function, *arguments)
+    async def _call_in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in a thread, and wait for its end even when cancelled."""
+        call = asyncio.to_thread(self._call_tagged, function, *arguments)
         running = asyncio.ensure_future(call)
         try:
             return await asyncio.shield(running)
@@ -284,7 +284,7 @@ class FrameWindow(_FrameWindow, Window):
 
         Its jobs are cancelled when the lease is lost.
         """
-        return await self._threaded(function, *arguments)
+        return await self._call_in_thread(function, *arguments)
 
 
 class SyncFrameWindow(_FrameWindow, SyncWindow):
@@ -295,11 +295,11 @@ class FrameProcessing(Processing[W]):
     """A handler at work on windows as DataFrames."""
 
     async def _handle(self, window: W) -> None:
-        frame = await window._threaded(window._frame)
+        frame = await window._call_in_thread(window._read_frame)
         if inspect.iscoroutinefunction(self._handler):
             await self._call(self._handler, window, frame)
         else:
-            await self._call(window._tagged, self._handler, window, frame)
+            await self._call(window._call_tagged, self._handler, window, frame)
         if not window.is_settled:
             await window._stage()
 
@@ -310,22 +310,22 @@ class FrameProcessing(Processing[W]):
             await asyncio.wait((handling,), timeout=_CANCEL_AGAIN_S)
 
 
-def _messages(frame: DataFrame) -> DataFrame:
+def _as_messages(frame: DataFrame) -> DataFrame:
     """Return rows as messages: what is no column of a message is a field of its payload."""
     if DATA in frame.columns:
         return frame
-    outside = [one for one in (QUEUE, PARTITION, TRANSACTION, TRACE) if one in frame.columns]
-    fields = [f.col(f"`{one}`") for one in frame.columns if one not in outside]
+    outside = [name for name in (QUEUE, PARTITION, TRANSACTION, TRACE) if name in frame.columns]
+    fields = [f.col(f"`{name}`") for name in frame.columns if name not in outside]
     return frame.select(f.struct(*fields).alias(DATA), *outside)
 
 
-def _packed(queue: str, partition: str, items: list[dict[str, Any]]) -> bytes:
+def _pack_pushes(queue: str, partition: str, items: list[dict[str, Any]]) -> bytes:
     """Return items of a push as a frame."""
-    traces = [one.get("traceId") for one in items]
+    traces = [item.get("traceId") for item in items]
     return encode_frame(
         queue,
         partition,
-        [one["transactionId"] for one in items],
-        [bytes(one["payload"]) for one in items],
+        [item["transactionId"] for item in items],
+        [bytes(item["payload"]) for item in items],
         {"traceId": traces} if any(traces) else None,
     )
