@@ -21,7 +21,7 @@ from benchmarks.nexmark.events import (
 from benchmarks.nexmark.filling import Queues
 from queen.spark import pipeline, timed
 from queen.spark.pipelines.functions import Function
-from queen.spark.pipelines.run import Options, Running, started, store
+from queen.spark.pipelines.run import Options, Running, start_pipeline, store
 from queen.spark.windows.event_time import event_time
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(
             running: Running = made.run(spark, **options)
             return running
     store(made.definition, Options(**options))
-    return started(made.definition, spark, Options(**options), made)
+    return start_pipeline(made.definition, spark, Options(**options), made)
 
 
 # Where results go that are many.

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 from queen.spark import pipeline, windowed
 from queen.spark.pipelines.functions import Function
-from queen.spark.pipelines.run import Options, Running, started, store
+from queen.spark.pipelines.run import Options, Running, start_pipeline, store
 from tests.spark.history import Event
 from tests.waiting import until
 
@@ -73,7 +73,7 @@ class Sums(NamedTuple):
         )
         function = self.function()
         store(function.definition, options)
-        return started(function.definition, spark, options, function)
+        return start_pipeline(function.definition, spark, options, function)
 
     def numbers(self, kind: str) -> list[int]:
         """Return the batches that Spark has in its log of offsets, or of commits."""

@@ -23,7 +23,7 @@ def _claimed(spark: SparkSession, folder: Path, where: str = "true") -> str:
     """Note a definition as a run does; return the name of what it writes."""
     checkpoint = Checkpoint(spark, str(folder))
     note = checkpoint.note_for(_definition(where))
-    with checkpoint.claimed(note):
+    with checkpoint.claim(note):
         return note.transaction
 
 
@@ -73,12 +73,12 @@ def test_a_query_that_does_not_start_leaves_the_note_as_it_was(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     checkpoint = Checkpoint(spark, str(tmp_path))
-    with pytest.raises(RuntimeError), checkpoint.claimed(checkpoint.note_for(_definition("true"))):
+    with pytest.raises(RuntimeError), checkpoint.claim(checkpoint.note_for(_definition("true"))):
         raise RuntimeError
     assert not (tmp_path / "queen.json").exists()
     _claimed(spark, tmp_path)
     before = (tmp_path / "queen.json").read_bytes()
     changed = checkpoint.note_for(_definition("data.n > 1"))
-    with pytest.raises(RuntimeError), checkpoint.claimed(changed):
+    with pytest.raises(RuntimeError), checkpoint.claim(changed):
         raise RuntimeError
     assert (tmp_path / "queen.json").read_bytes() == before

@@ -22,7 +22,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from queen import SyncQueen
-from queen.spark.pipelines.run import Options, backfill, checked_definition
+from queen.spark.pipelines.backfill import backfill
+from queen.spark.pipelines.run import Options, checked_definition
 from queen.spark.pipelines.writing import messages as as_messages
 from tests.api import Api
 from tests.conftest import ServerProcess

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from queen.spark.pipelines.compiler import compiled
+from queen.spark.pipelines.compiler import compile_definition
 from queen.spark.pipelines.reading import schema_of
 from queen.spark.pipelines.run import checked_definition, results_of
 from queen.wire.pipelines import Definition
@@ -108,7 +108,7 @@ def _live(spark: SparkSession, definition: Definition, rows: list[Row], folder: 
         stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
         frames[reads.name] = stream.parquet(place)
     found: list[str] = []
-    writer = results_of(compiled(definition, frames)).writeStream
+    writer = results_of(compile_definition(definition, frames)).writeStream
     writer = writer.foreachBatch(lambda batch, _: found.extend(_texts(batch)))
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
     query = writer.trigger(availableNow=True).start()
@@ -123,7 +123,7 @@ def _backfill(spark: SparkSession, definition: Definition, rows: list[Row]) -> l
         )
         for reads in definition.reads
     }
-    return sorted(_texts(results_of(compiled(definition, frames, until=END))))
+    return sorted(_texts(results_of(compile_definition(definition, frames, until=END))))
 
 
 @pytest.mark.parametrize("hows", _JOINS, ids="-".join)

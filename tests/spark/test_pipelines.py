@@ -19,7 +19,7 @@ from queen import SyncQueen
 from queen.errors import BadRequest, Conflict
 from queen.spark import pipeline, windowed
 from queen.spark.pipelines import checkpoint_lock
-from queen.spark.pipelines.run import Options, started, store
+from queen.spark.pipelines.run import Options, start_pipeline, store
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.spark.history import BEGIN, Event, messages, write
@@ -193,12 +193,12 @@ def test_a_function_is_a_pipeline(
         url=server.url, checkpoint=str(tmp_path), available_now=True, starting="earliest"
     )
     store(function.definition, options)
-    assert started(function.definition, spark, options, function).wait()
+    assert start_pipeline(function.definition, spark, options, function).wait()
     rows = messages(api, out)
     assert sorted(row["most"] for row in rows) == [2, 7]
     changed = reads(lambda events: events)
     with pytest.raises(Conflict, match="code"):
-        started(changed.definition, spark, options, changed)
+        start_pipeline(changed.definition, spark, options, changed)
 
 
 def test_a_stop_that_the_broker_was_asked_for_ends_a_run(

@@ -131,10 +131,10 @@ def explain(
     as_json: cli.Json = False,
 ) -> None:
     """Say in sentences what a pipeline does, in the order in which it does it."""
-    from queen.spark.pipelines.explain import explained_definition
+    from queen.spark.pipelines.explain import explain_definition
 
     definition, function = _load_pipeline(name, url, token)
-    lines, output = explained_definition(definition), Output(as_json)
+    lines, output = explain_definition(definition), Output(as_json)
     if plan:
         lines += _plan_of(definition, function, url, token)
     if output.is_table:
@@ -179,12 +179,12 @@ def run(
     )
     conf = [*(_ROCKSDB if large_state else ()), *conf]
     with _spark(definition.name, master, conf, package) as spark, explain_errors(urls_of(url)):
-        from queen.spark.pipelines.run import started, store
+        from queen.spark.pipelines.run import start_pipeline, store
 
         if function is not None:
             store(definition, options, replace=True)
         running = _run_with_restarts(
-            lambda: started(definition, spark, options, function),
+            lambda: start_pipeline(definition, spark, options, function),
             f"{definition.name} runs on {spark.sparkContext.master}",
             restarts,
         )
@@ -245,14 +245,13 @@ def backfill(
     definition, _ = _load_pipeline(name, url, token)
     options = _options(url, token)
     with _spark(f"{name} backfill", master, conf, package) as spark, explain_errors(urls_of(url)):
-        from queen.spark.pipelines import run as runs
-        from queen.spark.pipelines.delivery import deliver_history, plain_rows
+        from queen.spark.pipelines import backfill as history
 
-        rows = runs.backfill(definition, spark, options, begin, end)
+        rows = history.backfill(definition, spark, options, begin, end)
         if into is None and files is None:
-            Output(as_json=True).lines(plain_rows(rows))
+            Output(as_json=True).lines(history.plain_rows(rows))
             return
-        count = deliver_history(definition, rows, options, into, files)
+        count = history.deliver(definition, rows, options, into, files)
     Output(as_json).record({"name": name, "rows": count, "to": into or files})
 
 

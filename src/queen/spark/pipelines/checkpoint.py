@@ -44,41 +44,41 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, folder: str) -> None:
         self._spark = spark
         self.folder = folder.rstrip("/")
-        self._place = f"{self.folder}/{_FILE}"
+        self._note_path = f"{self.folder}/{_FILE}"
 
     def note_for(self, definition: Definition, *, accept: bool = False) -> Note:
         """Return what to note; raises `Conflict` when the folder is another definition's."""
-        old = self._found()
+        old = self._read_note()
         if old is None:
             return Note(uuid.uuid4().hex, definition)
-        differs = _weighty(old.definition, definition)
+        differs = _breaking_differences(old.definition, definition)
         if differs and not accept:
             raise Conflict(_refusal(self.folder, old.definition, definition, differs))
         return Note(old.transaction, definition)
 
     @contextmanager
-    def claimed(self, note: Note) -> Iterator[None]:
-        """Write the note while a query is started: before it, and not if it does not start."""
-        before = files.read(self._spark, self._place)
-        said = {"transaction": note.transaction, "definition": plain(note.definition)}
-        now = msgspec.json.encode(said)
+    def claim(self, note: Note) -> Iterator[None]:
+        """Write the note before a query is started, and take it back if that fails."""
+        before = files.read(self._spark, self._note_path)
+        fields = {"transaction": note.transaction, "definition": plain(note.definition)}
+        now = msgspec.json.encode(fields)
         if now != before:
-            files.write(self._spark, self._place, now)
+            files.write(self._spark, self._note_path, now)
         try:
             yield
         except BaseException:
             if before is None:
-                files.remove(self._spark, self._place)
+                files.remove(self._spark, self._note_path)
             elif now != before:
-                files.write(self._spark, self._place, before)
+                files.write(self._spark, self._note_path, before)
             raise
 
-    def _found(self) -> Note | None:
-        found = files.read(self._spark, self._place)
-        if found is None:
-            return self._left_beside()
+    def _read_note(self) -> Note | None:
+        content = files.read(self._spark, self._note_path)
+        if content is None:
+            return self._recover_note()
         try:
-            return _decoder.decode(found)
+            return _decoder.decode(content)
         except msgspec.DecodeError as error:
             raise Conflict(
                 f"the checkpoint {self.folder} cannot be told whose it is, {_FILE} in it is not "
@@ -86,26 +86,26 @@ class Checkpoint:
                 "another --checkpoint (with --from to choose from where)"
             ) from None
 
-    def _left_beside(self) -> Note | None:
-        """Return the note of somebody who was killed before it had its name."""
-        found = files.read_beside(self._spark, self._place)
-        if found is None:
+    def _recover_note(self) -> Note | None:
+        """Return the note of a run that was killed before it had renamed it, and rename it."""
+        content = files.read_beside(self._spark, self._note_path)
+        if content is None:
             return None
         try:
-            note = _decoder.decode(found)
+            note = _decoder.decode(content)
         except msgspec.DecodeError:
-            # Half of the very first one: nothing has been started with it.
+            # Half of the very first note: nothing has been started with it.
             return None
-        files.give_name(self._spark, self._place)
+        files.give_name(self._spark, self._note_path)
         return note
 
 
-def _weighty(old: Definition, new: Definition) -> list[str]:
+def _breaking_differences(old: Definition, new: Definition) -> list[str]:
     """Return the differences that the state does not survive."""
-    return differences(_bound(old), _bound(new))
+    return differences(_fields_of_state(old), _fields_of_state(new))
 
 
-def _bound(definition: Definition) -> dict[str, Any]:
+def _fields_of_state(definition: Definition) -> dict[str, Any]:
     fields: dict[str, Any] = plain(definition, whole=True)
     for side in fields["reads"]:
         for name in _FREE:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FILE = "queen.lock"
 # A run that was killed is gone by then.
 _PATIENCE_S = 10.0
-_LOOK_S = 0.1
+_TRY_AGAIN_S = 0.1
 
 # Of this process. A lock belongs to a process as a whole, and is lost when any part of it
 # closes the file: so nobody here opens a file that is held.
@@ -31,55 +31,55 @@ _guard = threading.Lock()
 
 
 class CheckpointLock:
-    """That a checkpoint is this run's, until it is released; nothing, without a place."""
+    """A lock on a checkpoint, held until it is released; without a path there is none to hold."""
 
-    def __init__(self, place: str | None) -> None:
-        self._place = place
+    def __init__(self, path: str | None) -> None:
+        self._path = path
         self._file: Any = None
 
     def release(self) -> None:
         with _guard:
-            if self._place is None or _held.get(self._place) is not self:
+            if self._path is None or _held.get(self._path) is not self:
                 return
-            del _held[self._place]
+            del _held[self._path]
             self._file.close()
 
-    def try_now(self, spark: SparkSession) -> bool:
-        if self._place is None:
+    def try_lock(self, spark: SparkSession) -> bool:
+        if self._path is None:
             return True
         with _guard:
-            if self._place in _held:
+            if self._path in _held:
                 return False
             jvm: Any = spark.sparkContext._jvm
-            file = jvm.java.io.RandomAccessFile(self._place, "rw")
+            file = jvm.java.io.RandomAccessFile(self._path, "rw")
             if file.getChannel().tryLock() is None:
                 file.close()
                 return False
             self._file = file
-            _held[self._place] = self
+            _held[self._path] = self
             return True
 
 
-def hold(spark: SparkSession, folder: str) -> CheckpointLock:
-    """Return a hold on a checkpoint; on shared storage it holds nothing, nobody could tell.
+def lock_checkpoint(spark: SparkSession, folder: str) -> CheckpointLock:
+    """Lock a checkpoint; on shared storage nothing is locked, as nobody could tell.
 
     Raises `Conflict` when another run has it.
     """
-    made = CheckpointLock(_local_place(spark, folder))
+    lock = CheckpointLock(_local_path(spark, folder))
     deadline = time.monotonic() + _PATIENCE_S
-    while not made.try_now(spark):
+    while not lock.try_lock(spark):
         if time.monotonic() > deadline:
             raise Conflict(
                 f"another run works in the checkpoint {folder}: stop that one first, or give "
                 "this one a --checkpoint of its own"
             )
-        time.sleep(_LOOK_S)
-    return made
+        time.sleep(_TRY_AGAIN_S)
+    return lock
 
 
-def _local_place(spark: SparkSession, folder: str) -> str | None:
-    path, system = files.opened(spark, folder)
+def _local_path(spark: SparkSession, folder: str) -> str | None:
+    location, system = files.resolve(spark, folder)
     if not files.is_local(system):
         return None
-    system.mkdirs(path)
-    return str(Path(system.pathToFile(path).getCanonicalPath()) / _FILE)
+    system.mkdirs(location)
+    return str(Path(system.pathToFile(location).getCanonicalPath()) / _FILE)

@@ -8,35 +8,35 @@ if TYPE_CHECKING:
     from queen.wire.pipelines import Definition, Joined, Reads
 
 
-def explained_definition(definition: Definition) -> list[str]:
+def explain_definition(definition: Definition) -> list[str]:
     """Return one line for each step, in the order in which they act."""
-    lines = [_read(side) for side in definition.reads]
+    lines = [_read_line(side) for side in definition.reads]
     if definition.kind == "function":
         lines.append(f"hands them to the function {definition.name}")
     joins = zip(definition.joins, definition.reads[1:], strict=False)
-    lines += [_joined(join, side) for join, side in joins]
-    lines += _cut(definition)
-    lines += _computed(definition)
-    lines += _kept(definition)
-    lines.append(_written(definition))
+    lines += [_join_line(join, side) for join, side in joins]
+    lines += _time_lines(definition)
+    lines += _aggregate_lines(definition)
+    lines += _selection_lines(definition)
+    lines.append(_output_line(definition))
     return lines
 
 
-def _read(side: Reads) -> str:
-    said = f"reads {', '.join(side.queues)} as {side.name}"
-    said += f" with data ({side.schema})" if side.schema else " with data as JSON text"
+def _read_line(side: Reads) -> str:
+    line = f"reads {', '.join(side.queues)} as {side.name}"
+    line += f" with data ({side.schema})" if side.schema else " with data as JSON text"
     if side.event_time:
-        said += f"; it happened at {side.event_time}"
-    return said + (f"; only where {' and '.join(side.where)}" if side.where else "")
+        line += f"; it happened at {side.event_time}"
+    return line + (f"; only where {' and '.join(side.where)}" if side.where else "")
 
 
-def _joined(join: Joined, side: Reads) -> str:
+def _join_line(join: Joined, side: Reads) -> str:
     on = " and ".join(f"{ours} = {theirs}" for ours, theirs in join.on)
-    return f"joins {side.name} ({join.how}) where {on}, at most {_time(join.within_ms)} apart"
+    return f"joins {side.name} ({join.how}) where {on}, at most {_duration(join.within_ms)} apart"
 
 
-def _cut(definition: Definition) -> list[str]:
-    window, grace = definition.window, _time(definition.grace_ms)
+def _time_lines(definition: Definition) -> list[str]:
+    window, grace = definition.window, _duration(definition.grace_ms)
     lines = []
     if definition.dedup:
         where = "in each window" if window and window.type != "session" else "of each event time"
@@ -46,19 +46,21 @@ def _cut(definition: Definition) -> list[str]:
             lines.append(f"a message is late when it was written {grace} after its own time")
         return lines
     if window.type == "session":
-        lines.append(f"cuts sessions that end when nothing came for {_time(window.gap_ms or 0)}")
+        lines.append(
+            f"cuts sessions that end when nothing came for {_duration(window.gap_ms or 0)}"
+        )
     elif window.type == "sliding":
-        size, slide = _time(window.size_ms or 0), _time(window.slide_ms or 0)
+        size, slide = _duration(window.size_ms or 0), _duration(window.slide_ms or 0)
         lines.append(f"cuts windows of {size}, one every {slide}")
     else:
-        lines.append(f"cuts windows of {_time(window.size_ms or 0)}")
+        lines.append(f"cuts windows of {_duration(window.size_ms or 0)}")
     late = "its own time" if window.type == "session" or definition.joins else "its window's end"
     lines.append(f"a window closes when everything up to its end plus {grace} is sealed")
     lines.append(f"a message is late when it was written {grace} after {late}, or later")
     return lines
 
 
-def _computed(definition: Definition) -> list[str]:
+def _aggregate_lines(definition: Definition) -> list[str]:
     computed = [f"{name} = {text}" for name, text in definition.aggregates.items()]
     computed += [f"{name} = distinct {text}" for name, text in definition.distinct.items()]
     if not computed:
@@ -67,7 +69,7 @@ def _computed(definition: Definition) -> list[str]:
     return [f"computes {', '.join(computed)} {'for each ' + ', '.join(keys) if keys else 'in all'}"]
 
 
-def _kept(definition: Definition) -> list[str]:
+def _selection_lines(definition: Definition) -> list[str]:
     lines = []
     if definition.having:
         lines.append(f"keeps results where {' and '.join(definition.having)}")
@@ -80,23 +82,23 @@ def _kept(definition: Definition) -> list[str]:
     return lines
 
 
-def _written(definition: Definition) -> str:
+def _output_line(definition: Definition) -> str:
     output = definition.output
     if output.queue:
-        said = f"writes to the queue {output.queue}, each result once"
+        line = f"writes to the queue {output.queue}, each result once"
     elif output.table:
         keys = f" by {', '.join(output.table_keys)}" if output.table_keys else ""
-        said = f"writes to the table {output.table}{keys}, each result once"
+        line = f"writes to the table {output.table}{keys}, each result once"
     else:
-        said = f"writes {output.format} files to {output.files}, each result once"
+        line = f"writes {output.format} files to {output.files}, each result once"
     late = f"; late messages to {definition.late_to}" if definition.late_to else ""
-    return said + late
+    return line + late
 
 
-def _time(duration_ms: int) -> str:
+def _duration(duration_ms: int) -> str:
     """Return a duration as people say it.
 
-    >>> _time(90_000), _time(3_600_000), _time(250)
+    >>> _duration(90_000), _duration(3_600_000), _duration(250)
     ('90 s', '1 h', '250 ms')
     """
     for unit, size_ms in (("h", 3_600_000), ("min", 60_000), ("s", 1000)):

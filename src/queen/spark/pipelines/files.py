@@ -1,6 +1,6 @@
 """Small files wherever Spark can write: through Hadoop's file systems.
 
-A file is written beside its place and then renamed, so that whoever is killed meanwhile leaves
+A file is written beside its path and then renamed, so that whoever is killed meanwhile leaves
 the old one or the new one.
 """
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 _BESIDE = ".new"
 
 
-def opened(spark: SparkSession, place: str) -> tuple[Any, Any]:
-    """Return a path of Hadoop's, and the file system that it is in."""
+def resolve(spark: SparkSession, location: str) -> tuple[Any, Any]:
+    """Return a path as Hadoop has it, and the file system that it is in."""
     context = spark.sparkContext
     jvm: Any = context._jvm
-    path = jvm.org.apache.hadoop.fs.Path(place)
+    path = jvm.org.apache.hadoop.fs.Path(location)
     system = path.getFileSystem(context._jsc.hadoopConfiguration())
     # A sum beside a file would be that of the old one while the new one gets its name.
     return path, system.getRaw() if is_local(system) else system
@@ -28,8 +28,8 @@ def is_local(system: Any) -> bool:
     return bool(system.getUri().getScheme() == "file")
 
 
-def read(spark: SparkSession, place: str) -> bytes | None:
-    path, system = opened(spark, place)
+def read(spark: SparkSession, location: str) -> bytes | None:
+    path, system = resolve(spark, location)
     if not system.exists(path):
         return None
     stream = system.open(path)
@@ -40,32 +40,32 @@ def read(spark: SparkSession, place: str) -> bytes | None:
         stream.close()
 
 
-def read_beside(spark: SparkSession, place: str) -> bytes | None:
+def read_beside(spark: SparkSession, location: str) -> bytes | None:
     """Return what somebody wrote who was killed before it had its name."""
-    return read(spark, place + _BESIDE)
+    return read(spark, location + _BESIDE)
 
 
-def write(spark: SparkSession, place: str, content: bytes) -> None:
-    beside, system = opened(spark, place + _BESIDE)
+def write(spark: SparkSession, location: str, content: bytes) -> None:
+    beside, system = resolve(spark, location + _BESIDE)
     stream = system.create(beside, True)
     try:
         stream.write(bytearray(content))
     finally:
         stream.close()
-    give_name(spark, place)
+    give_name(spark, location)
 
 
-def give_name(spark: SparkSession, place: str) -> None:
-    """Put what was written beside a place there."""
-    path, system = opened(spark, place)
-    beside, _ = opened(spark, place + _BESIDE)
+def give_name(spark: SparkSession, location: str) -> None:
+    """Rename what was written beside a path to it."""
+    path, system = resolve(spark, location)
+    beside, _ = resolve(spark, location + _BESIDE)
     if not is_local(system):
         # Only on a disk does a rename replace what is there.
         system.delete(path, False)
     if not system.rename(beside, path):
-        raise OSError(f"{place}{_BESIDE} cannot be renamed to {place}")
+        raise OSError(f"{location}{_BESIDE} cannot be renamed to {location}")
 
 
-def remove(spark: SparkSession, place: str) -> None:
-    path, system = opened(spark, place)
+def remove(spark: SparkSession, location: str) -> None:
+    path, system = resolve(spark, location)
     system.delete(path, False)

@@ -28,10 +28,10 @@ from queen.wire.pipelines import Definition, Output, Reads
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from queen.spark.pipelines.compiler import Compiled
+    from queen.spark.pipelines.compiler import CompiledPipeline
     from queen.spark.pipelines.run import Running
 
-Made = Callable[..., Any]
+PipelineFunction = Callable[..., Any]
 
 # Of the module that a file is: not the name of another one, whatever the file is called.
 _PREFIX = "_pipeline_"
@@ -41,7 +41,7 @@ class Function(NamedTuple):
     """A function that is a pipeline, and what it reads and writes."""
 
     definition: Definition
-    make: Made
+    make: PipelineFunction
     # Whether its DataFrames have marker rows, for `queen.spark.windowed`.
     markers: bool
 
@@ -51,21 +51,21 @@ class Function(NamedTuple):
 
     def run(self, spark: SparkSession, **options: Any) -> Running:
         """Start it as `queen.spark.run_pipeline` does, with the same options; returns at once."""
-        from queen.spark.pipelines.run import Options, started, store
+        from queen.spark.pipelines.run import Options, start_pipeline, store
 
         given = Options(**options)
         store(self.definition, given, replace=True)
-        return started(self.definition, spark, given, self)
+        return start_pipeline(self.definition, spark, given, self)
 
-    def applied(self, frames: Mapping[str, DataFrame]) -> Compiled:
+    def apply(self, frames: Mapping[str, DataFrame]) -> CompiledPipeline:
         """Return what the function makes of what it reads."""
-        made = self.make(*(frames[side.name] for side in self.definition.reads))
+        result = self.make(*(frames[side.name] for side in self.definition.reads))
         if self.make.__module__.startswith(_PREFIX):
             # It may have imported something only now.
             _send_along(self.make.__module__)
-        if not hasattr(made, "columns"):
+        if not hasattr(result, "columns"):
             raise BadRequest(f"{self.definition.name}: the function returns no DataFrame")
-        return _as_compiled(made)
+        return _as_compiled(result)
 
 
 def pipeline(
@@ -75,7 +75,7 @@ def pipeline(
     name: str | None = None,
     namespace: str = "",
     markers: bool = False,
-) -> Callable[[Made], Function]:
+) -> Callable[[PipelineFunction], Function]:
     """Make a pipeline of a function; it gets one DataFrame for each queue that it reads.
 
     `reads` names a queue, several, or maps each to the schema of its `data`. A result that
@@ -83,45 +83,45 @@ def pipeline(
     where it goes. With `markers` the DataFrames are what `queen.spark.windowed` needs.
     """
 
-    def made(function: Made) -> Function:
+    def decorate(function: PipelineFunction) -> Function:
         definition = Definition(
             name=name or function.__name__,
             namespace=namespace,
             kind="function",
             reads=[
-                Reads(name=queue, queues=[queue], schema=fields) for queue, fields in _read(reads)
+                Reads(name=queue, queues=[queue], schema=fields)
+                for queue, fields in _queues_and_schemas(reads)
             ],
             code=_code_of(function),
             output=Output(queue=writes),
         )
         return Function(definition, function, markers)
 
-    return made
+    return decorate
 
 
-def load(place: str) -> Function:
+def load(location: str) -> Function:
     """Return the pipeline in a file: `enrich.py`, or `enrich.py:function` of several."""
-    path, _, wanted = place.partition(":")
-    found = {
-        name: one for name, one in vars(_module(Path(path))).items() if isinstance(one, Function)
-    }
-    if wanted:
-        if wanted not in found:
+    path, _, asked = location.partition(":")
+    contents = vars(_load_module(Path(path)))
+    functions = {name: value for name, value in contents.items() if isinstance(value, Function)}
+    if asked:
+        if asked not in functions:
             raise BadRequest(
-                f"{path} has no pipeline {wanted!r}, only: {', '.join(found) or 'none'}"
+                f"{path} has no pipeline {asked!r}, only: {', '.join(functions) or 'none'}"
             )
-        return found[wanted]
-    if len(found) != 1:
-        many = ", ".join(f"{path}:{name}" for name in found)
+        return functions[asked]
+    if len(functions) != 1:
+        many = ", ".join(f"{path}:{name}" for name in functions)
         raise BadRequest(
             f"{path} has several pipelines; name one: {many}"
-            if found
+            if functions
             else f"{path} has no function with @pipeline(reads=…, writes=…)"
         )
-    return next(iter(found.values()))
+    return next(iter(functions.values()))
 
 
-def _module(path: Path) -> Any:
+def _load_module(path: Path) -> Any:
     if not path.exists():
         raise BadRequest(f"there is no file {path}")
     name = _PREFIX + path.stem
@@ -147,7 +147,10 @@ def _send_along(name: str) -> None:
     own = sys.modules[name]
     assert own.__file__ is not None
     folder = Path(own.__file__).resolve().parent
-    for module in [own, *(one for one in list(sys.modules.values()) if _is_beside(one, folder))]:
+    for module in [
+        own,
+        *(other for other in list(sys.modules.values()) if _is_beside(other, folder)),
+    ]:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
@@ -159,7 +162,9 @@ def _is_beside(module: ModuleType, folder: Path) -> bool:
     return Path(file).relative_to(folder).parts[0] in (top, f"{top}.py")
 
 
-def _read(reads: str | Sequence[str] | Mapping[str, str | None]) -> list[tuple[str, str | None]]:
+def _queues_and_schemas(
+    reads: str | Sequence[str] | Mapping[str, str | None],
+) -> list[tuple[str, str | None]]:
     if isinstance(reads, str):
         return [(reads, None)]
     if isinstance(reads, Mapping):
@@ -167,20 +172,20 @@ def _read(reads: str | Sequence[str] | Mapping[str, str | None]) -> list[tuple[s
     return [(queue, None) for queue in reads]
 
 
-def _code_of(function: Made) -> str:
+def _code_of(function: PipelineFunction) -> str:
     """Return what changes when the function does something else; not with its comments."""
     source = textwrap.dedent(inspect.getsource(function))
     return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()[:16]
 
 
-def _as_compiled(made: DataFrame) -> Compiled:
+def _as_compiled(result: DataFrame) -> CompiledPipeline:
     from pyspark.sql import functions as f
 
-    from queen.spark.pipelines.compiler import PARTITION, Compiled
+    from queen.spark.pipelines.compiler import PARTITION, CompiledPipeline
     from queen.spark.pipelines.partition_names import partition_name
 
-    columns = made.columns
-    place = f.col("partition") if "partition" in columns and "data" in columns else f.lit(None)
+    columns = result.columns
+    partition = f.col("partition") if "partition" in columns and "data" in columns else f.lit(None)
     is_message = "data" in columns
-    named = made.withColumn(PARTITION, partition_name(place.cast("string")))
-    return Compiled(named, None, is_message)
+    rows = result.withColumn(PARTITION, partition_name(partition.cast("string")))
+    return CompiledPipeline(rows, None, is_message)

@@ -21,31 +21,31 @@ FOLDER = "queen_archive"
 _SKIPPED = ("__pycache__",)
 
 
-def write_package(place: Path, files: Sequence[Path] = ()) -> list[str]:
+def write_package(path: Path, files: Sequence[Path] = ()) -> list[str]:
     """Write the archive; return what is in it."""
     names = []
     # It travels once, so it is not worth many seconds to make it a little smaller.
-    with tarfile.open(place, "w:gz", compresslevel=1) as archive:
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
         home = Path(queen.__file__).resolve().parent
-        for path in _files_below(home):
-            archive.add(path, f"queen/{path.relative_to(home)}", recursive=False)
+        for source in _files_below(home):
+            archive.add(source, f"queen/{source.relative_to(home)}", recursive=False)
         names.append("queen")
         for needed in _NEEDED:
-            for name, path in _files_of(needed):
-                archive.add(path, name, recursive=False)
+            for name, source in _files_of(needed):
+                archive.add(source, name, recursive=False)
             names.append(needed)
-        for path in files:
-            if not path.exists():
-                raise BadRequest(f"there is no file {path}")
-            archive.add(path, path.name)
-            names.append(path.name)
+        for file in files:
+            if not file.exists():
+                raise BadRequest(f"there is no file {file}")
+            archive.add(file, file.name)
+            names.append(file.name)
     return names
 
 
-def settings_for_archive(place: str) -> dict[str, str]:
+def settings_for_archive(archive: str) -> dict[str, str]:
     """Return the settings of Spark that bring an archive to every executor."""
     return {
-        "spark.archives": f"{place}#{FOLDER}",
+        "spark.archives": f"{archive}#{FOLDER}",
         "spark.executorEnv.PYTHONPATH": FOLDER,
     }
 
@@ -57,7 +57,7 @@ def _files_below(home: Path) -> Iterable[Path]:
 
 
 def _files_of(name: str) -> Iterable[tuple[str, Path]]:
-    """Return the files of an installed distribution with their places below site-packages."""
+    """Return the files of an installed distribution with their paths below site-packages."""
     try:
         listed = distribution(name).files or []
     except PackageNotFoundError:

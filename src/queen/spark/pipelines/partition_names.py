@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 _NOT_PRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
 
 
-def partition_name(place: Column) -> Column:
-    """Return a name that a partition may have: of a text that may not be one, its hash.
+def partition_name(text: Column) -> Column:
+    """Return a name that a partition may have: a text that may not be one is hashed.
 
     A key comes from a payload. One that is missing or odd must not stop a pipeline.
     """
-    is_odd = (f.octet_length(place) > MAX_NAME_BYTES) | place.rlike(_NOT_PRINTABLE)
-    named = f.when(is_odd, f.sha2(place, 256)).otherwise(place)
+    is_odd = (f.octet_length(text) > MAX_NAME_BYTES) | text.rlike(_NOT_PRINTABLE)
+    named = f.when(is_odd, f.sha2(text, 256)).otherwise(text)
     return f.coalesce(f.nullif(named, f.lit("")), f.lit(DEFAULT_PARTITION))

@@ -1,4 +1,4 @@
-"""How a run is doing: heard from Spark, told to the broker, and back: whether to stop.
+"""How a run is doing: Spark tells us, we tell the broker, and it answers whether to stop.
 
 Spark calls the listener after each micro-batch. A thread of ours tells the broker every two
 seconds, whether or not there was a batch: silence means that the run is lost.
@@ -67,7 +67,7 @@ class MicroBatch(msgspec.Struct, rename="camel"):
     observed_metrics: dict[str, dict[str, Any]] = {}
 
 
-class _Listening(JStreamingQueryListener):
+class _JvmListener(JStreamingQueryListener):
     """What the JVM calls; it asks for the text of a batch, and only for those of its query."""
 
     def __init__(self, tally: Tally) -> None:
@@ -92,10 +92,10 @@ class Tally(StreamingQueryListener):
         run_id: str,
         fingerprint: str,
         checkpoint: str,
-        over: Callable[[str | None], None],
+        on_end: Callable[[str | None], None],
     ) -> None:
         self._name = name
-        self._over = over
+        self._on_end = on_end
         self._query_run_id: str | None = None
         # Events come in their order, a little later than what they tell of.
         self.has_heard_all = threading.Event()
@@ -113,7 +113,7 @@ class Tally(StreamingQueryListener):
             self._query_run_id = str(event.runId)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Spark's name. `_Listening` hears of it in our stead."""
+        """Spark's name. `_JvmListener` hears of it in our stead."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Spark's name. Nothing has changed."""
@@ -121,13 +121,13 @@ class Tally(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         if self.is_mine(str(event.runId)):
             self.has_heard_all.set()
-            self._over(event.exception)
+            self._on_end(event.exception)
 
     @cached_property
     def _jlistener(self) -> Any:
         """PySpark's name for what `addListener` gives to the JVM."""
         jvm: Any = SparkContext._jvm
-        return jvm.PythonStreamingQueryListenerWrapper(_Listening(self))
+        return jvm.PythonStreamingQueryListenerWrapper(_JvmListener(self))
 
     def is_mine(self, query_run_id: str) -> bool:
         return query_run_id == self._query_run_id
@@ -137,23 +137,23 @@ class Tally(StreamingQueryListener):
         now = self.progress
         written = batch.observed_metrics.get(OBSERVED)
         counts = [row for name, row in batch.observed_metrics.items() if name != OBSERVED]
-        read = [int(one["rows"]) for one in counts if "rows" in one]
+        read = [int(row["rows"]) for row in counts if "rows" in row]
         now.batches += 1
         # Without markers nothing is read twice, and Spark's own count is right.
         now.input_rows += sum(read) if read else batch.num_input_rows
-        now.late_rows += sum(int(one.get("late", 0)) + int(one.get("untimed", 0)) for one in counts)
+        now.late_rows += sum(int(row.get("late", 0)) + int(row.get("untimed", 0)) for row in counts)
         now.output_rows += 0 if written is None else int(written["results"])
         now.input_rows_per_second = batch.input_rows_per_second or 0.0
         now.processed_rows_per_second = batch.processed_rows_per_second or 0.0
         now.batch_ms = batch.duration_ms.get("triggerExecution", 0)
         operators = batch.state_operators
-        now.state_rows = sum(one.num_rows_total for one in operators)
-        now.state_bytes = sum(one.memory_used_bytes for one in operators)
-        now.dropped_rows += sum(one.num_rows_dropped_by_watermark for one in operators)
+        now.state_rows = sum(operator.num_rows_total for operator in operators)
+        now.state_bytes = sum(operator.memory_used_bytes for operator in operators)
+        now.dropped_rows += sum(operator.num_rows_dropped_by_watermark for operator in operators)
         now.watermark = _watermark(batch.event_time.get("watermark")) or now.watermark
         now.state = "running"
 
-    def ended(self, error: str | None) -> None:
+    def note_end(self, error: str | None) -> None:
         self.progress.state = "stopped" if error is None else "failed"
         self.progress.error = error
 
@@ -173,27 +173,27 @@ class Reporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Tell the end."""
+        """Report the end."""
         self._over.set()
         self._thread.join()
-        self._tell()
+        self._report()
 
     def _run(self) -> None:
         is_asked = False
         while not self._over.is_set():
-            # It is told of until it has ended: the batch it is in may take long.
-            if self._tell() and not is_asked:
+            # It reports until it has ended: the batch it is in may take long.
+            if self._report() and not is_asked:
                 is_asked = True
                 self._stop()
             self._over.wait(INTERVAL_S)
 
-    def _tell(self) -> bool:
-        """Report; return whether the run is to stop."""
+    def _report(self) -> bool:
+        """Tell the broker how it is; return whether the run is to stop."""
         # A broker that is away for a while is the source's problem, and the sink's.
         with contextlib.suppress(QueenError):
             try:
-                sent = msgspec.to_builtins(self._tally.progress)
-                return bool(self._broker.ask("POST", self._path, sent)["stop"])
+                progress = msgspec.to_builtins(self._tally.progress)
+                return bool(self._broker.ask("POST", self._path, progress)["stop"])
             except NotFound:
                 # The pipeline was deleted under the run: nobody wants it any more.
                 return True
@@ -210,25 +210,25 @@ def last_line(error: BaseException | str) -> str:
     >>> last_line("Traceback (most recent call last):\\n  File x\\nOSError: full\\n SQLSTATE: X")
     'OSError: full'
     """
-    raised = _raised(str(error))
+    raised = _line_raised(str(error))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith(("at ", "Caused by", "..."))]
-    ours = [line for line in said if line.startswith(("queen.errors.", "ValueError:"))]
+    texts = [line for line in lines if not line.startswith(("at ", "Caused by", "..."))]
+    ours = [line for line in texts if line.startswith(("queen.errors.", "ValueError:"))]
     if ours:
         return (ours[-1].partition(": ")[2] or ours[-1])[:_MAX_ERROR]
     if raised is not None:
         return raised[:_MAX_ERROR]
-    line = said[0] if said else type(error).__name__
+    line = texts[0] if texts else type(error).__name__
     line = _STATE.sub("", _WRAPPED.sub("", line))
     condition = _CONDITION.search(line)
     return (line if condition is None else line[condition.start() :])[:_MAX_ERROR]
 
 
-def _raised(text: str) -> str | None:
+def _line_raised(text: str) -> str | None:
     """Return the line in which the last traceback of Python says what was raised."""
     inside = text.rpartition(_TRACEBACK)[2] if _TRACEBACK in text else ""
     lines = inside.splitlines()
-    return next((one for one in lines if one and not one[0].isspace()), None)
+    return next((line for line in lines if line and not line[0].isspace()), None)
 
 
 def _watermark(text: str | None) -> datetime | None:

@@ -1,6 +1,6 @@
-"""Running pipelines: live until they are stopped, or over a stretch of history.
+"""Running pipelines live, until they are stopped.
 
-    from queen.spark.pipelines import run_pipeline
+    from queen.spark import run_pipeline
     running = run_pipeline("orders-per-minute", spark)
     running.wait()
 
@@ -15,7 +15,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +27,8 @@ from queen.errors import BadRequest, PipelineFailed
 from queen.spark.broker import Broker, BrokerAddress, address_of
 from queen.spark.pipelines import reading, writing
 from queen.spark.pipelines.checkpoint import Checkpoint
-from queen.spark.pipelines.checkpoint_lock import CheckpointLock, hold
-from queen.spark.pipelines.compiler import PARTITION, Compiled, compiled, needs_time
+from queen.spark.pipelines.checkpoint_lock import CheckpointLock, lock_checkpoint
+from queen.spark.pipelines.compiler import PARTITION, CompiledPipeline, compile_definition
 from queen.spark.pipelines.progress import Reporter, Tally, last_line
 from queen.wire.pipelines import Definition, Progress, decode_definition, plain, reason_against
 
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
     from queen.spark.pipelines.functions import Function
 
 _GRACEFUL_S = 60.0
-_LOOK_S = 0.02
-_HEARD_S = 10.0
+_LOOK_AGAIN_S = 0.02
+_LAST_EVENT_S = 10.0
 
 
 class Options(msgspec.Struct, kw_only=True):
@@ -68,15 +67,21 @@ class Options(msgspec.Struct, kw_only=True):
         given = {"url": self.url or "", "token": self.token or ""}
         return address_of({name: value for name, value in given.items() if value})
 
+    def broker(self) -> dict[str, str]:
+        """Return the options by which the source and the sink find the broker."""
+        url = {"url": ",".join(self.address().urls)}
+        return {**url, "token": self.token} if self.token else url
+
     def source(self) -> dict[str, str]:
-        """Return the options of the source and the sink."""
-        given: dict[str, Any] = {
-            "url": ",".join(self.address().urls),
-            "token": self.token,
+        """Return the options of the source."""
+        given = {
             "startingTime": self.starting,
             "maxMessagesPerTrigger": self.max_messages_per_trigger,
         }
-        return {name: str(value) for name, value in given.items() if value}
+        return {
+            **self.broker(),
+            **{name: str(value) for name, value in given.items() if value},
+        }
 
 
 def stored_definition(name: str, options: Options) -> Definition:
@@ -87,7 +92,7 @@ def stored_definition(name: str, options: Options) -> Definition:
 
 def run_pipeline(name: str, spark: SparkSession, **options: Any) -> Running:
     """Start a pipeline that is stored in the broker."""
-    return started(stored_definition(name, Options(**options)), spark, Options(**options))
+    return start_pipeline(stored_definition(name, Options(**options)), spark, Options(**options))
 
 
 def run_definition(
@@ -96,7 +101,7 @@ def run_definition(
     """Store a definition, if it is not stored yet, and start it."""
     checked = checked_definition(definition)
     store(checked, Options(**options))
-    return started(checked, spark, Options(**options))
+    return start_pipeline(checked, spark, Options(**options))
 
 
 def checked_definition(definition: Mapping[str, Any] | Definition) -> Definition:
@@ -117,7 +122,7 @@ def store(definition: Definition, options: Options, *, replace: bool = False) ->
     Broker(options.address()).ask("POST", PATH, body)
 
 
-def started(
+def start_pipeline(
     definition: Definition,
     spark: SparkSession,
     options: Options,
@@ -129,50 +134,46 @@ def started(
             f"{definition.name!r} is a function in a file, which only that file can do: "
             "queen pipeline run FILE.py"
         )
-    folder = options.checkpoint or _own_folder(spark, definition.name)
+    folder = options.checkpoint or _default_checkpoint(spark, definition.name)
     with contextlib.ExitStack() as undo:
-        held = hold(spark, folder)
-        undo.callback(held.release)
+        lock = lock_checkpoint(spark, folder)
+        undo.callback(lock.release)
         checkpoint = Checkpoint(spark, folder)
         note = checkpoint.note_for(definition, accept=options.accept_changes)
-        target = writing.Target(_sink_options(options), note.transaction, options.table_url)
-        with explained(definition):
-            made = _live(definition, spark, options, function)
-            writer = writing.written(definition, made, target)
-        run = Running(spark, definition, options, folder, held)
-        with explained(definition), checkpoint.claimed(note):
+        target = writing.Target(options.broker(), note.transaction, options.table_url)
+        with explain_errors(definition):
+            compiled = _compile_live(definition, spark, options, function)
+            writer = writing.query_writer(definition, compiled, target)
+        run = Running(spark, definition, options, folder, lock)
+        with explain_errors(definition), checkpoint.claim(note):
             run.start(writer)
         undo.pop_all()
         return run
 
 
-def _live(
+def _compile_live(
     definition: Definition, spark: SparkSession, options: Options, function: Function | None
-) -> Compiled:
+) -> CompiledPipeline:
     """Return the streaming query of a pipeline, not started."""
     if function is None:
-        return compiled(definition, reading.live(spark, definition, options.source()))
+        return compile_definition(definition, reading.live(spark, definition, options.source()))
     frames = reading.live(spark, definition, options.source(), markers=function.markers)
-    return function.applied(frames)
+    return function.apply(frames)
 
 
-def _sink_options(options: Options) -> dict[str, str]:
-    return {name: value for name, value in options.source().items() if name in ("url", "token")}
-
-
-def _own_folder(spark: SparkSession, name: str) -> str:
+def _default_checkpoint(spark: SparkSession, name: str) -> str:
     master = str(spark.sparkContext.master)
     if not master.startswith("local"):
         raise BadRequest(
             f"the pipeline runs on {master}: give a --checkpoint that all its machines can see, "
             "such as a folder on a shared disk, HDFS or S3"
         )
-    safe = "".join(one if one.isalnum() or one in "-_." else "_" for one in name)
+    safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
     return str(Path.home() / ".queen" / "checkpoints" / f"{safe}-{fingerprint({'name': name})[:6]}")
 
 
 @contextlib.contextmanager
-def explained(definition: Definition) -> Iterator[None]:
+def explain_errors(definition: Definition) -> Iterator[None]:
     """Say in our words what Spark has against a definition."""
     try:
         yield
@@ -193,15 +194,17 @@ class Running:
         definition: Definition,
         options: Options,
         folder: str,
-        held: CheckpointLock,
+        lock: CheckpointLock,
     ) -> None:
         self.definition = definition
         self.checkpoint = folder
         self._spark = spark
-        self._held = held
+        self._lock = lock
         self._options = options
         version = fingerprint(plain(definition))
-        self._tally = Tally(definition.name, uuid.uuid4().hex, version, folder, self._terminated)
+        self._tally = Tally(
+            definition.name, uuid.uuid4().hex, version, folder, self._on_termination
+        )
         broker = Broker(options.address(), retry_s=0)
         self._reporter = Reporter(broker, definition.name, self._tally, self._stop_soon)
         self._is_to_stop = threading.Event()
@@ -239,9 +242,9 @@ class Running:
                 return
             deadline = time.monotonic() + _GRACEFUL_S
             # A query that is behind begins the next batch at once, and is never seen idle.
-            done = self._last_batch()
-            while self._is_busy() and self._last_batch() == done and time.monotonic() < deadline:
-                time.sleep(_LOOK_S)
+            last = self._last_batch()
+            while self._is_busy() and self._last_batch() == last and time.monotonic() < deadline:
+                time.sleep(_LOOK_AGAIN_S)
             self.query.stop()
             self._end(None)
 
@@ -256,7 +259,7 @@ class Running:
                 over = self.query.awaitTermination(1) if not self._is_to_stop.is_set() else False
             except PySparkException as error:
                 if not self._is_to_stop.is_set():
-                    raise self._failed(error) from error
+                    raise self._end_failed(error) from error
                 # Ctrl-C reaches Spark's processes too. The batch they had is repeated whole.
                 over = True
             if self._is_to_stop.is_set() and not over:
@@ -267,13 +270,13 @@ class Running:
                 return True
         return False
 
-    def _terminated(self, error: str | None) -> None:
+    def _on_termination(self, error: str | None) -> None:
         """Hear from Spark that the query is over; perhaps nobody waits for that."""
-        wanted = error is None or self._is_to_stop.is_set()
-        said = None if wanted else last_line(str(error))
+        is_expected = error is None or self._is_to_stop.is_set()
+        reason = None if is_expected else last_line(str(error))
         # Spark waits for us here, and must not: the end is told to the broker.
         name = f"queen-end-{self.definition.name}"
-        threading.Thread(target=self._end, args=(said,), name=name, daemon=True).start()
+        threading.Thread(target=self._end, args=(reason,), name=name, daemon=True).start()
 
     def _last_batch(self) -> int | None:
         # Not `query.lastProgress`, which asks for all that there is in hundreds of calls.
@@ -292,60 +295,35 @@ class Running:
         name = f"queen-stop-{self.definition.name}"
         threading.Thread(target=self.stop, name=name, daemon=True).start()
 
-    def _failed(self, error: PySparkException) -> PipelineFailed:
-        said = last_line(error)
-        self._end(said)
-        return PipelineFailed(f"pipeline {self.definition.name!r} failed: {said}")
+    def _end_failed(self, error: PySparkException) -> PipelineFailed:
+        reason = last_line(error)
+        self._end(reason)
+        return PipelineFailed(f"pipeline {self.definition.name!r} failed: {reason}")
 
     def _end(self, error: str | None) -> None:
         with self._ending:
             if self._is_over:
                 return
             self._is_over = True
-            self._tally.has_heard_all.wait(_HEARD_S)
-            self._tally.ended(error)
+            self._tally.has_heard_all.wait(_LAST_EVENT_S)
+            self._tally.note_end(error)
             # Spark writes nothing there any more: it is the next run's.
-            self._held.release()
+            self._lock.release()
             self._spark.streams.removeListener(self._tally)
             self._reporter.close()
-
-
-def backfill(
-    definition: Definition,
-    spark: SparkSession,
-    options: Options,
-    since: datetime | None,
-    until: datetime | None,
-) -> Compiled:
-    """Return, as a batch, what a live run that began at `since` has given when sealed time has
-    reached `until`; up to now, unless given."""
-    if definition.kind == "function":
-        raise BadRequest("a function says nothing of time: only a definition can be backfilled")
-    sealed = sealed_until(definition, options)
-    until = sealed if until is None else min(until.astimezone(UTC), sealed)
-    with explained(definition):
-        frames = reading.history(spark, definition, _sink_options(options), since, until)
-        return compiled(definition, frames, until=until if needs_time(definition) else None)
-
-
-def sealed_until(definition: Definition, options: Options) -> datetime:
-    """Return the instant up to which all queues of a definition are complete."""
-    queues = [queue for reads in definition.reads for queue in reads.queues]
-    answer = Broker(options.address()).ask("POST", "/api/v1/fetch/cut", {"queues": queues})
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=answer["sealed"])
 
 
 def plan_of(
     definition: Definition, spark: SparkSession, options: Options, function: Function | None = None
 ) -> str:
     """Return the plan that Spark makes of a pipeline."""
-    with explained(definition):
-        made = _live(definition, spark, options, function)
+    with explain_errors(definition):
+        compiled = _compile_live(definition, spark, options, function)
     # `explain` prints it; this is what it prints.
     jvm: Any = spark.sparkContext._jvm
-    return str(jvm.PythonSQLUtils.explainString(made.result._jdf.queryExecution(), "simple"))
+    return str(jvm.PythonSQLUtils.explainString(compiled.result._jdf.queryExecution(), "simple"))
 
 
-def results_of(made: Compiled) -> DataFrame:
+def results_of(compiled: CompiledPipeline) -> DataFrame:
     """Return results without what only a queue needs to know."""
-    return made.result.drop(PARTITION)
+    return compiled.result.drop(PARTITION)

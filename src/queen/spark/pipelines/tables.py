@@ -59,30 +59,30 @@ class Table:
         missing = [key for key in self._keys if key not in rows.columns]
         if missing:
             raise BadRequest(f"table key {missing[0]!r} is not a column of the results")
-        with self._connected() as connection, connection.cursor() as cursor:
+        with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute(
                 sql.SQL(
                     "create table if not exists {} (pipeline text primary key, batch bigint)"
                 ).format(sql.Identifier(_LEDGER))
             )
-            if not self._is_new(cursor, transaction, number):
+            if not self._note_batch(cursor, transaction, number):
                 return
-            self._make(cursor, rows.schema)
+            self._create(cursor, rows.schema)
             self._copy(cursor, rows)
 
-    def _connected(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> psycopg.Connection[Any]:
         import psycopg
 
         try:
             return psycopg.connect(self._url)
         except psycopg.Error as error:
-            said = str(error)
+            reason = str(error)
         # Outside of the handler, for a traceback would show the error as it was.
-        if self._password and self._password in said:
-            said = "it refuses the connection"
-        raise Unavailable(f"the database of table {self._name!r}: {' '.join(said.split())}")
+        if self._password and self._password in reason:
+            reason = "it refuses the connection"
+        raise Unavailable(f"the database of table {self._name!r}: {' '.join(reason.split())}")
 
-    def _is_new(self, cursor: psycopg.Cursor[Any], transaction: str, number: int) -> bool:
+    def _note_batch(self, cursor: psycopg.Cursor[Any], transaction: str, number: int) -> bool:
         """Note the batch; false when it was noted before."""
         from psycopg import sql
 
@@ -96,7 +96,7 @@ class Table:
         )
         return cursor.rowcount == 1
 
-    def _make(self, cursor: psycopg.Cursor[Any], schema: t.StructType) -> None:
+    def _create(self, cursor: psycopg.Cursor[Any], schema: t.StructType) -> None:
         from psycopg import sql
 
         columns = [
@@ -177,7 +177,7 @@ def _password_of(url: str) -> str:
         parts = {name: str(value) for name, value in conninfo_to_dict(url).items()}
     except ProgrammingError:
         parts = None
-    if parts is None or _is_torn(parts):
+    if parts is None or _is_malformed(parts):
         raise BadRequest(
             "the URL of the table's database is wrong (it is not shown, as it may have a "
             "password in it): write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with "
@@ -186,8 +186,8 @@ def _password_of(url: str) -> str:
     return parts.get("password", "")
 
 
-def _is_torn(parts: Mapping[str, str]) -> bool:
-    # Where an @ or a / is not written as %40 or %2F, a piece of the password is taken for the
+def _is_malformed(parts: Mapping[str, str]) -> bool:
+    # Where an @ or a / is not written as %40 or %2F, a part of the password is taken for the
     # host, the port or the database, and an error would show it.
     ports = [port for port in parts.get("port", "").split(",") if port]
     is_elsewhere = "@" in parts.get("host", "") + parts.get("dbname", "")
@@ -202,7 +202,7 @@ def _type_of(field: t.StructField) -> str:
 def _rows_of(rows: DataFrame) -> Iterator[tuple[Any, ...]]:
     from pyspark.sql import functions as f
 
-    plain = [
+    columns = [
         f.col(f"`{field.name}`")
         if type(field.dataType) in _TYPES
         else f.to_json(f"`{field.name}`").alias(field.name)
@@ -216,6 +216,6 @@ def _rows_of(rows: DataFrame) -> Iterator[tuple[Any, ...]]:
     # Python's local zone has no part in this: timestamps come as text, in UTC.
     for at in times:
         name = rows.schema.fields[at].name
-        plain[at] = f.date_format(f"`{name}`", "yyyy-MM-dd HH:mm:ss.SSSSSSxxx").alias(name)
-    for row in rows.select(*plain).toLocalIterator():
+        columns[at] = f.date_format(f"`{name}`", "yyyy-MM-dd HH:mm:ss.SSSSSSxxx").alias(name)
+    for row in rows.select(*columns).toLocalIterator():
         yield tuple(row)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as f
 
 from queen.errors import BadRequest
-from queen.spark.pipelines.compiler import JSON_OPTIONS, PARTITION, Compiled
+from queen.spark.pipelines.compiler import JSON_OPTIONS, PARTITION, CompiledPipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -30,49 +30,51 @@ Options = Mapping[str, str]
 
 
 class Target(NamedTuple):
-    """What the writing of one run needs to know."""
+    """Where one run writes to, and under which name."""
 
-    # Of the broker: url and token.
+    # By which the source and the sink find the broker: url and token.
     options: Options
-    # Names what is written over runs of the same checkpoint.
+    # The name of what is written, the same for all runs of a checkpoint.
     transaction: str
     # Of the database that tables are in.
     table_url: str | None = None
 
 
-def written(definition: Definition, compiled: Compiled, target: Target) -> DataStreamWriter:
+def query_writer(
+    definition: Definition, compiled: CompiledPipeline, target: Target
+) -> DataStreamWriter:
     """Return the writer of a live query, ready to start."""
     output = definition.output
     if output.queue is not None:
         rows = messages(definition, compiled)
         rows = rows.observe(OBSERVED, *_counts(f.col("queue") == (definition.late_to or "")))
         return rows.writeStream.format("queen").options(**target.options).outputMode("append")
-    rows = _together(definition, compiled)
+    rows = _with_late_rows(definition, compiled)
     rows = rows.observe(OBSERVED, *_counts(f.col(_LATE).isNotNull()))
-    deliver = delivery(definition, target)
+    deliver = batch_delivery(definition, target)
 
-    def each(batch: DataFrame, number: int) -> None:
+    def write_batch(batch: DataFrame, number: int) -> None:
         if batch.isEmpty():
             return
-        kept = batch.persist()
+        batch = batch.persist()
         try:
-            _late_of_batch(definition, kept, number, target)
-            deliver(kept.where(f.col(_LATE).isNull()).drop(_LATE, PARTITION), number)
+            _write_late_rows(definition, batch, number, target)
+            deliver(batch.where(f.col(_LATE).isNull()).drop(_LATE, PARTITION), number)
         finally:
-            kept.unpersist()
+            batch.unpersist()
 
-    return rows.writeStream.foreachBatch(each).outputMode("append")
+    return rows.writeStream.foreachBatch(write_batch).outputMode("append")
 
 
-def delivery(definition: Definition, target: Target) -> Callable[[DataFrame, int], None]:
+def batch_delivery(definition: Definition, target: Target) -> Callable[[DataFrame, int], None]:
     """Return what puts a batch of results into the table or the folder of a definition."""
     output = definition.output
     if output.files is not None:
         folder, file_format = output.files.rstrip("/"), output.format
 
         def write_files(rows: DataFrame, number: int) -> None:
-            place = f"{folder}/run={target.transaction}/batch={number:08d}"
-            rows.write.mode("overwrite").format(file_format).save(place)
+            path = f"{folder}/run={target.transaction}/batch={number:08d}"
+            rows.write.mode("overwrite").format(file_format).save(path)
 
         return write_files
     if target.table_url is None:
@@ -87,15 +89,15 @@ def delivery(definition: Definition, target: Target) -> Callable[[DataFrame, int
     return lambda rows, number: table.write(rows, target.transaction, number)
 
 
-def messages(definition: Definition, compiled: Compiled) -> DataFrame:
+def messages(definition: Definition, compiled: CompiledPipeline) -> DataFrame:
     """Return results, and late rows if they are wanted, as the sink takes them."""
     late = compiled.late
     if definition.late_to is not None or compiled.is_message:
         # Late rows are texts, so results are too; in a backfill, which has none, as well. And a
         # message that is passed on may be one that did not fit its schema.
-        payload = _text_of(compiled)
+        payload = _payload_text(compiled)
     else:
-        payload = f.struct(*_payload(compiled.result))
+        payload = f.struct(*payload_columns(compiled.result))
     results = compiled.result.select(
         f.lit(definition.output.queue).alias("queue"),
         f.col(PARTITION).alias("partition"),
@@ -103,10 +105,15 @@ def messages(definition: Definition, compiled: Compiled) -> DataFrame:
     )
     if definition.late_to is None or late is None:
         return results
-    aside = late.select(
+    late_messages = late.select(
         f.lit(definition.late_to).alias("queue"), "partition", late_payload().alias("data")
     )
-    return results.unionByName(aside)
+    return results.unionByName(late_messages)
+
+
+def payload_columns(result: DataFrame) -> list[str]:
+    """Return the columns of a result that are fields of its payload."""
+    return [f"`{name}`" for name in result.columns if name != PARTITION]
 
 
 def late_payload() -> Column:
@@ -119,9 +126,9 @@ def late_payload() -> Column:
     return f.concat(f.substring(about, f.lit(1), f.length(about) - 1), body)
 
 
-def _text_of(compiled: Compiled) -> Column:
+def _payload_text(compiled: CompiledPipeline) -> Column:
     if not compiled.is_message:
-        return f.to_json(f.struct(*_payload(compiled.result)), JSON_OPTIONS)
+        return f.to_json(f.struct(*payload_columns(compiled.result)), JSON_OPTIONS)
     result = compiled.result
     if dict(result.dtypes)["data"] == "string":
         return f.col("data")
@@ -129,15 +136,11 @@ def _text_of(compiled: Compiled) -> Column:
     return f.coalesce(text, f.col("_corrupt")) if "_corrupt" in result.columns else text
 
 
-def _payload(result: DataFrame) -> list[str]:
-    return [f"`{name}`" for name in result.columns if name != PARTITION]
-
-
 def _counts(is_late: Column) -> tuple[Column, Column]:
     return f.count_if(~is_late).alias("results"), f.count_if(is_late).alias("late")
 
 
-def _together(definition: Definition, compiled: Compiled) -> DataFrame:
+def _with_late_rows(definition: Definition, compiled: CompiledPipeline) -> DataFrame:
     """Return results and late rows in one DataFrame; the latter in a column of their own."""
     kind = "struct<partition: string, data: string>"
     result = compiled.result.withColumn(_LATE, f.lit(None).cast(kind))
@@ -147,7 +150,7 @@ def _together(definition: Definition, compiled: Compiled) -> DataFrame:
     return result.unionByName(compiled.late.select(row.alias(_LATE)), allowMissingColumns=True)
 
 
-def _late_of_batch(definition: Definition, batch: DataFrame, number: int, target: Target) -> None:
+def _write_late_rows(definition: Definition, batch: DataFrame, number: int, target: Target) -> None:
     if definition.late_to is None:
         return
     rows = batch.where(f.col(_LATE).isNotNull()).select(f"{_LATE}.*")

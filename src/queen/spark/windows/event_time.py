@@ -30,7 +30,7 @@ CREATED_AT = "createdAt"
 WINDOW = "window"
 # Of Spark, and not public: a column that has this key is the event time of its DataFrame.
 _DELAY = "spark.watermarkDelayMs"
-_TIME = "_time"
+TIME = "_time"
 
 Duration = int | float | timedelta
 
@@ -71,15 +71,15 @@ def windowed(
     grace_ms = milliseconds(grace)
     size_ms, step_ms = _size_and_step_ms(size, slide)
     is_late = f.col(WINDOW)["end"] + _interval(grace_ms) <= f.col(CREATED_AT)
-    with_time = df.withColumn(_TIME, _time_column(time))
-    rows = on_sealed_time(with_time, _TIME, grace_ms)
-    rows = _observe(rows, observed, rows=f.count("*"), untimed=f.count_if(f.col(_TIME).isNull()))
-    rows = rows.withColumn(WINDOW, _windows_of(f.col(_TIME), size_ms, step_ms))
+    with_time = df.withColumn(TIME, _time_column(time))
+    rows = on_sealed_time(with_time, TIME, grace_ms)
+    rows = _observe(rows, observed, rows=f.count("*"), untimed=f.count_if(f.col(TIME).isNull()))
+    rows = rows.withColumn(WINDOW, _windows_of(f.col(TIME), size_ms, step_ms))
     late = _cut_into_windows(messages_of(with_time), size_ms, step_ms)
     rows = _observe(rows, observed, late=f.count_if(is_late))
     return Windowed(
-        rows.where(~is_late).drop(_TIME),
-        late.where(is_late | f.col(WINDOW).isNull()).drop(_TIME),
+        rows.where(~is_late).drop(TIME),
+        late.where(is_late | f.col(WINDOW).isNull()).drop(TIME),
     )
 
 
@@ -180,8 +180,8 @@ def _cut_into_windows(df: DataFrame, size_ms: int, step_ms: int) -> DataFrame:
     """Give rows their windows; those without a time are kept, once, with a null window."""
     from pyspark.sql import functions as f
 
-    has_time = named_column(_TIME).isNotNull()
-    stand_in = f.coalesce(named_column(_TIME), named_column(CREATED_AT))
+    has_time = named_column(TIME).isNotNull()
+    stand_in = f.coalesce(named_column(TIME), named_column(CREATED_AT))
     cut = df.withColumn(WINDOW, _windows_of(stand_in, size_ms, step_ms))
     is_newest = f.col(WINDOW)["start"] + _interval(step_ms) > named_column(CREATED_AT)
     return cut.where(has_time | is_newest).withColumn(WINDOW, f.when(has_time, f.col(WINDOW)))

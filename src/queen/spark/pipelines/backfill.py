@@ -1,0 +1,92 @@
+"""Backfills: what a pipeline gives for a stretch of history, computed as a batch.
+
+The results are printed, or written once to where the caller says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from queen.errors import BadRequest
+from queen.spark.broker import Broker
+from queen.spark.pipelines import reading
+from queen.spark.pipelines.compiler import (
+    JSON_OPTIONS,
+    PARTITION,
+    CompiledPipeline,
+    compile_definition,
+    needs_time,
+)
+from queen.spark.pipelines.run import Options, explain_errors
+from queen.spark.pipelines.writing import messages, payload_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from queen.wire.pipelines import Definition
+
+
+def backfill(
+    definition: Definition,
+    spark: SparkSession,
+    options: Options,
+    since: datetime | None,
+    until: datetime | None,
+) -> CompiledPipeline:
+    """Return, as a batch, what a live run gives between two times.
+
+    That is a run that began at `since`, when sealed time has reached `until`; up to now, unless
+    given.
+    """
+    if definition.kind == "function":
+        raise BadRequest("a function says nothing of time: only a definition can be backfilled")
+    sealed = _sealed_time(definition, options)
+    until = sealed if until is None else min(until.astimezone(UTC), sealed)
+    with explain_errors(definition):
+        frames = reading.history(spark, definition, options.broker(), since, until)
+        return compile_definition(
+            definition, frames, until=until if needs_time(definition) else None
+        )
+
+
+def _sealed_time(definition: Definition, options: Options) -> datetime:
+    """Return the instant up to which all queues of a definition are complete."""
+    queues = [queue for reads in definition.reads for queue in reads.queues]
+    answer = Broker(options.address()).ask("POST", "/api/v1/fetch/cut", {"queues": queues})
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=answer["sealed"])
+
+
+def plain_rows(compiled: CompiledPipeline) -> Iterator[dict[str, Any]]:
+    """Yield results as JSON has them."""
+    payload = f.struct(*payload_columns(compiled.result))
+    texts = compiled.result.select(f.to_json(payload, JSON_OPTIONS).alias("row"))
+    for row in texts.toLocalIterator():
+        yield json.loads(row["row"])
+
+
+def deliver(
+    definition: Definition,
+    compiled: CompiledPipeline,
+    options: Options,
+    queue: str | None,
+    folder: str | None,
+) -> int:
+    """Write results to a queue or a new folder; return how many."""
+    results = compiled.result.persist()
+    try:
+        count = results.count()
+        if folder is not None:
+            results.drop(PARTITION).write.format(definition.output.format).save(folder)
+        elif queue is not None:
+            # Late messages are in their queue since they came.
+            rows = messages(definition, compiled._replace(result=results, late=None))
+            writer = rows.drop("queue").write.format("queen").mode("append")
+            writer.options(**options.broker()).option("queue", queue).save()
+        return count
+    finally:
+        results.unpersist()

@@ -1,0 +1,120 @@
+"""Joins of what a pipeline reads, by keys and within a time.
+
+Each side is one column, a structure under its name, so that columns of two sides never meet.
+Beside it stand its time, and the keys by which it is joined next (`_on_0`, …).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import and_, or_
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from queen.spark.windows.event_time import TIME, event_time, named_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from queen.wire.pipelines import Joined
+
+
+class Joiner:
+    """Joins the sides of one definition.
+
+    With `until` it leaves out what a live query would still wait for a partner of.
+    """
+
+    def __init__(self, joins: Sequence[Joined], grace_ms: int, until: datetime | None) -> None:
+        self._joins = joins
+        self._grace_ms = grace_ms
+        self._until = until
+
+    def join(self, sides: Sequence[tuple[str, DataFrame]]) -> DataFrame:
+        """Join all sides, names and rows; the time of a joined row is that of the first side."""
+        joins = self._joins
+        on = [[left for left, _ in joins[0].on], *([right for _, right in j.on] for j in joins)]
+        frames = [
+            _as_structure(rows, name, keys) for (name, rows), keys in zip(sides, on, strict=True)
+        ]
+        names = [name for name, _ in sides]
+        joined = self._join_side(frames[0], frames[1], names[1], joins[:1])
+        for at, (frame, name) in enumerate(zip(frames[2:], names[2:], strict=True), 2):
+            # From here on the left side is structures, so its keys are found inside of them.
+            keyed = _with_keys(joined, [left for left, _ in joins[at - 1].on])
+            joined = self._join_side(keyed, frame, name, joins[:at])
+        return joined
+
+    def _join_side(
+        self, rows: DataFrame, frame: DataFrame, name: str, joins: Sequence[Joined]
+    ) -> DataFrame:
+        """Join one more side by the last of `joins`; the others are done."""
+        join = joins[-1]
+        within = f.expr(f"interval {join.within_ms} milliseconds")
+        ours, theirs = f.col(f"l.{TIME}"), f.col(f"r.{TIME}")
+        condition = theirs.between(ours - within, ours + within) & _have_same_keys(join)
+        how = "left" if join.how == "anti" else join.how
+        pairs = rows.alias("l").join(frame.alias("r"), condition, how)
+        before = [column for column in rows.columns if column not in (TIME, *_key_names(join.on))]
+        # Of the two times one stays; a full join has rows that only the other side has.
+        time = f.coalesce(ours, theirs) if how == "full" else ours
+        joined = pairs.select(
+            *(f.col(f"l.`{column}`") for column in before),
+            f.col(f"r.`{name}`"),
+            event_time(time, TIME, self._grace_ms),
+        )
+        has_ours = reduce(or_, (named_column(column).isNotNull() for column in before))
+        if join.how == "anti":
+            joined = joined.where(named_column(name).isNull())
+        decided = self._decided(joined, has_ours & named_column(name).isNotNull(), joins)
+        return decided.drop(name) if join.how == "anti" else decided
+
+    def _decided(self, joined: DataFrame, is_pair: Column, joins: Sequence[Joined]) -> DataFrame:
+        """Return the rows that a live query has given: pairs, and those it waits for no longer."""
+        if self._until is None or joins[-1].how == "inner":
+            return joined
+        return joined.where(is_pair | (f.col(TIME) <= f.lit(self._until - wait_of(joins))))
+
+
+def wait_of(joins: Sequence[Joined]) -> timedelta:
+    """Return how long after its time a row that finds no partner is let go of.
+
+    `within` is inclusive, and Spark's time has no less than a millisecond. What comes out of
+    a join is behind by its wait, so that the waits of several add up.
+    """
+    return timedelta(milliseconds=sum(join.within_ms + 1 for join in joins))
+
+
+def _key_names(on: Sequence[Any]) -> list[str]:
+    return [f"_on_{at}" for at in range(len(on))]
+
+
+def _have_same_keys(join: Joined) -> Column:
+    """Return what says that two rows have the same keys; a null is not the same as a null."""
+    keys = _key_names(join.on)
+    are_same = reduce(and_, (f.col(f"l.{key}") == f.col(f"r.{key}") for key in keys))
+    if join.how != "full":
+        return are_same
+    # A full join of streams pairs nulls, and one of batches does not. Here they differ by side.
+    return are_same & (_mark_of_null("l", keys, 1) == _mark_of_null("r", keys, 2))
+
+
+def _mark_of_null(side: str, keys: Sequence[str], mark: int) -> Column:
+    has_null = reduce(or_, (f.col(f"{side}.{key}").isNull() for key in keys))
+    return f.when(has_null, f.lit(mark)).otherwise(f.lit(0))
+
+
+def _with_keys(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
+    for key, text in zip(_key_names(expressions), expressions, strict=True):
+        rows = rows.withColumn(key, f.expr(text))
+    return rows
+
+
+def _as_structure(rows: DataFrame, name: str, keys: Sequence[str]) -> DataFrame:
+    """Put a message into one column; its time and what it is joined by stay outside."""
+    fields = [named_column(column) for column in rows.columns if column != TIME]
+    keyed = _with_keys(rows, keys)
+    return keyed.select(f.struct(*fields).alias(name), TIME, *_key_names(keys))
