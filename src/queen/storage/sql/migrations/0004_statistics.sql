@@ -46,7 +46,7 @@ create table queen.group_stats (
 create index group_stats_by_queue on queen.group_stats (queue_id);
 
 -- Every server process that has reported. `totals` is everything it has counted since it
--- started, in the order of `queen.service.stats.activity.FIELDS`.
+-- started, in the order of `queen.service.activity.FIELDS`.
 create table queen.servers (
     id integer generated always as identity primary key,
     hostname text not null,
@@ -89,7 +89,7 @@ create table queen.activity (
 create index activity_by_time on queen.activity (bucket);
 
 -- What one server process used in one minute. The arrays have one element for each gauge, in
--- the order of `queen.service.stats.vitals.GAUGES`.
+-- the order of `queen.service.vitals.GAUGES`.
 create table queen.worker_samples (
     bucket timestamptz not null,
     server_id integer not null references queen.servers (id) on delete cascade,
