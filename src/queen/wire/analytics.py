@@ -202,7 +202,7 @@ class Retention(msgspec.Struct, rename="camel"):
 
 
 class PostgresStats(msgspec.Struct, rename="camel"):
-    """What PostgreSQL says of itself. Texts of statements are left out: they may hold data."""
+    """What PostgreSQL says of itself. Texts of queries are left out: they may hold data."""
 
     timestamp: str
     database: dict[str, Any]

@@ -199,7 +199,7 @@ class Defined(msgspec.Struct, rename="camel"):
 
 
 class Progress(_Part):
-    """What a running pipeline says of itself."""
+    """What a running query says of itself."""
 
     # Of this run; a restart is another one.
     run_id: Annotated[str, Meta(pattern="^[0-9A-Za-z_.:-]{1,64}$")]

@@ -159,7 +159,7 @@ class CycleAnswer(Struct):
 
 
 class StateRequest(Struct):
-    """Which state of a query in a partition is asked for."""
+    """Which state of a query in a partition is wanted."""
 
     query_id: QueryId | None = None
     partition_id: PartitionId | None = None

@@ -34,7 +34,7 @@ class PushItem(msgspec.Struct, gc=False):
         Annotated[
             TransactionId,
             Meta(
-                description="Repeated while the queue's dedup knows it, the message is stored "
+                description="Repeated within the queue's dedup window, the message is stored "
                 "once. Left out, the broker makes one up."
             ),
         ]

@@ -157,7 +157,7 @@ class Claim(Struct):
     partition: Name
     partitionId: PartitionId
     epoch: Annotated[int, Meta(description="Grows with every lease of the partition.")]
-    attempt: Annotated[int, Meta(description="Which delivery this is, counted from 1.", ge=0)]
+    attempt: Annotated[int, Meta(description="The how-manyth delivery, counted from 1.", ge=0)]
     firstOffset: Offset
     endOffset: Annotated[int, Meta(description="The offset after the last one.", ge=0)]
     leaseMs: Annotated[int, Meta(description="How long the lease lasts; 0 for none.", ge=0)]
@@ -286,7 +286,7 @@ class ConfigureAnswer(Struct):
         bool,
         Meta(
             description="False while the index of a queue that has turned to `forever` is built; "
-            "until then ids are compared as with `window`. What was stored while dedup was `off` "
+            "until then ids are compared with the window. What was stored while dedup was `off` "
             "is never compared."
         ),
     ]

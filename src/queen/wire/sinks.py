@@ -13,7 +13,7 @@ MAX_STAGES = 100_000
 
 Run = Annotated[
     str,
-    Meta(min_length=1, max_length=255, description="Tells this start of the program from others."),
+    Meta(min_length=1, max_length=255, description="What tells one start of the program apart."),
 ]
 Epoch = Annotated[int, Meta(ge=1, le=MAX_BATCH, description="What opening it gave.")]
 BatchNumber = Annotated[int, Meta(ge=0, le=MAX_BATCH, description="Batches go up.")]
@@ -22,7 +22,7 @@ Attempt = Annotated[int, Meta(ge=0, le=MAX_BATCH)]
 
 
 class OpenSink(msgspec.Struct, rename="camel"):
-    """A run of a program that wants to publish."""
+    """A run of a query that wants to publish."""
 
     run: Run
     # It publishes one batch and never comes back.
