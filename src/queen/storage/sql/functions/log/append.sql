@@ -21,6 +21,10 @@
 --                compared under a lock; nothing was appended there
 -- `created_at` is when the messages were written; where nothing was appended, when the last one
 -- was. `unseen` holds the hashes others wrote between p_known and `head`.
+--
+-- `queen.publish` takes the same steps over staged parts. What happens rarely is a function of
+-- both. The seals, the locks and the comparison with what others wrote stand in each: every
+-- append goes that way, and a call of a function costs it more than the lines that it would save.
 create or replace function queen.append(
     p_queues integer[],
     p_ids bigint[],
@@ -67,7 +71,8 @@ begin
            array_agg(l.head_at), array_agg(l.floor)
       into v_tid, v_queue, v_revision, v_head, v_head_at, v_at
       from (
-        select p.ctid as tid, p.queue_id, q.revision, p.head, p.head_at, greatest(p.head_at, q.sealed_until) as floor
+        select p.ctid as tid, p.queue_id, q.revision, p.head, p.head_at,
+               greatest(p.head_at, q.sealed_until) as floor
           from partitions p join queues q on q.id = p.queue_id
          where p.id = any (p_ids)
          order by p.id
@@ -75,20 +80,13 @@ begin
       ) l;
 
     if coalesce(cardinality(v_head), 0) <> cardinality(p_ids) then
-        return query
-            select case when exists (select 1 from partitions p where p.id = w.id)
-                        then 1 else 2 end::smallint, 0::bigint, null::timestamptz, null::bytea
-              from unnest(p_ids) with ordinality w (id, n) order by w.n;
+        return query select * from queen.outcomes_of_missing(p_ids);
         return;
     end if;
 
     if v_revision <> p_revision then
-        for i in 1 .. cardinality(p_ids) loop
-            if v_revision[i] <> p_revision[i] then
-                v_outcome[i] := 3;
-                v_refused := true;
-            end if;
-        end loop;
+        v_outcome := queen.outcomes_by_revision(v_revision, p_revision);
+        v_refused := 3 = any (v_outcome);
     end if;
 
     for i in select s.i from generate_subscripts(p_ids, 1) s (i)

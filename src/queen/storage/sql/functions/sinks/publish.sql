@@ -84,7 +84,8 @@ begin
            array_agg(l.floor)
       into v_queue, v_revision, v_head, v_head_at, v_at
       from (
-        select p.queue_id, q.revision, p.head, p.head_at, greatest(p.head_at, q.sealed_until) as floor
+        select p.queue_id, q.revision, p.head, p.head_at,
+               greatest(p.head_at, q.sealed_until) as floor
           from partitions p join queues q on q.id = p.queue_id
          where p.id = any (p_ids)
          order by p.id
@@ -92,20 +93,13 @@ begin
       ) l;
 
     if coalesce(cardinality(v_head), 0) <> cardinality(p_ids) then
-        return query
-            select case when exists (select 1 from partitions p where p.id = w.id)
-                        then 1 else 2 end::smallint, 0::bigint, null::timestamptz, null::bytea
-              from unnest(p_ids) with ordinality w (id, n) order by w.n;
+        return query select * from queen.outcomes_of_missing(p_ids);
         return;
     end if;
 
     if v_revision <> p_revision then
-        for i in 1 .. cardinality(p_ids) loop
-            if v_revision[i] <> p_revision[i] then
-                v_outcome[i] := 3;
-                v_suspects := true;
-            end if;
-        end loop;
+        v_outcome := queen.outcomes_by_revision(v_revision, p_revision);
+        v_suspects := 3 = any (v_outcome);
     end if;
 
     for i in select s.i from generate_subscripts(p_ids, 1) s (i)
