@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 from queen.storage.embedded import EmbeddedPostgres
-from queen.storage.files import exclusive
+from queen.storage.files import hold_lock
 
 
 def copy_from(folder: Path) -> None:
@@ -19,7 +19,7 @@ def copy_from(folder: Path) -> None:
     make, template = EmbeddedPostgres._initialise, folder / "cluster"
 
     def initialise(self: EmbeddedPostgres, claim: int) -> None:
-        with exclusive(folder / "lock"):
+        with hold_lock(folder / "lock"):
             if not template.exists():
                 make(self, claim)
                 _copy(self._cluster, template)

@@ -51,7 +51,7 @@ __all__ = [
     "Transaction",
     "is_passing",
     "session_settings",
-    "translated",
+    "translate",
 ]
 
 _Pooled: TypeAlias = "PoolConnectionProxy[Record]"
@@ -232,7 +232,7 @@ class Database(_Calls):
                 return await self._send_once(name, sql, args)
             except asyncpg.PostgresError as error:
                 if error.sqlstate not in _TRANSIENT or attempt == _TRIES:
-                    raise translated(error) from error
+                    raise translate(error) from error
                 await asyncio.sleep(0.005 * attempt)
             except OutcomeUnknown:
                 if name in self._only_once or attempt == _TRIES:
@@ -274,13 +274,13 @@ class Database(_Calls):
             ):
                 yield Transaction(connection, self)
         except asyncpg.PostgresError as error:
-            raise translated(error) from error
+            raise translate(error) from error
 
     @asynccontextmanager
     async def _acquire(self) -> AsyncIterator[_Pooled]:
         await self._take_slot()
         try:
-            connection = await self._connected()
+            connection = await self._take_connection()
             try:
                 yield connection
             except BaseException as error:
@@ -312,7 +312,7 @@ class Database(_Calls):
             # A cancelled call may leave its answer on the wire for the next user.
             await self._drop(connection)
 
-    async def _connected(self) -> _Pooled:
+    async def _take_connection(self) -> _Pooled:
         try:
             connection: _Pooled = await self._pool.acquire(timeout=_CONNECT_TIMEOUT_S)
         except (asyncpg.PostgresError, *_BROKEN) as error:
@@ -368,7 +368,7 @@ def is_passing(error: asyncpg.PostgresError) -> bool:
     return state in _TRANSIENT or state == _READ_ONLY or state[:2] in _OUTAGE_CLASSES
 
 
-def translated(error: asyncpg.PostgresError) -> QueenError:
+def translate(error: asyncpg.PostgresError) -> QueenError:
     """Return what an error of PostgreSQL means to a user of Queen, without SQL or data in it."""
     state = error.sqlstate or ""
     if isinstance(error, asyncpg.ConnectionDoesNotExistError):

@@ -40,7 +40,7 @@ from queen.errors import EmbeddedFailed
 from queen.storage.files import (
     append_text,
     end_of,
-    exclusive,
+    hold_lock,
     first_number,
     open_lock,
     reap,
@@ -114,7 +114,7 @@ class EmbeddedPostgres:
         """
         try:
             self._prepare_data_dir()
-            with exclusive(self._data_dir / "start.lock"):
+            with hold_lock(self._data_dir / "start.lock"):
                 self._register()
                 self._ensure_running()
                 self._ensure_database()
@@ -129,7 +129,7 @@ class EmbeddedPostgres:
         """Leave the server, and stop it if nobody else uses it. Stopping twice is allowed."""
         if self._usage is None:
             return
-        with exclusive(self._data_dir / "start.lock"):
+        with hold_lock(self._data_dir / "start.lock"):
             self._leave()
 
     def postmaster_pid(self) -> int | None:
@@ -184,7 +184,7 @@ class EmbeddedPostgres:
 
     def _revive(self) -> None:
         began = time.monotonic()
-        with exclusive(self._data_dir / "start.lock"):
+        with hold_lock(self._data_dir / "start.lock"):
             # Looked at again under the lock: another user may have been faster, and a user
             # that has left must not bring back the server it has just stopped.
             if self._usage is None or self.postmaster_pid() is not None:
@@ -337,9 +337,9 @@ class EmbeddedPostgres:
             folder.mkdir(mode=0o700)
             self._require_tools().own(folder)
         # Anyone can make a folder of this name first, and would then own our socket.
-        found, owner = folder.lstat(), self._cluster.stat().st_uid
-        private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
-        if not private or found.st_uid != owner:
+        status, owner = folder.lstat(), self._cluster.stat().st_uid
+        private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+        if not private or status.st_uid != owner:
             raise EmbeddedFailed(f"{folder} is not a private folder of user {owner}; remove it")
 
     def _write_settings(self) -> None:

@@ -32,7 +32,7 @@ def release(descriptor: int) -> None:
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     descriptor = open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

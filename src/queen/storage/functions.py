@@ -124,11 +124,11 @@ async def _drop_what_is_left(
 
 
 async def _grant_again(connection: asyncpg.Connection, before: list[asyncpg.Record]) -> None:
-    old = {row["oid"] for row in before}
+    known = {row["oid"] for row in before}
     for row in await connection.fetch(_FUNCTIONS):
-        if row["oid"] in old:
+        if row["oid"] in known:
             continue
-        same = [one["grantees"] for one in before if one["proname"] == row["proname"]]
-        for grantee in {grantee for grantees in same for grantee in grantees}:
+        namesakes = [old for old in before if old["proname"] == row["proname"]]
+        for grantee in {grantee for old in namesakes for grantee in old["grantees"]}:
             # Both names come quoted from the catalog.
             await connection.execute(f"grant execute on routine {row['signature']} to {grantee}")

@@ -25,7 +25,7 @@ import asyncpg
 
 from queen import __version__
 from queen.errors import StartupError
-from queen.storage.database import is_passing, translated
+from queen.storage.database import is_passing, translate
 from queen.storage.functions import install
 from queen.storage.statements import sql_files
 
@@ -89,17 +89,17 @@ async def migrate(connection: asyncpg.Connection, schema: Schema | None = None) 
             return await _bring_up_to_date(connection, schema)
     except asyncpg.PostgresError as error:
         if is_passing(error):
-            raise translated(error) from error
+            raise translate(error) from error
         raise StartupError(f"the schema cannot be brought up to date: {error}") from error
 
 
 async def _bring_up_to_date(connection: asyncpg.Connection, schema: Schema) -> list[str]:
     rows = await connection.fetch("select name, checksum, version from queen.schema_files")
     known = {row["name"]: _Installed(row["checksum"], row["version"]) for row in rows}
-    migrations = {name: one for name, one in known.items() if _MIGRATION.fullmatch(name)}
-    functions = {name: one for name, one in known.items() if name not in migrations}
+    migrations = {name: file for name, file in known.items() if _MIGRATION.fullmatch(name)}
+    functions = {name: file for name, file in known.items() if name not in migrations}
     _refuse_newer_migrations(schema, migrations)
-    differing = _differing(schema, functions)
+    differing = _find_differing(schema, functions)
     if differing:
         _refuse_newer_functions(schema, functions)
     applied = await _migrate(connection, schema, migrations)
@@ -123,19 +123,19 @@ def _refuse_newer_migrations(schema: Schema, migrations: dict[str, _Installed]) 
 
 
 def _refuse_newer_functions(schema: Schema, functions: dict[str, _Installed]) -> None:
-    newest = max((one.version for one in functions.values()), key=_ordered, default="")
-    if _ordered(newest) > _ordered(schema.version):
+    newest = max((file.version for file in functions.values()), key=_version_numbers, default="")
+    if _version_numbers(newest) > _version_numbers(schema.version):
         raise StartupError(
             f"this database belongs to a newer Queen: version {newest} has installed its "
             f"functions, and this is {schema.version}; start the newer version"
         )
 
 
-def _differing(schema: Schema, functions: dict[str, _Installed]) -> set[str]:
+def _find_differing(schema: Schema, functions: dict[str, _Installed]) -> set[str]:
     """Return the files that are new, changed or gone."""
-    installed = {(name, one.checksum) for name, one in functions.items()}
-    wanted = {(name, _checksum(text)) for name, text in schema.functions}
-    return {name for name, _ in installed ^ wanted}
+    installed = {(name, file.checksum) for name, file in functions.items()}
+    packaged = {(name, _checksum(text)) for name, text in schema.functions}
+    return {name for name, _ in installed ^ packaged}
 
 
 async def _migrate(
@@ -170,6 +170,6 @@ def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _ordered(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     """Return a version as numbers that compare; one that is not said comes before all."""
     return tuple(map(int, re.findall(r"\d+", version)))

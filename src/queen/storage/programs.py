@@ -118,9 +118,9 @@ def _account_for(cluster: Path) -> tuple[int, int] | None:
         return None
     with suppress(FileNotFoundError):
         # A cluster that a user has made stays usable by that user.
-        found = cluster.stat()
-        if found.st_uid != 0:
-            return found.st_uid, found.st_gid
+        folder = cluster.stat()
+        if folder.st_uid != 0:
+            return folder.st_uid, folder.st_gid
     return system_account()
 
 

@@ -55,7 +55,7 @@ class Refusals:
 
     def latest(self) -> str | None:
         """Say what PostgreSQL refuses now, as far as anybody has tried lately."""
-        last = max(self._refused.values(), key=lambda one: one.at, default=None)
+        last = max(self._refused.values(), key=lambda refusal: refusal.at, default=None)
         if last is None or time.monotonic() - last.at > _LATELY_S:
             return None
         words = _WORDS.get(last.state, "PostgreSQL lacks what it needs")

@@ -54,7 +54,7 @@ def describe(settings: Mapping[str, str]) -> str:
     "jit = 'off'"
     """
     width = max(map(len, settings), default=0)
-    return "\n".join(f"{name:<{width}} = {_quoted(value)}" for name, value in settings.items())
+    return "\n".join(f"{name:<{width}} = {_quote(value)}" for name, value in settings.items())
 
 
 def _memory(memory_bytes: int) -> dict[str, str]:
@@ -161,7 +161,7 @@ def _megabytes(size_bytes: int, *, least: int, most: int | None = None) -> str:
     return f"{size if most is None else min(size, most)}MB"
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace("'", "''")
     return f"'{escaped}'"
 
