@@ -225,6 +225,22 @@ async def test_a_migration_that_fails_is_told_plainly(inside: asyncpg.Connection
     assert await inside.fetchval("select to_regclass('queen.queues')") is None
 
 
+async def test_migrations_and_functions_are_one_transaction(inside: asyncpg.Connection) -> None:
+    packaged = Schema.packaged()
+    extra = [
+        ("9000_first.sql", "create table queen.first (id integer)"),
+        ("9001_second.sql", "insert into queen.first default values"),
+    ]
+    later = replace(packaged, migrations=[*packaged.migrations, *extra])
+    broken = replace(later, functions=[*packaged.functions, ("broken.sql", "select 1 / 0")])
+    with pytest.raises(StartupError, match="cannot be brought up to date"):
+        await migrate(inside, broken)
+    assert await inside.fetchval("select to_regclass('queen.first')") is None
+    await migrate(inside, later)
+    written = "select count(distinct xmin::text) from queen.schema_files"
+    assert await inside.fetchval(written) == 1
+
+
 async def test_a_schema_from_before_versions_were_noted_is_taken_over(
     inside: asyncpg.Connection,
 ) -> None:

@@ -40,8 +40,8 @@ from queen.errors import EmbeddedFailed
 from queen.storage.files import (
     append_text,
     end_of,
-    hold_lock,
     first_number,
+    hold_lock,
     open_lock,
     reap,
     release,

@@ -2,8 +2,14 @@
 
 Migrations go forward only, each recorded with a checksum; an old file that changed is an
 error, because the database it made is not the one the file describes. Functions have one
-live version each: when the text of one differs, all are made again, and what a former
-version left behind under their names is dropped. All of it is one transaction.
+live version each: when the text of one differs, all are made again. What a former version
+left behind is dropped: functions whose file is gone, and others of the same name.
+
+All that is missing is one transaction: every migration, then every function, and the records
+of both. When one of them fails nothing has happened, and the database is as the version
+before has left it. The price is that the locks of each are held until the last is done, and
+that no migration can hold what must not run in a transaction, such as an index that is built
+concurrently.
 
 A server starts on a schema of its own version or an older one. Migrations that it does not
 know, or functions that a newer version has installed, are a reason to refuse: it would speak
