@@ -48,7 +48,7 @@ def backfill(
     sealed = _sealed_time(definition, options)
     until = sealed if until is None else min(until.astimezone(UTC), sealed)
     with explain_errors(definition):
-        frames = reading.history(spark, definition, options.broker(), since, until)
+        frames = reading.history(spark, definition, options.broker_options(), since, until)
         return compile_definition(
             definition, frames, until=until if needs_time(definition) else None
         )
@@ -86,7 +86,7 @@ def deliver(
             # Late messages are in their queue since they came.
             rows = messages(definition, compiled._replace(result=results, late=None))
             writer = rows.drop("queue").write.format("queen").mode("append")
-            writer.options(**options.broker()).option("queue", queue).save()
+            writer.options(**options.broker_options()).option("queue", queue).save()
         return count
     finally:
         results.unpersist()

@@ -1,8 +1,8 @@
 """From a definition to DataFrames: the same for a stream and for history.
 
-Nothing here asks whether it works on a stream, except where a live query would not have said
-something yet: with `until` a batch gives the rows that a live query has given when sealed
-time has reached that instant, and no others.
+Nothing here asks whether it works on a stream. A batch with `until` leaves out what a live
+query would give only later: it gives the rows that a live query has given when sealed time
+reaches that instant, and no others.
 
 Keys travel under names of their own (`_key_0`, …) until the last step: a key may be called
 like a column of the message that it is computed from.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PipelineFunction = Callable[..., Any]
 
-# Of the module that a file is: not the name of another one, whatever the file is called.
+# Begins the name under which a file is loaded, so that it never hides another module.
 _PREFIX = "_pipeline_"
 
 
@@ -140,17 +140,17 @@ def _load_module(path: Path) -> Any:
 
 
 def _send_along(name: str) -> None:
-    """Let functions of a file and of its neighbours travel to tasks with their code: the
-    processes that run them cannot import either."""
+    """Let functions of a file and of its neighbours travel to tasks with their code.
+
+    The processes that run the tasks can import neither.
+    """
     from pyspark import cloudpickle
 
     own = sys.modules[name]
     assert own.__file__ is not None
     folder = Path(own.__file__).resolve().parent
-    for module in [
-        own,
-        *(other for other in list(sys.modules.values()) if _is_beside(other, folder)),
-    ]:
+    neighbours = [other for other in list(sys.modules.values()) if _is_beside(other, folder)]
+    for module in (own, *neighbours):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 

@@ -69,11 +69,13 @@ class Joiner:
         has_ours = reduce(or_, (named_column(column).isNotNull() for column in before))
         if join.how == "anti":
             joined = joined.where(named_column(name).isNull())
-        decided = self._decided(joined, has_ours & named_column(name).isNotNull(), joins)
+        decided = self._keep_decided(joined, has_ours & named_column(name).isNotNull(), joins)
         return decided.drop(name) if join.how == "anti" else decided
 
-    def _decided(self, joined: DataFrame, is_pair: Column, joins: Sequence[Joined]) -> DataFrame:
-        """Return the rows that a live query has given: pairs, and those it waits for no longer."""
+    def _keep_decided(
+        self, joined: DataFrame, is_pair: Column, joins: Sequence[Joined]
+    ) -> DataFrame:
+        """Keep what a live query has given: pairs, and rows that it no longer waits for."""
         if self._until is None or joins[-1].how == "inner":
             return joined
         return joined.where(is_pair | (f.col(TIME) <= f.lit(self._until - wait_of(joins))))

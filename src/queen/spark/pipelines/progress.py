@@ -56,7 +56,7 @@ class StateOperator(msgspec.Struct, rename="camel"):
 
 
 class MicroBatch(msgspec.Struct, rename="camel"):
-    """What Spark says of one micro-batch, as far as it is told on."""
+    """What Spark says of one micro-batch, as far as it is passed on."""
 
     num_input_rows: int = 0
     input_rows_per_second: float | None = None

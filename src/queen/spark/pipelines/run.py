@@ -67,19 +67,19 @@ class Options(msgspec.Struct, kw_only=True):
         given = {"url": self.url or "", "token": self.token or ""}
         return address_of({name: value for name, value in given.items() if value})
 
-    def broker(self) -> dict[str, str]:
+    def broker_options(self) -> dict[str, str]:
         """Return the options by which the source and the sink find the broker."""
         url = {"url": ",".join(self.address().urls)}
         return {**url, "token": self.token} if self.token else url
 
-    def source(self) -> dict[str, str]:
+    def source_options(self) -> dict[str, str]:
         """Return the options of the source."""
         given = {
             "startingTime": self.starting,
             "maxMessagesPerTrigger": self.max_messages_per_trigger,
         }
         return {
-            **self.broker(),
+            **self.broker_options(),
             **{name: str(value) for name, value in given.items() if value},
         }
 
@@ -140,7 +140,7 @@ def start_pipeline(
         undo.callback(lock.release)
         checkpoint = Checkpoint(spark, folder)
         note = checkpoint.note_for(definition, accept=options.accept_changes)
-        target = writing.Target(options.broker(), note.transaction, options.table_url)
+        target = writing.Target(options.broker_options(), note.transaction, options.table_url)
         with explain_errors(definition):
             compiled = _compile_live(definition, spark, options, function)
             writer = writing.query_writer(definition, compiled, target)
@@ -156,8 +156,10 @@ def _compile_live(
 ) -> CompiledPipeline:
     """Return the streaming query of a pipeline, not started."""
     if function is None:
-        return compile_definition(definition, reading.live(spark, definition, options.source()))
-    frames = reading.live(spark, definition, options.source(), markers=function.markers)
+        return compile_definition(
+            definition, reading.live(spark, definition, options.source_options())
+        )
+    frames = reading.live(spark, definition, options.source_options(), markers=function.markers)
     return function.apply(frames)
 
 

@@ -1,8 +1,8 @@
 """From Arrow columns to JSON text, column by column.
 
 Each function turns a whole column into a column of JSON texts; a struct is its fields' texts
-joined, a list its elements'. No row is touched by itself but where nothing else is exact: a
-text with something to escape, binary, and VARIANT.
+joined, a list its elements'. Values are converted one by one only where nothing else is exact:
+a text with something to escape, binary, and VARIANT.
 
     null                    null, also inside a struct: fields are never left out
     boolean, integers       as they are

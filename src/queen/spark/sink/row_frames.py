@@ -140,7 +140,7 @@ class _RowBatch:
 
     def frames(self) -> Iterator[RowFrame]:
         texts = pc.binary_join_element_wise(self._payloads(), pa.scalar("\n"), "")
-        own_ids, ids = self._ids()
+        has_own_ids, ids = self._ids()
         traces = self._column(TRACE)
         order, runs = self._partition_runs()
         texts, ids = texts.take(order), ids.take(order)
@@ -152,7 +152,7 @@ class _RowBatch:
             for low, high in _frame_spans(text_buffers.offsets, start, stop):
                 segment = _segment(id_buffers, text_buffers, traces, low, high)
                 packed = _pack(queue, partition, segment)
-                yield RowFrame(packed, segment, rows[low:high], own_ids)
+                yield RowFrame(packed, segment, rows[low:high], has_own_ids)
 
     def _column(self, name: str) -> Column | None:
         """Return a column of texts that has a value somewhere."""
@@ -169,18 +169,18 @@ class _RowBatch:
 
     def _ids(self) -> tuple[bool, Column]:
         """Return whether the producer chose some of the transaction ids, and all of them."""
-        given = self._column(TRANSACTION)
-        if given is not None:
-            self._check_ids(given)
-            if given.null_count == 0:
-                return True, given
-        made = pc.binary_join_element_wise(
+        own = self._column(TRANSACTION)
+        if own is not None:
+            self._check_ids(own)
+            if own.null_count == 0:
+                return True, own
+        generated = pc.binary_join_element_wise(
             pa.scalar(self._id_prefix), pc.cast(pa.array(self._numbers), pa.string()), ""
         )
-        return (False, made) if given is None else (True, pc.coalesce(given, made))
+        return (False, generated) if own is None else (True, pc.coalesce(own, generated))
 
-    def _check_ids(self, given: Column) -> None:
-        sizes = pc.fill_null(pc.binary_length(given), 1)
+    def _check_ids(self, ids: Column) -> None:
+        sizes = pc.fill_null(pc.binary_length(ids), 1)
         for wrong, why in (
             (pc.equal(sizes, 0), "is empty"),
             (pc.greater(sizes, MAX_TRANSACTION_ID_BYTES), "is longer than 255 bytes"),

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from queen.spark.arrow.columns import check_schema, has_windows
 from queen.spark.source.planning import EARLIEST, Planner, ranges_of, selection_of, time_of
-from queen.spark.source.slices import SliceTask, read_slice
+from queen.spark.source.slices import read_partition
 from queen.spark.source.window_source import WindowReader
 
 if TYPE_CHECKING:
@@ -53,10 +53,7 @@ class BatchReader(DataSourceReader):
         return list(planner.tasks(planner.plan(since, until), since))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, SliceTask):
-            # What Spark makes of no tasks at all.
-            return iter(())
-        return read_slice(partition, self._schema)
+        return read_partition(partition, self._schema)
 
 
 def _instant(given: int | str | None, default: int, sealed: int) -> int:

@@ -147,7 +147,7 @@ def ddl_of(kind: DataType) -> str:
     """
     if isinstance(kind, StructType):
         inside = ", ".join(
-            f"{_quoted(field.name)}: {ddl_of(field.dataType)}" for field in kind.fields
+            f"{_quoted_name(field.name)}: {ddl_of(field.dataType)}" for field in kind.fields
         )
         return f"STRUCT<{inside}>"
     if isinstance(kind, ArrayType):
@@ -155,5 +155,5 @@ def ddl_of(kind: DataType) -> str:
     return kind.simpleString().upper()
 
 
-def _quoted(name: str) -> str:
+def _quoted_name(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"

@@ -39,7 +39,7 @@ class WindowRange(msgspec.Struct):
     stop: int = msgspec.field(name="to")
 
 
-_window = msgspec.json.Decoder(list[WindowRange])
+_window_ranges = msgspec.json.Decoder(list[WindowRange])
 _cut = msgspec.json.Decoder(Cut)
 _plan = msgspec.json.Decoder(Plan)
 _progress = msgspec.json.Decoder(Progress)
@@ -101,7 +101,7 @@ def _names(option: str, text: str) -> tuple[str, ...]:
 def ranges_of(text: str) -> list[Range]:
     """Return the ranges of a leased window."""
     try:
-        return offsets_of(_window.decode(text))
+        return offsets_of(_window_ranges.decode(text))
     except msgspec.DecodeError as error:
         raise ValueError(f"option ranges: the `ranges` of a window, as JSON: {error}") from None
 
@@ -163,12 +163,14 @@ class Planner:
         self.broker = Broker(selection.address, retry_s=_FIRST_PATIENCE_S)
 
     def cut(self, since: int | None = None, group: str | None = None) -> Cut:
+        """Ask up to when the queues are sealed, and where the group stands."""
         body: dict[str, Any] = {"queues": self.selection.queues, "group": group}
         if since:
             body["since"] = since
         return _cut.decode(self._ask("cut", body))
 
-    def progress(self, group: str, done_until: int, moves: Mapping[str, int]) -> Progress:
+    def report_progress(self, group: str, done_until: int, moves: Mapping[str, int]) -> Progress:
+        """Tell the broker up to when a group has done everything."""
         sources = [
             {"queue": queue, "moves": moves.get(queue, 0)} for queue in self.selection.queues
         ]

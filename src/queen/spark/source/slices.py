@@ -72,6 +72,11 @@ class SliceTask(InputPartition):
         return f"SliceTask(messages={self.messages})"
 
 
+def read_partition(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Return the messages of a task of a batch; Spark makes one of its own when there is none."""
+    return read_slice(partition, schema) if isinstance(partition, SliceTask) else iter(())
+
+
 def read_slice(task: SliceTask, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a slice."""
     from queen.spark.arrow.assembly import Assembler
@@ -150,7 +155,7 @@ def _end_of_frames(data: bytes) -> int:
 
 
 class _RangeFollower:
-    """Knows in which of the ranges that were asked for the frames are that arrive."""
+    """Follows the frames that arrive through the ranges that were asked for."""
 
     def __init__(self, ranges: list[Range], windows: list[WindowLabel] | None) -> None:
         self._ranges = ranges

@@ -175,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         before, reported_at = self._reported
         if start != before or time.monotonic() - reported_at > _REPORT_AGAIN_S:
-            self._planner.progress(self._group, start["sealed"], start.get("moves", {}))
+            self._planner.report_progress(self._group, start["sealed"], start.get("moves", {}))
             self._reported = (start, time.monotonic())
 
     # ---- one batch ----

@@ -31,7 +31,7 @@ from queen.spark.source.planning import (
     text_of,
     time_of,
 )
-from queen.spark.source.slices import SliceTask, WindowLabel, read_slice
+from queen.spark.source.slices import SliceTask, WindowLabel, read_partition
 from queen.wire.cuts import Range
 
 if TYPE_CHECKING:
@@ -95,10 +95,7 @@ class WindowReader(DataSourceReader):
         return task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, SliceTask):
-            # What Spark makes of no tasks at all.
-            return iter(())
-        return read_slice(partition, self._schema)
+        return read_partition(partition, self._schema)
 
 
 def _windows(broker: Broker, options: Mapping[str, str]) -> Iterator[_Window]:
