@@ -58,9 +58,9 @@ class Expectation:
         if not expected:
             raise TypeError("to_have() needs pending, total or scheduled")
         counts: dict[str, Callable[[], Awaitable[int]]] = {
-            "pending": lambda: self._pending(group),
-            "total": self._total,
-            "scheduled": self._scheduled,
+            "pending": lambda: self._count_pending(group),
+            "total": self._count_total,
+            "scheduled": self._count_scheduled,
         }
 
         async def look() -> tuple[bool, dict[str, int]]:
@@ -81,7 +81,7 @@ class Expectation:
         """Expect so many dead letters whose error has this text in it; return them."""
 
         async def look() -> tuple[bool, list[DeadLetter]]:
-            letters = await self._letters(group)
+            letters = await self._read_letters(group)
             chosen = [
                 letter
                 for letter in letters
@@ -102,7 +102,7 @@ class Expectation:
         written; with a count, wait until there are so many and fail when there are not."""
 
         async def look() -> tuple[bool, list[Stored]]:
-            stored = await self._stored(partition)
+            stored = await self._read_stored(partition)
             return count is None or len(stored) == count, stored
 
         stored = await self._until(look)
@@ -121,11 +121,11 @@ class Expectation:
                 return seen
             await asyncio.sleep(_PAUSE_S)
 
-    async def _pending(self, group: str | None) -> int:
+    async def _count_pending(self, group: str | None) -> int:
         partitions = await self._partitions(group)
         # A group that never came has everything still to do.
         return (
-            await self._total()
+            await self._count_total()
             if partitions is None
             else sum(partition["offsetLag"] for partition in partitions)
         )
@@ -145,10 +145,10 @@ class Expectation:
             if not page["hasMore"]:
                 return partitions
 
-    async def _total(self) -> int:
-        return len(await self._stored(None))
+    async def _count_total(self) -> int:
+        return len(await self._read_stored(None))
 
-    async def _stored(self, partition: str | None) -> list[Stored]:
+    async def _read_stored(self, partition: str | None) -> list[Stored]:
         queue = self._queen.queue(self._queue)
         if partition is not None:
             queue = queue.partition(partition)
@@ -160,7 +160,7 @@ class Expectation:
             messages, key=lambda message: (message.created_at, message.partition, message.offset)
         )
 
-    async def _scheduled(self) -> int:
+    async def _count_scheduled(self) -> int:
         count = 0
         while True:
             page = await self._queen.admin.scheduled(self._queue, limit=_PAGE, offset=count)
@@ -168,7 +168,7 @@ class Expectation:
             if not page["more"]:
                 return count
 
-    async def _letters(self, group: str | None) -> list[DeadLetter]:
+    async def _read_letters(self, group: str | None) -> list[DeadLetter]:
         queue = self._queen.queue(self._queue)
         letters = (queue if group is None else queue.group(group)).dlq().limit(_PAGE)
         all_letters: list[DeadLetter] = []
@@ -189,9 +189,9 @@ class Expectation:
         raise AssertionError("\n".join(lines))
 
     async def _what_is_there(self, group: str | None) -> list[str]:
-        stored, partitions = await self._stored(None), await self._partitions(group)
-        letters = await self._letters(None)
-        lines = [f"  stored: {len(stored)} messages, scheduled: {await self._scheduled()}"]
+        stored, partitions = await self._read_stored(None), await self._partitions(group)
+        letters = await self._read_letters(None)
+        lines = [f"  stored: {len(stored)} messages, scheduled: {await self._count_scheduled()}"]
         lines += _some(
             [
                 f"    {message.partition}[{message.offset}] {_short(message.data)}"
