@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from queen.core.cipher import KeyRing, key_name
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.upkeep.reencrypt import Reencrypter
 from queen.storage.database import Database
 from tests.api import Api
@@ -273,13 +273,13 @@ async def test_what_was_stored_before_follows_the_option_and_the_key(
     new = KeyRing([b"n" * 32, bytes.fromhex(ENCRYPTION_KEY)])
     await reseal(database, new)
     # The servers of the tests only have the old key; with the new one alone all of it opens.
-    vault = Vault(KeyRing([b"n" * 32]))
+    encryption = SegmentEncryption(KeyRing([b"n" * 32]))
     rows = await connection.fetch(
         "select s.partition_id, s.codec, s.body from queen.segments s join queen.queues q"
         " on q.id = s.queue_id where q.name = $1 order by s.base_offset",
         queue,
     )
-    found = [payload for row in rows for payload in vault.segment(row).payloads()]
+    found = [payload for row in rows for payload in encryption.decode_segment(row).payloads()]
     assert found == [b'"secret 0"', b'"secret 1"', b'"secret 2"']
     letter = await connection.fetchrow(
         "select d.partition_id, d.codec, d.payload from queen.dead_letters d join queen.queues q"
@@ -287,7 +287,7 @@ async def test_what_was_stored_before_follows_the_option_and_the_key(
         queue,
     )
     assert letter is not None
-    assert vault.open_letter(*letter) == b'"secret 0"'
+    assert encryption.decrypt_dead_letter(*letter) == b'"secret 0"'
     await reseal(database, KeyRing([bytes.fromhex(ENCRYPTION_KEY), b"n" * 32]))
 
 
@@ -326,7 +326,7 @@ def _other_key(body: str) -> str:
 
 async def reseal(database: Database, keys: KeyRing) -> None:
     # Pages so small that there are several.
-    resealer, more = Reencrypter(Vault(keys), wait_s=0, page_rows=2), True
+    resealer, more = Reencrypter(SegmentEncryption(keys), wait_s=0, page_rows=2), True
     while more:
         async with database.transaction() as transaction:
             more = await resealer.seal_some(transaction)

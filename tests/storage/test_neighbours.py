@@ -22,7 +22,7 @@ from queen.service.consume.feeds import Grant, Pop
 from queen.service.log import aside
 from queen.service.log.append import Append
 from queen.service.log.flush_share import Share
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import session_settings
 from tests.waiting import spend_async, until_async
 
@@ -407,10 +407,10 @@ async def test_what_breaks_a_flush_breaks_only_its_own_push(
     name = await _queue(broker)
     build = Share.build
 
-    def fragile(share: Share, vault: Vault) -> None:
+    def fragile(share: Share, encryption: SegmentEncryption) -> None:
         if share.partition.name == "bad":
             raise ZeroDivisionError
-        build(share, vault)
+        build(share, encryption)
 
     monkeypatch.setattr(Share, "build", fragile)
     pushes = [_push(broker, name, f"{n}", partition=f"{n % 5}") for n in range(50)]

@@ -47,7 +47,7 @@ from queen.service.log.dedup_index import Indexer
 from queen.service.log.push import Pusher
 from queen.service.log.repeats import Repeats
 from queen.service.log.segment_cache import SegmentCache
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.outbox.relay import Relay
 from queen.service.outbox.scheduled import Staging
 from queen.service.read.browse import Browser
@@ -125,7 +125,7 @@ class Broker:
         self.events = Events()
         self.activity = Activity(name)
         self.events.partitions_made.subscribe(self.activity.made_partitions)
-        self.vault = Vault(keys)
+        self.encryption = SegmentEncryption(keys)
         self.clock = Clock(self.database)
         self.jobs = Jobs(self.database)
         self.maintenance = Maintenance(self.hot, self.events)
@@ -147,16 +147,16 @@ class Broker:
         self.lease_book = LeaseBook()
         self.cache = SegmentCache(self.limits.segment_cache_bytes)
         self.events.partition_lost.subscribe(lambda partition: self.cache.forget(partition.id))
-        self.dedup = Dedup(self.hot, self.vault, self.limits.dedup_hashes)
+        self.dedup = Dedup(self.hot, self.encryption, self.limits.dedup_hashes)
         self.streams = Definitions(self.database, self.catalog, self.events)
 
     def _consume(self) -> None:
         """From a pop to the ack, in the order in which they are passed."""
         self.dispatcher = Dispatcher(self.lease_book, self.events)
         self.sweeper = Sweeper(self.hot, self.catalog, self.dispatcher)
-        reader = Reader(self.hot, self.cache, self.vault, _MAX_UNSENT_BYTES)
+        reader = Reader(self.hot, self.cache, self.encryption, _MAX_UNSENT_BYTES)
         give_back = GiveBack(self.hot, self.lease_book, reader, self.dispatcher, self.background)
-        self.acker = Acker(self.hot, self.vault, self.lease_book, self.activity, self.events)
+        self.acker = Acker(self.hot, self.encryption, self.lease_book, self.activity, self.events)
         claims = Claims(
             self.hot,
             self.catalog,
@@ -202,7 +202,7 @@ class Broker:
             self.hot,
             self.catalog,
             self.dedup,
-            self.vault,
+            self.encryption,
             self.cache,
             self.activity,
             self.events,
@@ -215,14 +215,16 @@ class Broker:
             self.maintenance,
             self.limits.flushes,
         )
-        self.staging = Staging(self.database, self.catalog, self.vault, self.maintenance)
+        self.staging = Staging(self.database, self.catalog, self.encryption, self.maintenance)
         self.intake = Intake(self.scope, self.clock, self.pusher, self.staging)
-        self.relay = Relay(self.database, self.catalog, self.appender, self.vault, self.maintenance)
+        self.relay = Relay(
+            self.database, self.catalog, self.appender, self.encryption, self.maintenance
+        )
         self.signals.also_listen("queen_staged", self.relay.wake)
 
     def _decide_together(self) -> None:
         """What acks and appends in one transaction, and what publishes for many."""
-        self.lookup = Lookup(self.database, self.vault)
+        self.lookup = Lookup(self.database, self.encryption)
         self.transactor = Transactor(
             self.database,
             self.appender,
@@ -232,16 +234,18 @@ class Broker:
             self.activity,
             self.maintenance,
         )
-        self.queries = Queries(self.database, self.catalog, self.vault)
+        self.queries = Queries(self.database, self.catalog, self.encryption)
         self.cycles = Cycles(
             self.database, self.catalog, self.queries, self.lease_book, self.acker, self.transactor
         )
-        self.sinks = Sinks(self.database, self.catalog, self.scope, self.vault, self.maintenance)
+        self.sinks = Sinks(
+            self.database, self.catalog, self.scope, self.encryption, self.maintenance
+        )
         self.publisher = Publisher(
             self.database,
             self.catalog,
             self.dedup,
-            self.vault,
+            self.encryption,
             self.activity,
             self.maintenance,
             self.events,
@@ -249,20 +253,22 @@ class Broker:
 
     def _cut_windows(self) -> None:
         """Streams: what is written, in windows."""
-        self.fetcher = Fetcher(self.database, self.catalog, self.vault)
+        self.fetcher = Fetcher(self.database, self.catalog, self.encryption)
         self.sealed_reads = SealedReads(self.database)
         self.planner = Planner(self.database, self.events)
         self.work = Work(self.database, self.transactor, self.publisher, self.signals, self.events)
-        self.content = Content(self.database, self.catalog, self.vault, self.fetcher)
+        self.content = Content(self.database, self.catalog, self.encryption, self.fetcher)
         self.stream_overview = Overview(self.database)
         self.jobs.add("stream_windows", FORGET_INTERVAL_S, forget_windows)
 
     def _administrate(self) -> None:
         """The verbs of those who look after queues."""
-        self.queues = Queues(self.database, self.catalog, self.vault, self.wakeups, self.events)
-        self.dead_letters = DeadLetters(self.database, self.catalog, self.vault, self.appender)
-        self.eraser = Eraser(self.database, self.vault)
-        self.browser = Browser(self.database, self.catalog, self.vault)
+        self.queues = Queues(
+            self.database, self.catalog, self.encryption, self.wakeups, self.events
+        )
+        self.dead_letters = DeadLetters(self.database, self.catalog, self.encryption, self.appender)
+        self.eraser = Eraser(self.database, self.encryption)
+        self.browser = Browser(self.database, self.catalog, self.encryption)
         self.lag = Lag(self.database)
         self.groups = Groups(self.database, self.events)
         self.traces = Traces(self.database, self.limits.trace_days)
@@ -304,7 +310,7 @@ class Broker:
         retention = Retention(limits.abandoned_group_days, limits.idle_partition_days)
         self.indexer = Indexer(self.hot, self.jobs, self.events)
         self.jobs.add("retention", limits.retention_interval_s, retention.remove_old)
-        self.jobs.add("reseal", REENCRYPT_INTERVAL_S, Reencrypter(self.vault).seal_some)
+        self.jobs.add("reseal", REENCRYPT_INTERVAL_S, Reencrypter(self.encryption).seal_some)
         self.jobs.add("idle_partitions", CLEANUP_INTERVAL_S, retention.drop_idle)
         self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
         self.jobs.add(SINKS_JOB, SINKS_INTERVAL_S, self.sinks.remove_old)

@@ -24,7 +24,7 @@ from queen.service.log.append import Append
 from queen.service.log.appender import Appender, Outcome, append_columns, outcomes
 from queen.service.log.flush_share import Share
 from queen.service.log.message import Message
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database, Record
 
 _log = logging.getLogger(__name__)
@@ -53,13 +53,17 @@ class _Taken(Exception):
 
 class DeadLetters:
     def __init__(
-        self, database: Database, catalog: Catalog, vault: Vault, appender: Appender
+        self,
+        database: Database,
+        catalog: Catalog,
+        encryption: SegmentEncryption,
+        appender: Appender,
     ) -> None:
         self._database = database
         self._catalog = catalog
-        self._vault = vault
+        self._encryption = encryption
         self._appender = appender
-        self._burial = Burial(vault)
+        self._burial = Burial(encryption)
 
     # ---- looking ----
 
@@ -68,7 +72,9 @@ class DeadLetters:
         return await self._database.fetch("dead_letters", *wanted, limit, offset)
 
     def payload_of(self, row: Record) -> bytes:
-        return self._vault.open_letter(row["partition_id"], row["codec"], row["payload"])
+        return self._encryption.decrypt_dead_letter(
+            row["partition_id"], row["codec"], row["payload"]
+        )
 
     async def count(self, wanted: Filter) -> int:
         found: int = await self._database.fetchval("count_dead_letters", *wanted)
@@ -125,7 +131,7 @@ class DeadLetters:
     def _check_opens(self, row: Record, partition: Partition | None) -> None:
         self.payload_of(row)
         is_encrypted = partition is not None and partition.queue.options.encryption_enabled
-        if is_encrypted and not self._vault.keys:
+        if is_encrypted and not self._encryption.keys:
             # It could not be stored again.
             raise EncryptionUnavailable
 

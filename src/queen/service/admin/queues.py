@@ -12,7 +12,7 @@ from queen.errors import EncryptionUnavailable, Unavailable
 from queen.service.catalog import Catalog, Partition
 from queen.service.consume.wakeups import Wakeups
 from queen.service.events import Events
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database
 
 _DELETE_TRIES = 6
@@ -23,13 +23,13 @@ class Queues:
         self,
         database: Database,
         catalog: Catalog,
-        vault: Vault,
+        encryption: SegmentEncryption,
         wakeups: Wakeups,
         events: Events,
     ) -> None:
         self._database = database
         self._catalog = catalog
-        self._vault = vault
+        self._encryption = encryption
         self._wakeups = wakeups
         self._events = events
 
@@ -37,7 +37,7 @@ class Queues:
         self, queue: str, namespace: str, task: str, options: QueueOptions
     ) -> tuple[int, Partition]:
         """Create a queue or overwrite its configuration; returns its id and first partition."""
-        if options.encryption_enabled and not self._vault.keys:
+        if options.encryption_enabled and not self._encryption.keys:
             raise EncryptionUnavailable
         encoded = msgspec.json.encode(options).decode()
         queue_id: int = await self._database.fetchval(

@@ -37,7 +37,7 @@ from queen.service.log.aside import Aside
 from queen.service.log.batcher import Batcher
 from queen.service.log.message import Message
 from queen.service.log.segment_cache import Stored
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.stats.activity import Activity
 from queen.storage.database import Database, Record, Transaction
 
@@ -123,14 +123,14 @@ class Acker:
     def __init__(
         self,
         database: Database,
-        vault: Vault,
+        encryption: SegmentEncryption,
         leases: LeaseBook,
         activity: Activity,
         events: Events,
     ) -> None:
         self._database = database
-        self._vault = vault
-        self._burial = Burial(vault)
+        self._encryption = encryption
+        self._burial = Burial(encryption)
         self._leases = leases
         self._activity = activity
         self._events = events
@@ -330,7 +330,7 @@ class Acker:
                 "read_some", [one.partition.id], [at], [stop], _PAGE_BYTES, _PAGE_BYTES
             )
             for row in rows:
-                segment = self._vault.segment(row)
+                segment = self._encryption.decode_segment(row)
                 span.add(Stored(row["base_offset"], row["created_at"], segment))
             at = rows[-1]["end_offset"] if rows else stop
         return span.span(one.partition, one.group_id)

@@ -16,7 +16,7 @@ from queen.core.visibility import DELETED
 from queen.errors import QueenError
 from queen.service.catalog import Partition
 from queen.service.log.message import Message, message_at
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Record, Transaction
 
 _PAGE_BYTES = 8 * 1024 * 1024
@@ -42,8 +42,8 @@ class DeadLetter(NamedTuple):
 
 
 class Burial:
-    def __init__(self, vault: Vault) -> None:
-        self._vault = vault
+    def __init__(self, encryption: SegmentEncryption) -> None:
+        self._encryption = encryption
 
     async def messages(
         self, transaction: Transaction, places: Iterable[Place]
@@ -71,7 +71,7 @@ class Burial:
 
     def _message(self, row: Record, offset: int) -> Message | QueenError | None:
         try:
-            segment, at = self._vault.segment(row), offset - row["base_offset"]
+            segment, at = self._encryption.decode_segment(row), offset - row["base_offset"]
         except QueenError as error:
             return error
         deleted = segment.column(DELETED)
@@ -84,7 +84,7 @@ class Burial:
     ) -> DeadLetter:
         payload, codec = message.payload, CODEC_RAW
         if partition.queue.options.encryption_enabled:
-            codec, payload = self._vault.close_letter(partition.id, payload)
+            codec, payload = self._encryption.encrypt_dead_letter(partition.id, payload)
         return DeadLetter(
             partition.id,
             group_id,

@@ -18,7 +18,7 @@ from queen.errors import Overloaded, QueenError
 from queen.service.consume.dispatch import Attempt
 from queen.service.consume.feeds import Grant
 from queen.service.log.segment_cache import SegmentCache, Stored
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database, Record
 
 # What one pop is given, decoded; and what one statement reads, as it is stored.
@@ -97,11 +97,11 @@ class Claimed:
 
 class Reader:
     def __init__(
-        self, database: Database, cache: SegmentCache, vault: Vault, max_bytes: int
+        self, database: Database, cache: SegmentCache, encryption: SegmentEncryption, max_bytes: int
     ) -> None:
         self._database = database
         self._cache = cache
-        self._vault = vault
+        self._encryption = encryption
         self.budget = Budget(max_bytes)
 
     def release(self, grants: Iterable[Grant]) -> None:
@@ -143,7 +143,7 @@ class Reader:
 
     def _take(self, one: Claimed, grant: Grant, row: Record) -> None:
         try:
-            segment = self._vault.segment_within(row, one.room_bytes)
+            segment = self._encryption.decode_segment_within(row, one.room_bytes)
         except QueenError as error:
             one.fail(grant, error)
             return

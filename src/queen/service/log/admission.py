@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queen.errors import EncryptionUnavailable, QueenError, QueueFull
 from queen.service.log.append import Append
 from queen.service.log.flush_share import Share
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database
 
 # Counting is exact each time while it is quick. Where it is not, a count serves for a while,
@@ -38,9 +38,9 @@ class _Depth:
 
 
 class Admission:
-    def __init__(self, database: Database, vault: Vault) -> None:
+    def __init__(self, database: Database, encryption: SegmentEncryption) -> None:
         self._database = database
-        self._vault = vault
+        self._encryption = encryption
         self._depths: dict[int, _Depth] = {}
 
     async def refusals(self, shares: list[Share]) -> dict[Append, QueenError]:
@@ -49,7 +49,7 @@ class Admission:
         limited: dict[int, list[Share]] = defaultdict(list)
         for share in shares:
             options = share.partition.queue.options
-            if options.encryption_enabled and not self._vault.keys:
+            if options.encryption_enabled and not self._encryption.keys:
                 refused |= {append: EncryptionUnavailable() for append in share.appends}
             elif options.max_size:
                 limited[share.partition.queue.id].append(share)

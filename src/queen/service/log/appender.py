@@ -23,7 +23,7 @@ from queen.service.log.append import Append
 from queen.service.log.dedup import Dedup
 from queen.service.log.flush_share import Share
 from queen.service.log.segment_cache import SegmentCache
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.stats.activity import Activity
 from queen.storage.database import Database
 
@@ -107,15 +107,15 @@ class Appender:
         database: Database,
         catalog: Catalog,
         dedup: Dedup,
-        vault: Vault,
+        encryption: SegmentEncryption,
         cache: SegmentCache,
         activity: Activity,
         events: Events,
     ) -> None:
         self._catalog = catalog
         self._dedup = dedup
-        self._vault = vault
-        self._admission = Admission(database, vault)
+        self._encryption = encryption
+        self._admission = Admission(database, encryption)
         self._cache = cache
         self._activity = activity
         self._events = events
@@ -189,7 +189,7 @@ class Appender:
         """Make segments of what is new, in lock order; answer shares that have nothing new."""
         kept = []
         for share in shares:
-            share.build(self._vault)
+            share.build(self._encryption)
             if share.segments:
                 kept.append(share)
             else:

@@ -28,7 +28,7 @@ from queen.service.catalog import Partition
 from queen.service.log.append import Append
 from queen.service.log.dedup_filter import RecentKeys, keys_of, salt_of
 from queen.service.log.flush_share import Share
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database, Record
 
 _END = 2**62
@@ -61,9 +61,9 @@ class _Cold(NamedTuple):
 
 
 class Dedup:
-    def __init__(self, database: Database, vault: Vault, capacity: int) -> None:
+    def __init__(self, database: Database, encryption: SegmentEncryption, capacity: int) -> None:
         self._database = database
-        self._vault = vault
+        self._encryption = encryption
         self._capacity = capacity
         self.recent = RecentKeys(capacity, DEFAULT_DEDUP_WINDOW_SECONDS, time.monotonic)
 
@@ -253,7 +253,7 @@ class Dedup:
         base = row["base_offset"]
         wanted = offsets.intersection(range(base, row["end_offset"]))
         try:
-            ids = self._vault.segment(row).id_bytes()
+            ids = self._encryption.decode_segment(row).id_bytes()
         except QueenError as error:
             return dict.fromkeys(wanted, error)
         return {at: ids[at - base] for at in wanted}

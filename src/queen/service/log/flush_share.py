@@ -22,7 +22,7 @@ from queen.core.frame import (
 from queen.errors import QueenError, Unavailable
 from queen.service.catalog import Partition
 from queen.service.log.append import Append
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 
 _MAX_MERGED_BYTES = 1024 * 1024
 _NO_KEYS: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
@@ -117,7 +117,7 @@ class Share:
     def total(self) -> int:
         return sum(built.size for built in self.segments)
 
-    def build(self, vault: Vault) -> None:
+    def build(self, encryption: SegmentEncryption) -> None:
         """Turn what is new among the appends into segments, in order."""
         self.head = self.partition.head
         self._build()
@@ -125,7 +125,9 @@ class Share:
             self.segments = [
                 built._replace(codec=codec, body=body)
                 for built in self.segments
-                for codec, body in [vault.close(self.partition.id, built.codec, built.body)]
+                for codec, body in [
+                    encryption.encrypt_segment(self.partition.id, built.codec, built.body)
+                ]
             ]
 
     def _build(self) -> None:

@@ -15,73 +15,79 @@ from queen.storage.database import Record
 
 _NO_LIMIT = -1
 _SEGMENT = b"segment"
-_LETTER = b"dead letter"
-_STAGED = b"staged"
+_DEAD_LETTER = b"dead letter"
+_OUTBOX = b"staged"
 _STATE = b"state"
 
 
-class Vault:
+class SegmentEncryption:
     def __init__(self, keys: KeyRing) -> None:
         self.keys = keys
 
-    def close(self, partition_id: int, codec: int, body: bytes) -> tuple[int, bytes]:
+    def encrypt_segment(self, partition_id: int, codec: int, body: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of an encoded segment as an encrypted queue stores it."""
         return CODEC_ENCRYPTED, self.keys.encrypt(_place(_SEGMENT, partition_id), codec, body)
 
-    def plain(self, partition_id: int, codec: int, body: bytes) -> tuple[int, bytes]:
+    def decrypt_segment(self, partition_id: int, codec: int, body: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of a stored segment without its encryption."""
         if codec == CODEC_ENCRYPTED:
             return self.keys.decrypt(_place(_SEGMENT, partition_id), body)
         return codec, body
 
-    def opened(self, row: Record) -> tuple[int, bytes]:
+    def decrypt_row(self, row: Record) -> tuple[int, bytes]:
         """Return codec and bytes of a row without its encryption; raises `Unreadable`."""
         try:
-            return self.plain(row["partition_id"], row["codec"], row["body"])
+            return self.decrypt_segment(row["partition_id"], row["codec"], row["body"])
         except Exception as error:
             raise _unreadable(row, error) from error
 
-    def segment(self, row: Record) -> Segment:
+    def decode_segment(self, row: Record) -> Segment:
         """Return the columns of a row that holds a segment; raises `Unreadable`."""
-        segment = self.segment_within(row, _NO_LIMIT)
+        segment = self.decode_segment_within(row, _NO_LIMIT)
         assert segment is not None
         return segment
 
-    def segment_within(self, row: Record, max_bytes: int) -> Segment | None:
+    def decode_segment_within(self, row: Record, max_bytes: int) -> Segment | None:
         """The same, but None, and nothing inflated, when it would be larger than so much."""
-        codec, body = self.opened(row)
+        codec, body = self.decrypt_row(row)
         try:
             fits = max_bytes == _NO_LIMIT or raw_size(codec, body) <= max_bytes
             return stored_segment(codec, body) if fits else None
         except Exception as error:
             raise _unreadable(row, error) from error
 
-    def close_letter(self, partition_id: int, payload: bytes) -> tuple[int, bytes]:
+    def encrypt_dead_letter(self, partition_id: int, payload: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of a dead letter of an encrypted queue."""
-        return CODEC_ENCRYPTED, self.keys.encrypt(_place(_LETTER, partition_id), CODEC_RAW, payload)
+        return CODEC_ENCRYPTED, self.keys.encrypt(
+            _place(_DEAD_LETTER, partition_id), CODEC_RAW, payload
+        )
 
-    def open_letter(self, partition_id: int, codec: int, payload: bytes) -> bytes:
+    def decrypt_dead_letter(self, partition_id: int, codec: int, payload: bytes) -> bytes:
         if codec == CODEC_ENCRYPTED:
-            return self.keys.decrypt(_place(_LETTER, partition_id), payload)[1]
+            return self.keys.decrypt(_place(_DEAD_LETTER, partition_id), payload)[1]
         return payload
 
-    def close_state(self, partition_id: int, value: bytes) -> tuple[int, bytes]:
-        """Return codec and bytes of what a query keeps of an encrypted queue."""
+    def encrypt_state(self, partition_id: int, value: bytes) -> tuple[int, bytes]:
+        """Return codec and bytes of what an sdk query keeps of an encrypted queue."""
         return CODEC_ENCRYPTED, self.keys.encrypt(_place(_STATE, partition_id), CODEC_RAW, value)
 
-    def open_state(self, partition_id: int, codec: int, value: bytes) -> bytes:
+    def decrypt_state(self, partition_id: int, codec: int, value: bytes) -> bytes:
         if codec == CODEC_ENCRYPTED:
             return self.keys.decrypt(_place(_STATE, partition_id), value)[1]
         return value
 
-    def close_staged(self, queue: str, partition: str, payload: bytes) -> tuple[int, bytes]:
+    def encrypt_outbox_message(
+        self, queue: str, partition: str, payload: bytes
+    ) -> tuple[int, bytes]:
         """Return codec and bytes of a message that waits for an encrypted queue."""
-        place = _staged_place(queue, partition)
+        place = _outbox_place(queue, partition)
         return CODEC_ENCRYPTED, self.keys.encrypt(place, CODEC_RAW, payload)
 
-    def open_staged(self, queue: str, partition: str, codec: int, payload: bytes) -> bytes:
+    def decrypt_outbox_message(
+        self, queue: str, partition: str, codec: int, payload: bytes
+    ) -> bytes:
         if codec == CODEC_ENCRYPTED:
-            return self.keys.decrypt(_staged_place(queue, partition), payload)[1]
+            return self.keys.decrypt(_outbox_place(queue, partition), payload)[1]
         return payload
 
 
@@ -91,9 +97,9 @@ def _unreadable(row: Record, error: Exception) -> Unreadable:
     return Unreadable(partition_uuid(row["partition_id"]), row.get("base_offset", 0), reason)
 
 
-def _staged_place(queue: str, partition: str) -> bytes:
+def _outbox_place(queue: str, partition: str) -> bytes:
     """A message that waits has no partition yet, only the names of one, which hold no NUL."""
-    return b"\0".join((_STAGED, queue.encode(), partition.encode()))
+    return b"\0".join((_OUTBOX, queue.encode(), partition.encode()))
 
 
 def _place(kind: bytes, partition_id: int) -> bytes:

@@ -41,7 +41,7 @@ from queen.service.catalog import Catalog
 from queen.service.log.append import Append
 from queen.service.log.appender import Appender, Outcome, append_columns, outcomes
 from queen.service.log.flush_share import Share
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)
@@ -82,13 +82,13 @@ class Relay:
         database: Database,
         catalog: Catalog,
         appender: Appender,
-        vault: Vault,
+        encryption: SegmentEncryption,
         maintenance: Maintenance,
     ) -> None:
         self._database = database
         self._catalog = catalog
         self._appender = appender
-        self._vault = vault
+        self._encryption = encryption
         self._maintenance = maintenance
         self._wake = asyncio.Event()
         # So many rounds take one message each: one of the next is not to be appended.
@@ -218,7 +218,7 @@ class Relay:
                 staged = self._opened(row)
                 reason = _reason_against(row, staged.payload)
             except EncryptionUnavailable as error:
-                if self._vault.keys.lacks(row["payload"]):
+                if self._encryption.keys.lacks(row["payload"]):
                     locked.append(row)
                     continue
                 reason = str(error)
@@ -233,14 +233,14 @@ class Relay:
         return good
 
     def _opened(self, row: Record) -> Staged:
-        payload = self._vault.open_staged(
+        payload = self._encryption.decrypt_outbox_message(
             row["queue"], row["partition"], row["codec"], row["payload"]
         )
         return Staged(row, payload)
 
     async def _keyless(self, rows: list[Record]) -> set[str]:
         """Return the queues that are encrypted while this server has no key."""
-        if self._vault.keys:
+        if self._encryption.keys:
             return set()
         queues = await self._catalog.queues(row["queue"] for row in rows)
         return {queue.name for queue in queues if queue.options.encryption_enabled}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from queen.core.frame import CODEC_RAW
 from queen.service.admin.maintenance import Maintenance
 from queen.service.catalog import Catalog
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database, Record
 
 
@@ -50,11 +50,15 @@ def stage_columns(messages: list[Scheduled]) -> tuple[list[Any], ...]:
 
 class Staging:
     def __init__(
-        self, database: Database, catalog: Catalog, vault: Vault, maintenance: Maintenance
+        self,
+        database: Database,
+        catalog: Catalog,
+        encryption: SegmentEncryption,
+        maintenance: Maintenance,
     ) -> None:
         self._database = database
         self._catalog = catalog
-        self._vault = vault
+        self._encryption = encryption
         self._maintenance = maintenance
 
     async def stage(self, messages: list[Scheduled]) -> None:
@@ -70,7 +74,9 @@ class Staging:
 
     def encrypt(self, message: Scheduled) -> Scheduled:
         """Return a message as it waits for an encrypted queue."""
-        codec, payload = self._vault.close_staged(message.queue, message.partition, message.payload)
+        codec, payload = self._encryption.encrypt_outbox_message(
+            message.queue, message.partition, message.payload
+        )
         return message._replace(codec=codec, payload=payload)
 
     async def page(

@@ -28,7 +28,7 @@ from queen.core.names import QUEUE_MODE_GROUP
 from queen.core.visibility import DELETED, ONLY_GROUP
 from queen.errors import Unreadable
 from queen.service.catalog import Catalog, Partition, Queue
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database, Record
 
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -108,10 +108,10 @@ class Browsed:
 
 
 class Browser:
-    def __init__(self, database: Database, catalog: Catalog, vault: Vault) -> None:
+    def __init__(self, database: Database, catalog: Catalog, encryption: SegmentEncryption) -> None:
         self._database = database
         self._catalog = catalog
-        self._vault = vault
+        self._encryption = encryption
 
     async def newest(
         self,
@@ -210,7 +210,7 @@ class Browser:
         """Return messages of one segment, newest first. One that does not open hides no other."""
         offsets = range(high - 1, low - 1, -1)
         try:
-            segment = self._vault.segment(row)
+            segment = self._encryption.decode_segment(row)
         except Unreadable as error:
             if with_payloads:
                 raise

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from queen.core.frame import Frame, pack_frame, raw_size
 from queen.service.catalog import Catalog, Partition, Queue
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.read.sealed_reads import OffsetRange, Point, TimeRange, microseconds
 from queen.storage.database import Database, Record
 
@@ -40,9 +40,9 @@ _NextPage = Callable[[_End | None], Coroutine[Any, Any, _Page]]
 
 
 class Fetcher:
-    def __init__(self, database: Database, catalog: Catalog, vault: Vault) -> None:
+    def __init__(self, database: Database, catalog: Catalog, encryption: SegmentEncryption) -> None:
         self._database = database
-        self._vault = vault
+        self._encryption = encryption
         self._catalog = catalog
 
     async def partition(
@@ -144,7 +144,7 @@ class Fetcher:
         return b"".join(frames)
 
     def _frame(self, partition: Partition, row: Record) -> bytes:
-        codec, body = self._vault.opened(row)
+        codec, body = self._encryption.decrypt_row(row)
         return pack_frame(
             Frame(
                 partition.queue.name,

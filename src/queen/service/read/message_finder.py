@@ -14,7 +14,7 @@ from queen.core.hashing import hash_ids
 from queen.core.visibility import DELETED
 from queen.service.catalog import Partition
 from queen.service.log.message import Message, message_at
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database, Record
 
 # Segments whose hashes are looked at together.
@@ -29,9 +29,9 @@ _END = 2**62
 
 
 class Lookup:
-    def __init__(self, database: Database, vault: Vault) -> None:
+    def __init__(self, database: Database, encryption: SegmentEncryption) -> None:
         self._database = database
-        self._vault = vault
+        self._encryption = encryption
 
     async def by_transaction_id(self, partition: Partition, transaction_id: str) -> Message | None:
         """Return the newest message of a partition with this id; what retention took is gone."""
@@ -65,7 +65,9 @@ class Lookup:
                 "segments_at", partition.id, starts[at : at + _BODIES]
             )
             for row in rows:
-                stored = enumerate(self._vault.segment(row).id_bytes(), row["base_offset"])
+                stored = enumerate(
+                    self._encryption.decode_segment(row).id_bytes(), row["base_offset"]
+                )
                 here = {one: offset for offset, one in stored if one in wanted}
                 found = {**here, **found}
             if len(found) == len(wanted):
@@ -85,7 +87,7 @@ class Lookup:
     ) -> Message | None:
         """Return the newest message with an id among segments that are given newest first."""
         for row in await self._database.fetch("segments_at", partition.id, starts):
-            ids = self._vault.segment(row).id_bytes()
+            ids = self._encryption.decode_segment(row).id_bytes()
             for at in range(len(ids) - 1, -1, -1):
                 if ids[at] == wanted:
                     found = self._message(row, row["base_offset"] + at)
@@ -94,7 +96,7 @@ class Lookup:
         return None
 
     def _message(self, row: Record, offset: int) -> Message | None:
-        segment = self._vault.segment(row)
+        segment = self._encryption.decode_segment(row)
         at = offset - row["base_offset"]
         deleted = segment.column(DELETED)
         if offset < row["tail"] or (deleted is not None and deleted[at]):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from queen.core.frame import CODEC_RAW
 from queen.errors import NotFound
 from queen.service.catalog import Catalog, Partition
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database, Record
 
 # The SDK takes times apart in floating point and may be off by one.
@@ -54,10 +54,10 @@ class Wanted(NamedTuple):
 
 
 class Queries:
-    def __init__(self, database: Database, catalog: Catalog, vault: Vault) -> None:
+    def __init__(self, database: Database, catalog: Catalog, encryption: SegmentEncryption) -> None:
         self._database = database
         self._catalog = catalog
-        self._vault = vault
+        self._encryption = encryption
 
     async def register(
         self, name: str, source: str, sink: str | None, config_hash: str, reset: bool
@@ -115,12 +115,12 @@ class Queries:
             return await transaction.fetch("read_query_state", *_place(query), *wanted)
 
     def _value(self, row: Record) -> bytes:
-        return self._vault.open_state(row["partition_id"], row["codec"], row["value"])
+        return self._encryption.decrypt_state(row["partition_id"], row["codec"], row["value"])
 
     def stored(self, partition: Partition, value: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of a value as it is stored."""
         if partition.queue.options.encryption_enabled:
-            return self._vault.close_state(partition.id, value)
+            return self._encryption.encrypt_state(partition.id, value)
         return CODEC_RAW, value
 
 

@@ -29,7 +29,7 @@ from queen.service.log.appender import BEHIND, MISSING, STALE, Outcome, in_round
 from queen.service.log.dedup import Dedup
 from queen.service.log.dedup_filter import keys_of
 from queen.service.log.flush_share import Share
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.sinks.sinks import Batch, check_epoch, parts_key
 from queen.service.stats.activity import Activity
 from queen.storage.database import Database, Record, Transaction
@@ -111,7 +111,7 @@ class Publisher:
         database: Database,
         catalog: Catalog,
         dedup: Dedup,
-        vault: Vault,
+        encryption: SegmentEncryption,
         activity: Activity,
         maintenance: Maintenance,
         events: Events,
@@ -119,7 +119,7 @@ class Publisher:
         self._database = database
         self._catalog = catalog
         self._dedup = dedup
-        self._vault = vault
+        self._encryption = encryption
         self._activity = activity
         self._maintenance = maintenance
         self._events = events
@@ -208,9 +208,11 @@ class Publisher:
         async with self._database.transaction() as transaction:
             await transaction.fetch("lock_parts", parts)
             for row in await transaction.fetch("staged_pieces", parts, partition_id):
-                codec, body = self._vault.plain(partition_id, row["codec"], row["body"])
+                codec, body = self._encryption.decrypt_segment(
+                    partition_id, row["codec"], row["body"]
+                )
                 if found.queue.options.encryption_enabled:
-                    codec, body = self._vault.close(found.id, codec, body)
+                    codec, body = self._encryption.encrypt_segment(found.id, codec, body)
                 place = row["part_id"], row["position"]
                 await transaction.execute("rebind_piece", *place, found.id, codec, body)
 
@@ -275,7 +277,7 @@ class Publisher:
         ]
 
     def _append_of(self, row: Record) -> Append:
-        segment = self._vault.segment(row)
+        segment = self._encryption.decode_segment(row)
         return Append(
             row["queue"],
             row["partition"],
@@ -359,7 +361,7 @@ class Publisher:
         codec, body = compress(encode_body(segment))
         partition = self._catalog.known(append.queue, append.partition)
         if partition is not None and partition.queue.options.encryption_enabled:
-            codec, body = self._vault.close(partition.id, codec, body)
+            codec, body = self._encryption.encrypt_segment(partition.id, codec, body)
         hashes = array("Q", (append.hash()[at] for at in fresh)).tobytes()
         await transaction.execute("rewrite_piece", *place, len(fresh), codec, hashes, body)
 

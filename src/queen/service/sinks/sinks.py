@@ -25,7 +25,7 @@ from queen.errors import BadRequest, Conflict, EncryptionUnavailable, NotFound, 
 from queen.service.admin.maintenance import Maintenance
 from queen.service.catalog import Catalog, Partition
 from queen.service.log.append import Append
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.scope import Scope, Viewer, listed
 from queen.storage.database import Database, Transaction
 from queen.wire.sinks import CommitSink
@@ -80,13 +80,13 @@ class Sinks:
         database: Database,
         catalog: Catalog,
         scope: Scope,
-        vault: Vault,
+        encryption: SegmentEncryption,
         maintenance: Maintenance,
     ) -> None:
         self._database = database
         self._catalog = catalog
         self._scope = scope
-        self._vault = vault
+        self._encryption = encryption
         self._maintenance = maintenance
 
     async def open(
@@ -160,9 +160,9 @@ class Sinks:
         assert append.encoded is not None
         if not partition.queue.options.encryption_enabled:
             return append.encoded
-        if not self._vault.keys:
+        if not self._encryption.keys:
             raise EncryptionUnavailable
-        return self._vault.close(partition.id, *append.encoded)
+        return self._encryption.encrypt_segment(partition.id, *append.encoded)
 
     async def abort(self, batch: Batch) -> int:
         """Drop stages of a batch; returns how many parts there were."""

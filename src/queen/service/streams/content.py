@@ -18,7 +18,7 @@ from queen.core.frame import Segment, raw_size
 from queen.core.visibility import DELETED, ONLY_GROUP
 from queen.service.catalog import Catalog, Partition
 from queen.service.log.segment_cache import Stored
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.read.fetch import Fetcher
 from queen.storage.database import Database, Record
 
@@ -68,11 +68,11 @@ class Place(NamedTuple):
 
 class Content:
     def __init__(
-        self, database: Database, catalog: Catalog, vault: Vault, fetcher: Fetcher
+        self, database: Database, catalog: Catalog, encryption: SegmentEncryption, fetcher: Fetcher
     ) -> None:
         self._database = database
         self._catalog = catalog
-        self._vault = vault
+        self._encryption = encryption
         self._fetcher = fetcher
 
     async def lost(self, spans: list[WindowSpan]) -> int:
@@ -90,7 +90,7 @@ class Content:
         rows = await self._database.fetch("window_segments", *_columns(spans), max_bytes)
         if rows and rows[0]["all_bytes"] > max_bytes:
             return None
-        opened = [self._vault.opened(row) for row in rows]
+        opened = [self._encryption.decrypt_row(row) for row in rows]
         if sum(raw_size(codec, body) for codec, body in opened) > max_bytes:
             return None
         bounds = {span.partition_id: span for span in spans}
@@ -151,7 +151,7 @@ class Content:
                 yield frames
 
     def _piece(self, partition: Partition, row: Record, span: WindowSpan) -> Piece:
-        segment: Segment = self._vault.segment(row)
+        segment: Segment = self._encryption.decode_segment(row)
         stored = Stored(row["base_offset"], row["created_at"], segment)
         return Piece(partition, stored, *stored.part(span.low, span.high))
 

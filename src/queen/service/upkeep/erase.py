@@ -10,14 +10,14 @@ from __future__ import annotations
 from queen.core.frame import Segment, compress, encode_body, segment_of
 from queen.core.visibility import DELETED
 from queen.service.catalog import Partition, Queue
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database
 
 
 class Eraser:
-    def __init__(self, database: Database, vault: Vault) -> None:
+    def __init__(self, database: Database, encryption: SegmentEncryption) -> None:
         self._database = database
-        self._vault = vault
+        self._encryption = encryption
 
     async def delete(self, partition: Partition, offset: int) -> bool:
         """Delete one message; false when it is not, or no longer, there."""
@@ -26,12 +26,12 @@ class Eraser:
             row = await transaction.findrow("lock_segment", partition.id, offset)
             if row is None:
                 return False
-            without = _without(self._vault.segment(row), offset - row["base_offset"])
+            without = _without(self._encryption.decode_segment(row), offset - row["base_offset"])
             if without is None:
                 return False
             codec, body = compress(encode_body(without))
             if partition.queue.options.encryption_enabled:
-                codec, body = self._vault.close(partition.id, codec, body)
+                codec, body = self._encryption.encrypt_segment(partition.id, codec, body)
             await transaction.execute(
                 "rewrite_segment", partition.id, row["base_offset"], codec, body
             )

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 
 from queen.core.frame import CODEC_ENCRYPTED
 from queen.errors import EncryptionUnavailable
-from queen.service.log.segment_encryption import Vault
+from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Record, Transaction
 
 _log = logging.getLogger(__name__)
@@ -39,9 +39,9 @@ _FRONT = (datetime(1970, 1, 1, tzinfo=UTC), 0, -1)
 
 class Reencrypter:
     def __init__(
-        self, vault: Vault, wait_s: float = INTERVAL_S, page_rows: int = PAGE_ROWS
+        self, encryption: SegmentEncryption, wait_s: float = INTERVAL_S, page_rows: int = PAGE_ROWS
     ) -> None:
-        self._vault = vault
+        self._encryption = encryption
         self._page_rows = page_rows
         # Servers that are restarted one after the other get their keys one after the other.
         self._not_before = time.monotonic() + wait_s
@@ -61,7 +61,7 @@ class Reencrypter:
         """Look at the next page; return whether there is more to look at."""
         if time.monotonic() < self._not_before:
             return False
-        if not self._vault.keys or not await transaction.fetchval("any_encrypted"):
+        if not self._encryption.keys or not await transaction.fetchval("any_encrypted"):
             return False
         more = [
             await self._seal_segments(transaction),
@@ -88,7 +88,7 @@ class Reencrypter:
             return False
         if queue_id != self._queue:
             self._queue, self._segment = queue_id, _FRONT
-        name = self._vault.keys.name
+        name = self._encryption.keys.name
         page = await transaction.fetch(
             "segments_to_seal", self._queue, *self._segment, name, self._page_rows
         )
@@ -101,7 +101,7 @@ class Reencrypter:
         return True
 
     async def _seal_letters(self, transaction: Transaction) -> bool:
-        name = self._vault.keys.name
+        name = self._encryption.keys.name
         page = await transaction.fetch("letters_to_seal", self._letter, name, self._page_rows)
         done = await self._seal_page(transaction, page, self._seal_letter)
         if done:
@@ -109,7 +109,7 @@ class Reencrypter:
         return not self._is_last(page, done)
 
     async def _seal_states(self, transaction: Transaction) -> bool:
-        name = self._vault.keys.name
+        name = self._encryption.keys.name
         page = await transaction.fetch("states_to_seal", *self._state, name, self._page_rows)
         done = await self._seal_page(transaction, page, self._seal_state)
         if done:
@@ -142,20 +142,22 @@ class Reencrypter:
     async def _seal_segment(self, transaction: Transaction, row: Record) -> None:
         place = (row["partition_id"], row["base_offset"])
         for stored in await transaction.fetch("segment_to_seal", *place):
-            plain = self._vault.plain(place[0], stored["codec"], stored["body"])
-            codec, body = self._vault.close(place[0], *plain)
+            plain = self._encryption.decrypt_segment(place[0], stored["codec"], stored["body"])
+            codec, body = self._encryption.encrypt_segment(place[0], *plain)
             await transaction.execute("rewrite_segment", *place, codec, body)
 
     async def _seal_letter(self, transaction: Transaction, row: Record) -> None:
         for stored in await transaction.fetch("letter_to_seal", row["id"]):
             partition_id = row["partition_id"]
-            payload = self._vault.open_letter(partition_id, stored["codec"], stored["payload"])
-            _, sealed = self._vault.close_letter(partition_id, payload)
+            payload = self._encryption.decrypt_dead_letter(
+                partition_id, stored["codec"], stored["payload"]
+            )
+            _, sealed = self._encryption.encrypt_dead_letter(partition_id, payload)
             await transaction.execute("rewrite_letter", row["id"], CODEC_ENCRYPTED, sealed)
 
     async def _seal_state(self, transaction: Transaction, row: Record) -> None:
         place = (row["query_id"], row["partition_id"], row["key"])
         for stored in await transaction.fetch("state_to_seal", *place):
-            value = self._vault.open_state(place[1], stored["codec"], stored["value"])
-            sealed = self._vault.close_state(place[1], value)
+            value = self._encryption.decrypt_state(place[1], stored["codec"], stored["value"])
+            sealed = self._encryption.encrypt_state(place[1], value)
             await transaction.execute("rewrite_query_state", *place, *sealed)
