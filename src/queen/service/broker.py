@@ -49,7 +49,7 @@ from queen.service.log.repeats import Repeats
 from queen.service.log.segment_cache import SegmentCache
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.outbox.relay import Relay
-from queen.service.outbox.scheduled import Staging
+from queen.service.outbox.scheduled import Outbox
 from queen.service.read.browse import Browser
 from queen.service.read.fetch import Fetcher
 from queen.service.read.message_finder import Lookup
@@ -215,8 +215,8 @@ class Broker:
             self.maintenance,
             self.limits.flushes,
         )
-        self.staging = Staging(self.database, self.catalog, self.encryption, self.maintenance)
-        self.intake = Intake(self.scope, self.clock, self.pusher, self.staging)
+        self.outbox = Outbox(self.database, self.catalog, self.encryption, self.maintenance)
+        self.intake = Intake(self.scope, self.clock, self.pusher, self.outbox)
         self.relay = Relay(
             self.database, self.catalog, self.appender, self.encryption, self.maintenance
         )

@@ -28,7 +28,7 @@ from queen.service.log.append import Append
 from queen.service.log.appender import Appender, Outcome, append_columns, outcomes
 from queen.service.log.flush_share import Share
 from queen.service.log.repeats import Repeats, is_repeat
-from queen.service.outbox.scheduled import Scheduled, stage_columns
+from queen.service.outbox.scheduled import Scheduled, outbox_columns
 from queen.service.stats.activity import Activity
 from queen.storage.database import Abandoned, Database, Transaction
 
@@ -157,7 +157,7 @@ class Transactor:
             await transaction.execute("limit_lock_wait", _LOCK_WAIT_MS)
             rows = await self._append(transaction, shares)
             if plan.scheduled:
-                await transaction.execute("stage", *stage_columns(plan.scheduled))
+                await transaction.execute("stage", *outbox_columns(plan.scheduled))
             await self._lock(transaction, plan.ack_batches, plan.guards)
             await self._settle(transaction, plan.ack_batches)
             if plan.decide is not None:

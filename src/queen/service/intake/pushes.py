@@ -15,7 +15,7 @@ from queen.service.intake.frames import appends_of_frames
 from queen.service.intake.items import Planned, plan, sift
 from queen.service.log.append import Append
 from queen.service.log.push import Pusher
-from queen.service.outbox.scheduled import Scheduled, Staging
+from queen.service.outbox.scheduled import Outbox, Scheduled
 from queen.service.scope import Scope, Viewer
 from queen.wire.requests import PushItem
 
@@ -53,11 +53,11 @@ class _Parted(NamedTuple):
 
 
 class Intake:
-    def __init__(self, scope: Scope, clock: Clock, pusher: Pusher, staging: Staging) -> None:
+    def __init__(self, scope: Scope, clock: Clock, pusher: Pusher, outbox: Outbox) -> None:
         self._scope = scope
         self._clock = clock
         self._pusher = pusher
-        self._staging = staging
+        self._outbox = outbox
 
     async def push(
         self, viewer: Viewer, items: list[PushItem], indexes: Sequence[int], *, trusted: bool
@@ -82,7 +82,7 @@ class Intake:
         planned, hidden = await self._only_visible(viewer, planned)
         # A failed push may be repeated without harm, what is scheduled not: it comes last.
         await self._pusher.push([one.append for one in planned])
-        await self._staging.stage([one.message for one in later])
+        await self._outbox.put([one.message for one in later])
         return Pushed(planned, later, refused + bad + hidden)
 
     async def push_frames(self, viewer: Viewer, body: bytes, max_bytes: int) -> list[Append]:
@@ -129,7 +129,7 @@ class Intake:
         now = await self._clock.now()
         timed = {item.queue for item in good if item.is_timed}
         hidden = await self._scope.hidden_queues(viewer, timed)
-        encrypted = await self._staging.encrypted(timed)
+        encrypted = await self._outbox.encrypted_queues(timed)
         for index, item in zip(places, good, strict=True):
             if item.queue in hidden:
                 refused.append(ItemNotFound(index, f"Queue {item.queue!r} not found"))
@@ -142,7 +142,7 @@ class Intake:
                     continue
                 message = _schedule(item, at, viewer.subject)
                 if item.queue in encrypted:
-                    message = self._staging.encrypt(message)
+                    message = self._outbox.encrypt(message)
                 parted.later.append(Later(index, message))
             except (BadTime, EncryptionUnavailable) as reason:
                 refused.append(InvalidItem(index, str(reason)))

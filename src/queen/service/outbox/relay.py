@@ -1,10 +1,10 @@
-"""The relay: from staging into the log.
+"""The relay: from the outbox into the log.
 
-SQL producers and scheduled messages are staged in a table (see 0003_staging.sql). The relay
+SQL producers and scheduled messages lie in the outbox, a table (see 0003_staging.sql). The relay
 takes what has committed and is due, in order, and appends it as a push would: with dedup by
 transaction id, creating queues and partitions as they come.
 
-Taking and appending are one transaction, so a message is in staging or in the log, never in
+Taking and appending are one transaction, so a message is in the outbox or in the log, never in
 both and never in neither, wherever the server dies. Of several servers one works: the
 others find the lock taken. The lock is the transaction's, so a server that hangs loses it
 together with the work it guards.

@@ -1,6 +1,6 @@
-"""Scheduled messages: staged now, appended by the relay when they are due.
+"""Scheduled messages: in the outbox now, appended by the relay when they are due.
 
-They lie in the same table as what SQL producers stage. Until a message is due it is in no
+They lie in the same table as what SQL producers push. Until a message is due it is in no
 partition, has no offset, and can be cancelled. For a queue that is encrypted it waits
 encrypted.
 """
@@ -34,21 +34,21 @@ class Scheduled(NamedTuple):
     is_named: bool = True
 
 
-def stage_columns(messages: list[Scheduled]) -> tuple[list[Any], ...]:
-    """Return the arguments of the stage statement."""
+def outbox_columns(messages: list[Scheduled]) -> tuple[list[Any], ...]:
+    """Return the arguments of the statement that puts messages into the outbox."""
     return (
-        [one.queue for one in messages],
-        [one.partition for one in messages],
-        [one.transaction_id for one in messages],
-        [one.trace_id for one in messages],
-        [one.producer_sub for one in messages],
-        [one.payload for one in messages],
-        [one.codec for one in messages],
-        [one.deliver_at for one in messages],
+        [message.queue for message in messages],
+        [message.partition for message in messages],
+        [message.transaction_id for message in messages],
+        [message.trace_id for message in messages],
+        [message.producer_sub for message in messages],
+        [message.payload for message in messages],
+        [message.codec for message in messages],
+        [message.deliver_at for message in messages],
     )
 
 
-class Staging:
+class Outbox:
     def __init__(
         self,
         database: Database,
@@ -61,16 +61,16 @@ class Staging:
         self._encryption = encryption
         self._maintenance = maintenance
 
-    async def stage(self, messages: list[Scheduled]) -> None:
+    async def put(self, messages: list[Scheduled]) -> None:
         """Store messages for later; returns after the commit."""
         if messages:
             self._maintenance.check_push()
-            await self._database.execute("stage", *stage_columns(messages))
+            await self._database.execute("stage", *outbox_columns(messages))
 
-    async def encrypted(self, queues: Iterable[str]) -> set[str]:
+    async def encrypted_queues(self, queues: Iterable[str]) -> set[str]:
         """Return which of these queues keep nothing in plain text."""
-        found = await self._catalog.queues(queues)
-        return {queue.name for queue in found if queue.options.encryption_enabled}
+        cataloged = await self._catalog.queues(queues)
+        return {queue.name for queue in cataloged if queue.options.encryption_enabled}
 
     def encrypt(self, message: Scheduled) -> Scheduled:
         """Return a message as it waits for an encrypted queue."""

@@ -56,7 +56,7 @@ class ScheduledRoutes:
             raise BadRequest("name a queue: this token is limited to some namespaces")
         limit, offset = page_of(query, 100)
         among = listed(request.caller.namespaces)
-        rows = await self._broker.staging.page(queue, among, limit + 1, offset)
+        rows = await self._broker.outbox.page(queue, among, limit + 1, offset)
         found = [_message_of(row) for row in rows[:limit]]
         page = ScheduledPage(found, limit, offset, more=len(rows) > limit)
         return Response(200, msgspec.json.encode(page))
@@ -69,7 +69,7 @@ class ScheduledRoutes:
             raise BadRequest(reason)
         await self._broker.scope.queue(request.caller, queue)
         among = listed(request.caller.namespaces)
-        cancelled = await self._broker.staging.cancel(queue, transaction_id, among)
+        cancelled = await self._broker.outbox.cancel(queue, transaction_id, among)
         if not cancelled:
             raise NotFound("nothing is scheduled for this queue under this transaction id")
         answer = Cancelled(len(cancelled), queue, transaction_id)
