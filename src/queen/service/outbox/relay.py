@@ -69,7 +69,7 @@ _UNREADABLE = (
 )
 
 
-class Staged(NamedTuple):
+class OutboxMessage(NamedTuple):
     """A row that can be a message, and its payload in plain text."""
 
     row: Record
@@ -101,14 +101,14 @@ class Relay:
     async def run(self) -> None:
         while True:
             self._wake.clear()
-            pause_s = await self._rounds()
+            pause_s = await self._relay_all()
             try:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
             except TimeoutError:
                 continue
 
-    async def _rounds(self) -> float:
+    async def _relay_all(self) -> float:
         """Relay all there is; return how long to pause."""
         try:
             while True:
@@ -151,7 +151,7 @@ class Relay:
                 return await _until_due_s(transaction)
             good = await self._sort_out(transaction, rows)
             failed = await self._append(transaction, appends_of(good), done)
-            stuck = [one.row for one in good if _place_of(one.row) in failed]
+            stuck = [message.row for message in good if _partition_of(message.row) in failed]
             await self._postpone(transaction, stuck, "something of their partition does not open")
         self._alone = max(self._alone - 1, 0)
         for shares, appended in done:
@@ -207,16 +207,16 @@ class Relay:
                 failed.add((share.partition.queue.name, share.partition.name))
         return again
 
-    async def _sort_out(self, transaction: Transaction, rows: list[Record]) -> list[Staged]:
+    async def _sort_out(self, transaction: Transaction, rows: list[Record]) -> list[OutboxMessage]:
         """Return what can be appended; put the rest where it holds up nobody."""
-        keyless = await self._keyless(rows)
-        good: list[Staged] = []
+        keyless = await self._queues_without_key(rows)
+        good: list[OutboxMessage] = []
         locked: list[Record] = []
         bad: list[tuple[Record, str]] = []
         for row in rows:
             try:
-                staged = self._opened(row)
-                reason = _reason_against(row, staged.payload)
+                message = self._decrypt(row)
+                reason = _reason_against(row, message.payload)
             except EncryptionUnavailable as error:
                 if self._encryption.keys.lacks(row["payload"]):
                     locked.append(row)
@@ -227,18 +227,18 @@ class Relay:
             elif row["queue"] in keyless:
                 locked.append(row)
             else:
-                good.append(staged)
+                good.append(message)
         await self._postpone(transaction, locked, "they wait for an encryption key")
         await self._set_aside(transaction, bad)
         return good
 
-    def _opened(self, row: Record) -> Staged:
+    def _decrypt(self, row: Record) -> OutboxMessage:
         payload = self._encryption.decrypt_outbox_message(
             row["queue"], row["partition"], row["codec"], row["payload"]
         )
-        return Staged(row, payload)
+        return OutboxMessage(row, payload)
 
-    async def _keyless(self, rows: list[Record]) -> set[str]:
+    async def _queues_without_key(self, rows: list[Record]) -> set[str]:
         """Return the queues that are encrypted while this server has no key."""
         if self._encryption.keys:
             return set()
@@ -249,7 +249,9 @@ class Relay:
         if rows:
             columns = list(zip(*(tuple(row.values())[1:] for row in rows), strict=True))
             await transaction.execute("postpone_staged", *map(list, columns))
-            _log.warning("%d staged messages are put back, %s: %s", len(rows), why, _named(rows))
+            _log.warning(
+                "%d staged messages are put back, %s: %s", len(rows), why, _name_partitions(rows)
+            )
 
     async def _set_aside(self, transaction: Transaction, bad: list[tuple[Record, str]]) -> None:
         if bad:
@@ -258,19 +260,19 @@ class Relay:
             _log.warning(
                 "%d staged rows are no messages, see queen.staged_refused: %s",
                 len(bad),
-                _named([row for row, _ in bad]),
+                _name_partitions([row for row, _ in bad]),
             )
 
 
-def _place_of(row: Record) -> tuple[str, str]:
+def _partition_of(row: Record) -> tuple[str, str]:
     return row["queue"], row["partition"]
 
 
-def _named(rows: list[Record]) -> str:
+def _name_partitions(rows: list[Record]) -> str:
     """Return which queues and partitions rows belong to, as far as there is room."""
-    places = list(dict.fromkeys(_place_of(row) for row in rows))
-    names = ", ".join(f"{queue!r} {partition!r}" for queue, partition in places[:_NAMED])
-    return names + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
+    partitions = list(dict.fromkeys(_partition_of(row) for row in rows))
+    names = ", ".join(f"{queue!r} {partition!r}" for queue, partition in partitions[:_NAMED])
+    return names + (f" and {len(partitions) - _NAMED} more" if len(partitions) > _NAMED else "")
 
 
 def _net_s() -> float:
@@ -285,7 +287,7 @@ async def _until_due_s(transaction: Transaction) -> float:
 
 
 def _reason_against(row: Record, payload: bytes) -> str | None:
-    """Return why a staged row cannot be a message, or None."""
+    """Return why a row of the outbox cannot be a message, or None."""
     if row["codec"] not in (CODEC_RAW, CODEC_ENCRYPTED):
         return f"codec {row['codec']} is not known"
     trace_id: str | None = row["trace_id"]
@@ -307,23 +309,23 @@ def _reason_against_syntax(payload: bytes) -> str | None:
     return None
 
 
-def appends_of(staged: Iterable[Staged]) -> list[Append]:
-    """Return staged messages as appends, one for each partition, each in the given order."""
-    by_partition: dict[tuple[str, str], list[Staged]] = {}
-    for one in staged:
-        by_partition.setdefault((one.row["queue"], one.row["partition"]), []).append(one)
+def appends_of(messages: Iterable[OutboxMessage]) -> list[Append]:
+    """Return messages of the outbox as appends, one for each partition, each in the given order."""
+    by_partition: dict[tuple[str, str], list[OutboxMessage]] = {}
+    for message in messages:
+        by_partition.setdefault(_partition_of(message.row), []).append(message)
     return [
         _append_of(queue, partition, group) for (queue, partition), group in by_partition.items()
     ]
 
 
-def _append_of(queue: str, partition: str, staged: list[Staged]) -> Append:
-    ids = [one.row["transaction_id"].encode() for one in staged]
-    payloads = [as_line(one.payload) for one in staged]
+def _append_of(queue: str, partition: str, messages: list[OutboxMessage]) -> Append:
+    ids = [message.row["transaction_id"].encode() for message in messages]
+    payloads = [as_line(message.payload) for message in messages]
     extras: dict[str, list[Any]] = {
-        "traceId": [one.row["trace_id"] for one in staged],
-        "producerSub": [one.row["producer_sub"] for one in staged],
+        "traceId": [message.row["trace_id"] for message in messages],
+        "producerSub": [message.row["producer_sub"] for message in messages],
     }
     rare = {name: column for name, column in extras.items() if any(column)}
-    weight = sum(map(len, payloads)) + 64 * len(staged)
+    weight = sum(map(len, payloads)) + 64 * len(messages)
     return Append(queue, partition, ids, payloads, weight, rare or None)
