@@ -20,7 +20,7 @@ from queen.server.protocol.http import Request, Response
 from queen.server.routes.messages.pop import pop_bits
 from queen.service.catalog import Partition, Queue
 from queen.service.consume.feeds import Grant
-from queen.service.log.segment_cache import Stored
+from queen.service.log.segment_cache import StoredSegment
 from tests.waiting import spend_async, until_met
 
 Handle = Callable[[Request], Awaitable[Response | None]]
@@ -81,7 +81,7 @@ def large_grant(megabytes: int) -> Grant:
     grant = Grant(
         Partition(1, queue, "p", megabytes), "g", uuid.uuid4(), 0, megabytes, 1, 1, 0, 0, {}, 1000
     )
-    grant.stored.append(Stored(0, datetime.now(UTC), segment))
+    grant.stored.append(StoredSegment(0, datetime.now(UTC), segment))
     return grant
 
 

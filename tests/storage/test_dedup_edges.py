@@ -192,7 +192,7 @@ async def test_a_switch_to_forever_beside_traffic_forgets_no_id(
     ]
     await until_async(lambda: _are(pushed, 600))
     queue_id, _ = await brokers[0].queues.configure(queue, "", "", QueueOptions(dedup="forever"))
-    assert await brokers[0].indexer.complete(queue_id, 60)
+    assert await brokers[0].indexer.wait_until_complete(queue_id, 60)
     before = len(pushed)
     await until_async(lambda: _are(pushed, before + 300))
     stop.set()
@@ -236,10 +236,10 @@ async def test_a_queue_is_indexed_beside_its_pushes(
     for broker in brokers:
         monkeypatch.setattr(broker.indexer, "_page", later)
     queue_id, _ = await one.queues.configure(queue, "", "", QueueOptions(dedup="forever"))
-    assert not await one.indexer.complete(queue_id, 0)
+    assert not await one.indexer.wait_until_complete(queue_id, 0)
     assert await _push(other, queue, "new", "old") == [(1, False), (0, True)]
     may_index.set()
-    assert await one.indexer.complete(queue_id, 60)
+    assert await one.indexer.wait_until_complete(queue_id, 60)
     assert await _push(other, queue, "new", "old") == [(1, True), (0, True)]
 
 

@@ -12,7 +12,7 @@ from queen.core.frame import segment_of
 from queen.errors import Overloaded
 from queen.service.consume.feeds import Grant
 from queen.service.consume.granted_reads import Budget, Claimed
-from queen.service.log.segment_cache import Stored
+from queen.service.log.segment_cache import StoredSegment
 
 _KB, _MB = 1024, 1024 * 1024
 _AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -31,7 +31,7 @@ def _given(budget: Budget, *sizes: int) -> Claimed:
     claimed.grants.append(grant)
     for at, size in enumerate(sizes):
         if not grant.is_read:
-            claimed.add(grant, Stored(at, _AT, segment_of([b"t"], [b"x" * size])))
+            claimed.add(grant, StoredSegment(at, _AT, segment_of([b"t"], [b"x" * size])))
     return claimed
 
 

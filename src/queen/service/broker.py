@@ -355,8 +355,8 @@ class Broker:
         try:
             self.work.close()
             await _try_step("answering pops", self.popper.close)
-            await _try_step("finishing pushes", self.pusher.drained)
-            await _try_step("finishing acknowledgments", self.acker.drained)
+            await _try_step("finishing pushes", self.pusher.drain)
+            await _try_step("finishing acknowledgments", self.acker.drain)
             await _try_step("ending loops", self.supervisor.stop)
             await _try_step("writing activity", self.report.flush)
         finally:

@@ -36,7 +36,7 @@ from queen.service.events import Events
 from queen.service.log.aside import Aside
 from queen.service.log.batcher import Batcher
 from queen.service.log.message import Message
-from queen.service.log.segment_cache import Stored
+from queen.service.log.segment_cache import StoredSegment
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.stats.activity import Activity
 from queen.storage.database import Database, Record, Transaction
@@ -162,9 +162,9 @@ class Acker:
         if errors and len(errors) == len(ack_batches):
             raise errors[0]
 
-    async def drained(self) -> None:
-        await self._batcher.drained()
-        await self._aside.drained()
+    async def drain(self) -> None:
+        await self._batcher.drain()
+        await self._aside.drain()
 
     # ---- one flush ----
 
@@ -331,7 +331,7 @@ class Acker:
             )
             for row in rows:
                 segment = self._encryption.decode_segment(row)
-                span.add(Stored(row["base_offset"], row["created_at"], segment))
+                span.add(StoredSegment(row["base_offset"], row["created_at"], segment))
             at = rows[-1]["end_offset"] if rows else stop
         return span.span(one.partition, one.group_id)
 

@@ -82,8 +82,8 @@ class Claims:
         )
         events.claim_wanted.subscribe(self._batcher.submit)
 
-    def drained(self) -> Awaitable[None]:
-        return self._batcher.drained()
+    def drain(self) -> Awaitable[None]:
+        return self._batcher.drain()
 
     async def _flush(self, attempts: list[Attempt]) -> None:
         try:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from queen.errors import QueenError
 from queen.service.catalog import FROM_BEGINNING, Partition, Queue, Subscription
-from queen.service.log.segment_cache import Stored
+from queen.service.log.segment_cache import StoredSegment
 
 # What this server believes of a partition it has not read: nothing is done yet.
 _UNREAD = -1
@@ -48,7 +48,7 @@ class Grant:
     # How often messages were given back.
     failures: dict[int, int]
     lease_ms: int
-    stored: list[Stored] = field(default_factory=list)
+    stored: list[StoredSegment] = field(default_factory=list)
     # Nothing more of it is going to be read.
     is_read: bool = False
     # It ends earlier than was leased.

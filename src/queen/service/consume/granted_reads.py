@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from queen.errors import Overloaded, QueenError
 from queen.service.consume.dispatch import Attempt
 from queen.service.consume.feeds import Grant
-from queen.service.log.segment_cache import SegmentCache, Stored
+from queen.service.log.segment_cache import SegmentCache, StoredSegment
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database, Record
 
@@ -59,7 +59,7 @@ class Claimed:
     def unread(self) -> list[Grant]:
         return [grant for grant in self.grants if not grant.is_read]
 
-    def add(self, grant: Grant, stored: Stored) -> None:
+    def add(self, grant: Grant, stored: StoredSegment) -> None:
         """Take a segment, or end the answer before it."""
         size = stored.segment.size_bytes
         if size > self.room_bytes:
@@ -150,4 +150,4 @@ class Reader:
         if segment is None:
             one.cut()
         else:
-            one.add(grant, Stored(row["base_offset"], row["created_at"], segment))
+            one.add(grant, StoredSegment(row["base_offset"], row["created_at"], segment))

@@ -12,7 +12,7 @@ from collections import OrderedDict, defaultdict
 
 from queen.core.visibility import hidden_bits
 from queen.service.catalog import Partition
-from queen.service.log.segment_cache import Stored
+from queen.service.log.segment_cache import StoredSegment
 
 _MAX_MESSAGES = 100_000
 
@@ -63,7 +63,7 @@ class SpanBuilder:
         self._ids: list[str] = []
         self._hidden: set[int] = set()
 
-    def add(self, stored: Stored) -> None:
+    def add(self, stored: StoredSegment) -> None:
         low, high = stored.part(self._start, self._stop)
         self._ids += stored.segment.transaction_ids(low, high)
         bits = hidden_bits(stored.segment, low, high, self._group)
@@ -79,7 +79,12 @@ class SpanBuilder:
 
 
 def span_of(
-    partition: Partition, group: str, group_id: int, start: int, stop: int, stored: list[Stored]
+    partition: Partition,
+    group: str,
+    group_id: int,
+    start: int,
+    stop: int,
+    stored: list[StoredSegment],
 ) -> Span:
     """Return what a lease covers of segments that are at hand."""
     builder = SpanBuilder(start, stop, group)

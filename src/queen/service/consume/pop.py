@@ -260,5 +260,5 @@ class Popper:
         self._closed = True
         self._catalog.stop_waiting()
         self.answer_all()
-        await self._claims.drained()
+        await self._claims.drain()
         await self._background.finish(_LAST_WORK_S)

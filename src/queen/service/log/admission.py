@@ -54,10 +54,10 @@ class Admission:
             elif options.max_size:
                 limited[share.partition.queue.id].append(share)
         for queue_id, group in limited.items():
-            refused |= await self._over_size(queue_id, group)
+            refused |= await self._size_refusals(queue_id, group)
         return refused
 
-    async def _over_size(self, queue_id: int, shares: list[Share]) -> dict[Append, QueenError]:
+    async def _size_refusals(self, queue_id: int, shares: list[Share]) -> dict[Append, QueenError]:
         queue = shares[0].partition.queue
         depth = await self._depth(queue_id)
         refused: dict[Append, QueenError] = {}
@@ -71,9 +71,9 @@ class Admission:
         return refused
 
     async def _depth(self, queue_id: int) -> _Depth:
-        known = self._depths.get(queue_id)
-        if known is not None and known.serves:
-            return known
+        depth = self._depths.get(queue_id)
+        if depth is not None and depth.serves:
+            return depth
         started = time.monotonic()
         messages: int = await self._database.fetchval("queue_depth", queue_id) or 0
         now = time.monotonic()

@@ -143,10 +143,10 @@ class Append:
         # Found behind the point where our own first try began: that try had succeeded.
         return repeat < self.first_try_head
 
-    def counts_on(self, others: Container[Append]) -> bool:
+    def counts_on(self, appends: Container[Append]) -> bool:
         """Whether a message of it is to be stored by one of some other appends."""
-        places = (self.repeats or {}).values()
-        return any(isinstance(place, tuple) and place[0] in others for place in places)
+        repeats = (self.repeats or {}).values()
+        return any(isinstance(repeat, tuple) and repeat[0] in appends for repeat in repeats)
 
     def answer(self, error: QueenError | None = None) -> None:
         self.error = error

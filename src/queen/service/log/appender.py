@@ -56,7 +56,7 @@ class Outcome(NamedTuple):
 Round = Callable[[list[Share]], Awaitable[list[Share] | None]]
 
 
-async def in_rounds(attempt: Callable[[], Awaitable[bool]]) -> None:
+async def try_in_rounds(attempt: Callable[[], Awaitable[bool]]) -> None:
     """Try until it is done. A try that is not has found out what others wrote meanwhile."""
     for _ in range(_MAX_ROUNDS):
         if await attempt():
@@ -130,7 +130,7 @@ class Appender:
             left = again or []
             return again is None
 
-        await in_rounds(build_and_try)
+        await try_in_rounds(build_and_try)
 
     # ---- plan ----
 
@@ -225,7 +225,7 @@ class Appender:
             self._cache.put(share.partition.id, base, row.created_at, built.columns)
             base += built.size
         share.partition.saw_head(base)
-        self._dedup.appended(share, base, row.created_at, row.unseen)
+        self._dedup.note_appended(share, base, row.created_at, row.unseen)
 
     async def learn_all(self, shares: list[Share], rows: list[Outcome]) -> list[Share]:
         """Return the partitions that were refused, ready for another try: all of them or none."""
@@ -252,7 +252,7 @@ class Appender:
             if row.outcome == BEHIND:
                 partition.known = None
             else:
-                self._dedup.met_unseen(share, row.head, row.created_at, row.unseen)
+                self._dedup.note_unseen(share, row.head, row.created_at, row.unseen)
             await self._dedup.screen([share])
 
     async def _find_again(self, share: Share) -> None:

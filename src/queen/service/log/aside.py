@@ -66,7 +66,7 @@ class Aside(Generic[T]):
             waiting.append(item)
             self.weight += item.weight
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -63,7 +63,7 @@ class Batcher(Generic[T]):
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Return when nothing is waiting and nothing is in flight."""
         while self._task is not None and not self._task.done():
             await asyncio.shield(self._task)

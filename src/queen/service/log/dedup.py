@@ -102,19 +102,23 @@ class Dedup:
     async def warm(self, partitions: Iterable[Partition], *, alone: bool = True) -> set[Partition]:
         """Load the recent hashes of partitions that this server does not know, or not as far
         back as their queue now says. Unless they are alone, return those that have many."""
-        wanted = list(partitions)
-        for partition in wanted:
+        warmed = list(partitions)
+        for partition in warmed:
             self._widen(partition)
         slow: set[Partition] = set()
         for _ in range(_WARM_TRIES):
             # Again, if somebody found meanwhile that what is known is no longer true.
-            cold = [one for one in wanted if one.known is None and one not in slow]
-            if not cold:
+            unknown = [
+                partition
+                for partition in warmed
+                if partition.known is None and partition not in slow
+            ]
+            if not unknown:
                 return slow
-            starts = await self._starts(cold)
+            cold = await self._find_starts(unknown)
             if not alone:
-                slow |= {one.partition for one in starts if one.has_many}
-            await self._load([one for one in starts if one.partition not in slow])
+                slow |= {start.partition for start in cold if start.has_many}
+            await self._load([start for start in cold if start.partition not in slow])
         raise Unavailable("a partition changes faster than it can be read")
 
     def _widen(self, partition: Partition) -> None:
@@ -126,9 +130,10 @@ class Dedup:
                 # What is older than the window was may have been dropped.
                 partition.known = None
 
-    async def _starts(self, cold: list[Partition]) -> list[_Cold]:
-        by_id = {partition.id: partition for partition in cold}
-        windows = [one.queue.options.dedup_window_seconds for one in by_id.values()]
+    async def _find_starts(self, partitions: list[Partition]) -> list[_Cold]:
+        """Ask from which offset on the hashes of partitions have to be loaded."""
+        by_id = {partition.id: partition for partition in partitions}
+        windows = [partition.queue.options.dedup_window_seconds for partition in by_id.values()]
         rows = await self._database.fetch("window_starts", list(by_id), windows)
         for partition_id in by_id.keys() - {row["id"] for row in rows}:
             # It is gone; the append finds that out.
@@ -150,8 +155,8 @@ class Dedup:
             for row in await self._database.fetch("hashes_between", *columns):
                 if row["hashes"]:
                     self.recent.add(keys_of(row["id"], row["hashes"]))
-        for one in cold:
-            one.partition.knows(one.head, one.head_at)
+        for partition, _, head, head_at in cold:
+            partition.knows(head, head_at)
 
     # ---- suspects ----
 
@@ -183,8 +188,8 @@ class Dedup:
             if not rows:
                 return
             before = rows[-1]["base_offset"]
-            places = _places_of(rows, {append.hash()[index] for append, index in suspects})
-            await self._compare_ids(share, suspects, places)
+            positions = _positions_of(rows, {append.hash()[index] for append, index in suspects})
+            await self._compare_ids(share, suspects, positions)
             suspects = [
                 (append, index)
                 for append, index in suspects
@@ -198,38 +203,38 @@ class Dedup:
         suspects = [(append, index) for append in share.appends for index in append.fresh()]
         hashes = [append.hash()[index].to_bytes(HASH_BYTES, "little") for append, index in suspects]
         rows = await self._database.fetch("indexed_offsets", partition.id, list(set(hashes)))
-        places = [(row["message_offset"], int.from_bytes(row["hash"], "little")) for row in rows]
-        await self._compare_ids(share, suspects, places)
+        positions = [(row["message_offset"], int.from_bytes(row["hash"], "little")) for row in rows]
+        await self._compare_ids(share, suspects, positions)
         share.known, share.known_at = head, None
 
     async def _compare_ids(
-        self, share: Share, suspects: Suspects, places: list[tuple[int, int]]
+        self, share: Share, suspects: Suspects, positions: list[tuple[int, int]]
     ) -> None:
-        """Mark the suspects whose ids are really stored at one of the places, and refuse those
-        of which nobody can tell."""
-        if not places:
+        """Mark the suspects whose ids are really stored at one of the positions, and refuse
+        those of which nobody can tell."""
+        if not positions:
             return
-        stored = await self._ids_at(share.partition, {offset for offset, _ in places})
+        stored = await self._read_ids(share.partition, {offset for offset, _ in positions})
         by_hash: dict[int, list[int]] = defaultdict(list)
-        for offset, value in places:
+        for offset, value in positions:
             by_hash[value].append(offset)
         for append, index in suspects:
-            found = {at: stored.get(at) for at in by_hash.get(append.hash()[index], ())}
-            same = [at for at, one in found.items() if one == append.ids[index]]
-            errors = [one for one in found.values() if isinstance(one, QueenError)]
+            candidates = {at: stored.get(at) for at in by_hash.get(append.hash()[index], ())}
+            same = [at for at, stored_id in candidates.items() if stored_id == append.ids[index]]
+            errors = [error for error in candidates.values() if isinstance(error, QueenError)]
             if same:
                 _mark(append, index, same[0])
             elif errors:
                 share.refused[append] = errors[0]
 
-    async def _ids_at(
+    async def _read_ids(
         self, partition: Partition, offsets: set[int]
     ) -> dict[int, bytes | QueenError]:
         """Return the ids that are stored at some offsets, or why one cannot be read."""
-        found: dict[int, bytes | QueenError] = {}
-        wanted = sorted(offsets)
-        while wanted:
-            spans = _spans_of(wanted)[:_SPANS_AT_ONCE]
+        ids: dict[int, bytes | QueenError] = {}
+        unread = sorted(offsets)
+        while unread:
+            spans = _spans_of(unread)[:_SPANS_AT_ONCE]
             rows = await self._database.fetch(
                 "read_some",
                 [partition.id] * len(spans),
@@ -243,24 +248,24 @@ class Dedup:
             read_to = {span: span[1] for span in spans}
             for row in rows:
                 read_to[spans[row["span"] - 1]] = row["end_offset"]
-                found |= self._ids_of(row, offsets)
+                ids |= self._ids_of(row, offsets)
             # A span with much in it is read in several steps.
-            rest = [at for at in wanted if any(read_to[s] <= at < s[1] for s in spans)]
-            wanted = rest + [at for at in wanted if at >= spans[-1][1]]
-        return found
+            rest = [at for at in unread if any(read_to[s] <= at < s[1] for s in spans)]
+            unread = rest + [at for at in unread if at >= spans[-1][1]]
+        return ids
 
     def _ids_of(self, row: Record, offsets: set[int]) -> dict[int, bytes | QueenError]:
         base = row["base_offset"]
-        wanted = offsets.intersection(range(base, row["end_offset"]))
+        contained = offsets.intersection(range(base, row["end_offset"]))
         try:
             ids = self._encryption.decode_segment(row).id_bytes()
         except QueenError as error:
-            return dict.fromkeys(wanted, error)
-        return {at: ids[at - base] for at in wanted}
+            return dict.fromkeys(contained, error)
+        return {at: ids[at - base] for at in contained}
 
     # ---- what was committed ----
 
-    def appended(self, share: Share, head: int, at: datetime, unseen: bytes | None) -> None:
+    def note_appended(self, share: Share, head: int, at: datetime, unseen: bytes | None) -> None:
         """A share was committed; others had written `unseen` in front of it."""
         if share.compares_window:
             if unseen:
@@ -276,7 +281,7 @@ class Dedup:
         if count:
             self.recent.add(keys)
 
-    def met_unseen(self, share: Share, head: int, at: datetime, unseen: bytes | None) -> None:
+    def note_unseen(self, share: Share, head: int, at: datetime, unseen: bytes | None) -> None:
         """Keep what others wrote; the append was refused because of it."""
         if unseen:
             self.recent.add(keys_of(share.partition.id, unseen))
@@ -299,15 +304,15 @@ def _pages(cold: list[_Cold]) -> Iterator[list[tuple[int, int, int]]]:
         yield page
 
 
-def _places_of(rows: list[Record], wanted: set[int]) -> list[tuple[int, int]]:
+def _positions_of(rows: list[Record], sought: set[int]) -> list[tuple[int, int]]:
     """Return where hashes stand: offset and hash."""
-    values = np.fromiter(wanted, dtype=np.uint64, count=len(wanted))
-    places: list[tuple[int, int]] = []
+    values = np.fromiter(sought, dtype=np.uint64, count=len(sought))
+    positions: list[tuple[int, int]] = []
     for row in rows:
         hashes = np.frombuffer(row["hashes"] or b"", dtype=np.uint64)
         for at in np.flatnonzero(np.isin(hashes, values)).tolist():
-            places.append((row["base_offset"] + at, int(hashes[at])))
-    return places
+            positions.append((row["base_offset"] + at, int(hashes[at])))
+    return positions
 
 
 def _spans_of(offsets: list[int]) -> list[tuple[int, int]]:
@@ -334,10 +339,10 @@ def _set_keys(shares: list[Share]) -> NDArray[np.uint64]:
     return keys
 
 
-def _mark(append: Append, index: int, place: int | tuple[Append, int]) -> None:
+def _mark(append: Append, index: int, stored_at: int | tuple[Append, int]) -> None:
     if append.repeats is None:
         append.repeats = {}
-    append.repeats[index] = place
+    append.repeats[index] = stored_at
 
 
 def _mark_repeats_inside(share: Share) -> None:
@@ -347,6 +352,6 @@ def _mark_repeats_inside(share: Share) -> None:
     first: dict[bytes, tuple[Append, int]] = {}
     for append in share.appends:
         for index, transaction_id in enumerate(append.ids):
-            place = first.setdefault(transaction_id, (append, index))
-            if place != (append, index):
-                _mark(append, index, place)
+            stored_at = first.setdefault(transaction_id, (append, index))
+            if stored_at != (append, index):
+                _mark(append, index, stored_at)

@@ -49,7 +49,7 @@ class _Filter:
         self._shift = np.uint64(64 - bits)
         self.added = 0
 
-    def _place(self, keys: Keys) -> tuple[NDArray[np.intp], Keys]:
+    def _bits_of(self, keys: Keys) -> tuple[NDArray[np.intp], Keys]:
         """Return the word of each key, and its bits in it."""
         mixed = keys * _MIX
         mask = _ONE << (mixed & _LOW_6)
@@ -58,7 +58,7 @@ class _Filter:
         return (mixed >> self._shift).view(np.intp), mask
 
     def add(self, keys: Keys) -> None:
-        word, mask = self._place(keys)
+        word, mask = self._bits_of(keys)
         self.added += len(keys)
         while len(word):
             # Of keys that share a word only the last one is written; the others go again.
@@ -67,7 +67,7 @@ class _Filter:
             word, mask = word[left], mask[left]
 
     def may_hold(self, keys: Keys) -> NDArray[np.bool_]:
-        word, mask = self._place(keys)
+        word, mask = self._bits_of(keys)
         held: NDArray[np.bool_] = self._words.take(word, mode="clip") & mask == mask
         return held
 
@@ -128,10 +128,10 @@ class RecentKeys:
     def _look_up(self, keys: Keys) -> NDArray[np.bool_]:
         # Suspects are few: comparing each with the whole tail is quicker than sorting it.
         tail = self._tail[: self._tail_size]
-        found = np.fromiter((bool((tail == key).any()) for key in keys), bool, len(keys))
+        held = np.fromiter((bool((tail == key).any()) for key in keys), bool, len(keys))
         for run in self._runs:
-            found |= run.holds(keys)
-        return found
+            held |= run.holds(keys)
+        return held
 
     def add(self, keys: Keys) -> None:
         while len(keys):

@@ -48,7 +48,7 @@ class Indexer:
         self._positions: dict[int, _Position] = {}
         jobs.add(JOB, _INTERVAL_S, self.index_some)
 
-    async def complete(self, queue_id: int, timeout_s: float) -> bool:
+    async def wait_until_complete(self, queue_id: int, timeout_s: float) -> bool:
         """Return whether everything a queue holds is in its index, after waiting for it."""
         deadline = time.monotonic() + timeout_s
         while not await self._is_complete(queue_id):

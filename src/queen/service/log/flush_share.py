@@ -28,7 +28,7 @@ _MAX_MERGED_BYTES = 1024 * 1024
 _NO_KEYS: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
 
 
-class Built(NamedTuple):
+class BuiltSegment(NamedTuple):
     """A segment ready to be stored."""
 
     size: int
@@ -39,6 +39,8 @@ class Built(NamedTuple):
 
 
 class Share:
+    """The appends of one flush for one partition, and what is to be stored of them."""
+
     __slots__ = (
         "appends",
         "head",
@@ -64,7 +66,7 @@ class Share:
         # The hashes of the whole flush, mixed with their partitions, and which are this share's.
         self.keys = _NO_KEYS
         self.keys_from = self.keys_to = 0
-        self.segments: list[Built] = []
+        self.segments: list[BuiltSegment] = []
         # Appends that cannot be stored, and why; the others can.
         self.refused: dict[Append, QueenError] = {}
 
@@ -86,11 +88,17 @@ class Share:
         """Take out what cannot be stored, and what counts on it; return both."""
         refused, self.refused = self.refused, {}
         while refused:
-            lost = [one for one in self.appends if one not in refused and one.counts_on(refused)]
+            lost = [
+                append
+                for append in self.appends
+                if append not in refused and append.counts_on(refused)
+            ]
             if not lost:
                 break
-            refused |= {one: Unavailable("a message of the same id was refused") for one in lost}
-        self.appends = [one for one in self.appends if one not in refused]
+            refused |= {
+                append: Unavailable("a message of the same id was refused") for append in lost
+            }
+        self.appends = [append for append in self.appends if append not in refused]
         return refused
 
     def raise_refusal(self) -> None:
@@ -137,9 +145,9 @@ class Share:
             if only.encoded is None:
                 only.encode()
             if only.encoded is not None:
-                self._own(only)
+                self._add_own_segment(only)
             else:
-                self._merge([only])
+                self._add_merged_segments([only])
             return
         small: list[Append] = []
         weight = messages = 0
@@ -149,23 +157,23 @@ class Share:
                 weight + append.weight > _MAX_MERGED_BYTES or messages + len(append) > MAX_MESSAGES
             )
             if small and (own or full):
-                self._merge(small)
+                self._add_merged_segments(small)
                 small, weight, messages = [], 0, 0
             if own:
-                self._own(append)
+                self._add_own_segment(append)
             else:
                 small.append(append)
                 weight += append.weight
                 messages += len(append)
         if small:
-            self._merge(small)
+            self._add_merged_segments(small)
 
-    def _own(self, append: Append) -> None:
+    def _add_own_segment(self, append: Append) -> None:
         assert append.encoded is not None and append.segment is not None
         hashes = append.hash().tobytes() if self.dedup != "off" else None
-        self.segments.append(Built(len(append), *append.encoded, hashes, append.segment))
+        self.segments.append(BuiltSegment(len(append), *append.encoded, hashes, append.segment))
 
-    def _merge(self, appends: list[Append]) -> None:
+    def _add_merged_segments(self, appends: list[Append]) -> None:
         ids: list[bytes] = []
         payloads: list[bytes] = []
         hashes = array("Q")
@@ -184,12 +192,12 @@ class Share:
                     hashes.append(append.hash()[index])
         if not ids:
             return
-        extras = _merged_extras(appends)
+        extras = _merge_extras(appends)
         for start, stop in _parts(payloads):
-            some = {name: column[start:stop] for name, column in (extras or {}).items()}
-            segment = segment_of(ids[start:stop], payloads[start:stop], some)
+            columns = {name: column[start:stop] for name, column in (extras or {}).items()}
+            segment = segment_of(ids[start:stop], payloads[start:stop], columns)
             stored = hashes[start:stop].tobytes() if hashed else None
-            built = Built(stop - start, *compress(encode_body(segment)), stored, segment)
+            built = BuiltSegment(stop - start, *compress(encode_body(segment)), stored, segment)
             self.segments.append(built)
 
 
@@ -207,7 +215,7 @@ def _parts(payloads: list[bytes]) -> Iterator[tuple[int, int]]:
     yield start, len(payloads)
 
 
-def _merged_extras(appends: list[Append]) -> dict[str, list[object]] | None:
+def _merge_extras(appends: list[Append]) -> dict[str, list[object]] | None:
     names = {name for append in appends if append.extras for name in append.extras}
     if not names:
         return None

@@ -18,7 +18,7 @@ class Message(NamedTuple):
 
 
 def message_at(segment: Segment, at: int, offset: int, created_at: datetime) -> Message:
-    """Return the message at a place of a segment."""
+    """Return the message at an index of a segment."""
     traces, producers = segment.column("traceId"), segment.column("producerSub")
     return Message(
         offset,

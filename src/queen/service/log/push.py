@@ -113,10 +113,10 @@ class Pusher:
     def _batcher_of(self, append: Append) -> Batcher[Append]:
         return self._batchers[hash((append.queue, append.partition)) % len(self._batchers)]
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         for batcher in self._batchers:
-            await batcher.drained()
-        await self._aside.drained()
+            await batcher.drain()
+        await self._aside.drain()
 
     # ---- one flush ----
 
@@ -156,9 +156,9 @@ class Pusher:
                 self._fail(appends, error if isinstance(error, QueenError) else QueenError())
             else:
                 # Nothing was stored, because of one of them: each finds out by itself.
-                self._part(appends)
+                self._separate(appends)
 
-    def _part(self, appends: list[Append]) -> None:
+    def _separate(self, appends: list[Append]) -> None:
         for append in appends:
             if append.request is not None and not append.is_aside:
                 self._set_aside((append.queue, append.partition), [append])
@@ -168,7 +168,7 @@ class Pusher:
             append.fail(error)
 
     async def _store(self, appends: list[Append], *, alone: bool) -> None:
-        shares = await self._reachable(appends, alone=alone)
+        shares = await self._group_reachable(appends, alone=alone)
         shares = await self._screen(shares, alone=alone)
         await self._appender.append(shares, lambda built: self._append_some(built, alone=alone))
 
@@ -236,21 +236,21 @@ class Pusher:
         self._leave(slow)
         return await self._appender.admit([share for share in shares if share not in slow])
 
-    async def _reachable(self, appends: list[Append], *, alone: bool) -> list[Share]:
+    async def _group_reachable(self, appends: list[Append], *, alone: bool) -> list[Share]:
         """Group appends by partition; leave those whose partitions cannot be made at once."""
         try:
             return await self._appender.group(appends, _LOCK_WAIT_MS)
         except Contended:
             if alone:
                 raise
-        known = []
+        reachable = []
         for append in appends:
             is_made = self._catalog.known(append.queue, append.partition) is not None
             if append.target is not None or is_made:
-                known.append(append)
+                reachable.append(append)
             else:
                 self._set_aside((append.queue, append.partition), [append])
-        return await self._appender.group(known, _LOCK_WAIT_MS)
+        return await self._appender.group(reachable, _LOCK_WAIT_MS)
 
     async def _learn(self, shares: list[Share], rows: list[Outcome], *, alone: bool) -> list[Share]:
         """Find out why partitions were refused; return those that are ready to be tried again."""

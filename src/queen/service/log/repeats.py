@@ -20,7 +20,7 @@ from queen.service.read.message_finder import Lookup
 
 def is_repeat(ack_batches: list[AckBatch]) -> bool:
     """Whether there are acks, and every one of them was taken before."""
-    results = [result for one in ack_batches for result in one.results.values()]
+    results = [result for batch in ack_batches for result in batch.results.values()]
     return bool(results) and REPEATS.issuperset(results)
 
 
@@ -37,12 +37,14 @@ class Repeats:
             forgetful = partition.queue.options.dedup == "off"
             unknown = range(len(append)) if forgetful else append.unnamed
             named = [append.ids[at] for at in unknown if at not in append.unnamed]
-            found = await self._lookup.recent_offsets(partition, named) if named else {}
-            known = {at: found.get(append.ids[at], UNKNOWN_OFFSET) for at in unknown}
-            append.repeats = {**(append.repeats or {}), **known}
+            offsets = await self._lookup.recent_offsets(partition, named) if named else {}
+            repeats = {at: offsets.get(append.ids[at], UNKNOWN_OFFSET) for at in unknown}
+            append.repeats = {**(append.repeats or {}), **repeats}
 
     async def recognisable(self, scheduled: list[Scheduled]) -> list[Scheduled]:
         """Return the messages that dedup knows again when they are due."""
-        queues = await self._catalog.queues(one.queue for one in scheduled)
+        queues = await self._catalog.queues(message.queue for message in scheduled)
         forgetful = {queue.name for queue in queues if queue.options.dedup == "off"}
-        return [one for one in scheduled if one.is_named and one.queue not in forgetful]
+        return [
+            message for message in scheduled if message.is_named and message.queue not in forgetful
+        ]

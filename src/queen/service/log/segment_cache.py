@@ -13,7 +13,7 @@ from datetime import datetime
 from queen.core.frame import Segment
 
 
-class Stored:
+class StoredSegment:
     """A segment and where it stands."""
 
     __slots__ = ("base_offset", "created_at", "end_offset", "segment")
@@ -30,13 +30,13 @@ class Stored:
         return first - self.base_offset, min(stop, self.end_offset) - self.base_offset
 
 
-class _OfPartition:
+class _CachedPartition:
     """The cached segments of one partition, oldest first; dropped ones leave at the front."""
 
     __slots__ = ("first", "fresh", "items")
 
     def __init__(self) -> None:
-        self.items: list[Stored | None] = []
+        self.items: list[StoredSegment | None] = []
         self.first = 0
         # What stands before this is no longer true; it leaves in its turn.
         self.fresh = 0
@@ -54,7 +54,7 @@ class SegmentCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._partitions: dict[int, _OfPartition] = {}
+        self._partitions: dict[int, _CachedPartition] = {}
         self._order: deque[tuple[int, int]] = deque()
 
     @property
@@ -69,8 +69,8 @@ class SegmentCache:
             return
         kept = self._partitions.get(partition_id)
         if kept is None:
-            kept = self._partitions[partition_id] = _OfPartition()
-        kept.items.append(Stored(base_offset, created_at, segment))
+            kept = self._partitions[partition_id] = _CachedPartition()
+        kept.items.append(StoredSegment(base_offset, created_at, segment))
         self._order.append((partition_id, segment.size_bytes))
         self._bytes += segment.size_bytes
         while self._bytes > self._max_bytes:
@@ -95,7 +95,7 @@ class SegmentCache:
         if kept.first == len(kept.items):
             del self._partitions[partition_id]
 
-    def span(self, partition_id: int, start: int, stop: int) -> list[Stored] | None:
+    def span(self, partition_id: int, start: int, stop: int) -> list[StoredSegment] | None:
         """Return the segments that cover [start, stop), or None unless all of it is here."""
         kept = self._partitions.get(partition_id)
         if kept is None:
@@ -104,19 +104,19 @@ class SegmentCache:
         at = bisect_right(kept.items, start, lo=lowest, key=_base_offset) - 1
         if at < lowest:
             return None
-        found: list[Stored] = []
+        covering: list[StoredSegment] = []
         position = start
         while position < stop and at < len(kept.items):
             stored = kept.items[at]
             # Another server may have written in between.
             if stored is None or not stored.base_offset <= position < stored.end_offset:
                 return None
-            found.append(stored)
+            covering.append(stored)
             position = stored.end_offset
             at += 1
-        return found if position >= stop else None
+        return covering if position >= stop else None
 
 
-def _base_offset(stored: Stored | None) -> int:
+def _base_offset(stored: StoredSegment | None) -> int:
     assert stored is not None
     return stored.base_offset

@@ -14,6 +14,7 @@ from queen.errors import QueenError, Unreadable
 from queen.storage.database import Record
 
 _NO_LIMIT = -1
+# Whose a body is. It is encrypted for its owner, so these never change.
 _SEGMENT = b"segment"
 _DEAD_LETTER = b"dead letter"
 _OUTBOX = b"staged"
@@ -26,12 +27,12 @@ class SegmentEncryption:
 
     def encrypt_segment(self, partition_id: int, codec: int, body: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of an encoded segment as an encrypted queue stores it."""
-        return CODEC_ENCRYPTED, self.keys.encrypt(_place(_SEGMENT, partition_id), codec, body)
+        return CODEC_ENCRYPTED, self.keys.encrypt(_owner(_SEGMENT, partition_id), codec, body)
 
     def decrypt_segment(self, partition_id: int, codec: int, body: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of a stored segment without its encryption."""
         if codec == CODEC_ENCRYPTED:
-            return self.keys.decrypt(_place(_SEGMENT, partition_id), body)
+            return self.keys.decrypt(_owner(_SEGMENT, partition_id), body)
         return codec, body
 
     def decrypt_row(self, row: Record) -> tuple[int, bytes]:
@@ -48,7 +49,7 @@ class SegmentEncryption:
         return segment
 
     def decode_segment_within(self, row: Record, max_bytes: int) -> Segment | None:
-        """The same, but None, and nothing inflated, when it would be larger than so much."""
+        """As `decode_segment`; None, and nothing is inflated, when it would be larger than that."""
         codec, body = self.decrypt_row(row)
         try:
             fits = max_bytes == _NO_LIMIT or raw_size(codec, body) <= max_bytes
@@ -59,35 +60,35 @@ class SegmentEncryption:
     def encrypt_dead_letter(self, partition_id: int, payload: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of a dead letter of an encrypted queue."""
         return CODEC_ENCRYPTED, self.keys.encrypt(
-            _place(_DEAD_LETTER, partition_id), CODEC_RAW, payload
+            _owner(_DEAD_LETTER, partition_id), CODEC_RAW, payload
         )
 
     def decrypt_dead_letter(self, partition_id: int, codec: int, payload: bytes) -> bytes:
         if codec == CODEC_ENCRYPTED:
-            return self.keys.decrypt(_place(_DEAD_LETTER, partition_id), payload)[1]
+            return self.keys.decrypt(_owner(_DEAD_LETTER, partition_id), payload)[1]
         return payload
 
     def encrypt_state(self, partition_id: int, value: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of what an sdk query keeps of an encrypted queue."""
-        return CODEC_ENCRYPTED, self.keys.encrypt(_place(_STATE, partition_id), CODEC_RAW, value)
+        return CODEC_ENCRYPTED, self.keys.encrypt(_owner(_STATE, partition_id), CODEC_RAW, value)
 
     def decrypt_state(self, partition_id: int, codec: int, value: bytes) -> bytes:
         if codec == CODEC_ENCRYPTED:
-            return self.keys.decrypt(_place(_STATE, partition_id), value)[1]
+            return self.keys.decrypt(_owner(_STATE, partition_id), value)[1]
         return value
 
     def encrypt_outbox_message(
         self, queue: str, partition: str, payload: bytes
     ) -> tuple[int, bytes]:
         """Return codec and bytes of a message that waits for an encrypted queue."""
-        place = _outbox_place(queue, partition)
-        return CODEC_ENCRYPTED, self.keys.encrypt(place, CODEC_RAW, payload)
+        owner = _outbox_owner(queue, partition)
+        return CODEC_ENCRYPTED, self.keys.encrypt(owner, CODEC_RAW, payload)
 
     def decrypt_outbox_message(
         self, queue: str, partition: str, codec: int, payload: bytes
     ) -> bytes:
         if codec == CODEC_ENCRYPTED:
-            return self.keys.decrypt(_outbox_place(queue, partition), payload)[1]
+            return self.keys.decrypt(_outbox_owner(queue, partition), payload)[1]
         return payload
 
 
@@ -97,10 +98,10 @@ def _unreadable(row: Record, error: Exception) -> Unreadable:
     return Unreadable(partition_uuid(row["partition_id"]), row.get("base_offset", 0), reason)
 
 
-def _outbox_place(queue: str, partition: str) -> bytes:
+def _outbox_owner(queue: str, partition: str) -> bytes:
     """A message that waits has no partition yet, only the names of one, which hold no NUL."""
     return b"\0".join((_OUTBOX, queue.encode(), partition.encode()))
 
 
-def _place(kind: bytes, partition_id: int) -> bytes:
+def _owner(kind: bytes, partition_id: int) -> bytes:
     return kind + partition_id.to_bytes(8)

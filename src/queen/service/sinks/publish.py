@@ -25,7 +25,7 @@ from queen.service.admin.maintenance import Maintenance
 from queen.service.catalog import Catalog, Partition, Queue
 from queen.service.events import Events
 from queen.service.log.append import Append
-from queen.service.log.appender import BEHIND, MISSING, STALE, Outcome, in_rounds, outcomes
+from queen.service.log.appender import BEHIND, MISSING, STALE, Outcome, outcomes, try_in_rounds
 from queen.service.log.dedup import Dedup
 from queen.service.log.dedup_filter import keys_of
 from queen.service.log.flush_share import Share
@@ -135,7 +135,7 @@ class Publisher:
             published = await self._publish_once(batch, decide, doubted)
             return published is not None
 
-        await in_rounds(publish_once)
+        await try_in_rounds(publish_once)
         assert published is not None
         return published
 
@@ -307,7 +307,7 @@ class Publisher:
                 if target.compares_index:
                     work.doubted.add(partition.id)
                 else:
-                    self._dedup.met_unseen(
+                    self._dedup.note_unseen(
                         Share(partition, []), row.head, row.created_at, row.unseen
                     )
 

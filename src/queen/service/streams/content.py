@@ -17,7 +17,7 @@ from typing import NamedTuple
 from queen.core.frame import Segment, raw_size
 from queen.core.visibility import DELETED, ONLY_GROUP
 from queen.service.catalog import Catalog, Partition
-from queen.service.log.segment_cache import Stored
+from queen.service.log.segment_cache import StoredSegment
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.read.fetch import Fetcher
 from queen.storage.database import Database, Record
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
     """Messages [low, high) of a stored segment, counted from its first."""
 
     partition: Partition
-    stored: Stored
+    stored: StoredSegment
     low: int
     high: int
 
@@ -152,7 +152,7 @@ class Content:
 
     def _piece(self, partition: Partition, row: Record, span: WindowSpan) -> Piece:
         segment: Segment = self._encryption.decode_segment(row)
-        stored = Stored(row["base_offset"], row["created_at"], segment)
+        stored = StoredSegment(row["base_offset"], row["created_at"], segment)
         return Piece(partition, stored, *stored.part(span.low, span.high))
 
 

@@ -67,7 +67,7 @@ class QueueRoutes:
         queue_id, partition = await self._broker.queues.configure(
             wanted.queue, namespace, task, options
         )
-        ready = options.dedup != "forever" or await self._broker.indexer.complete(
+        ready = options.dedup != "forever" or await self._broker.indexer.wait_until_complete(
             queue_id, _INDEX_WAIT_S
         )
         await audit(self._broker, request, "queue.configure", wanted.queue, namespace=namespace)

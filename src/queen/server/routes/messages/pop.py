@@ -24,7 +24,7 @@ from queen.server.protocol.long_poll import unless_gone
 from queen.service.broker import Broker
 from queen.service.catalog import FROM_BEGINNING, Queue, Subscription
 from queen.service.consume.feeds import Grant, Pop
-from queen.service.log.segment_cache import Stored
+from queen.service.log.segment_cache import StoredSegment
 from queen.wire import answers
 from queen.wire.parts import Label, Name
 from queen.wire.results import PopAnswer
@@ -290,7 +290,7 @@ def _messages_of(grant: Grant) -> Iterator[list[bytes]]:
 
 
 def _run_of(
-    grant: Grant, stored: Stored, low: int, high: int, failures: int, subject: str | None
+    grant: Grant, stored: StoredSegment, low: int, high: int, failures: int, subject: str | None
 ) -> list[bytes]:
     """Return messages [low, high) of a segment, equally often failed and of one producer."""
     partition, segment = grant.partition, stored.segment
@@ -318,7 +318,7 @@ def _run_of(
     )
 
 
-def _runs(grant: Grant) -> Iterator[tuple[Stored, int, int, int]]:
+def _runs(grant: Grant) -> Iterator[tuple[StoredSegment, int, int, int]]:
     """Yield the parts of segments whose messages have failed equally often, nearly always one."""
     grant.stored.reverse()
     while grant.stored:
