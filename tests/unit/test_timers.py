@@ -40,7 +40,7 @@ class Group:
 
     def grant(self, partition: Partition, ms: int = HOUR_MS) -> uuid.UUID:
         lease_id = uuid.uuid4()
-        self.feed.granted(partition, lease_id, 10)
+        self.feed.note_grant(partition, lease_id, 10)
         self.dispatcher.set_timer(self.feed, partition, lease_id, ms)
         return lease_id
 
@@ -140,7 +140,7 @@ def test_a_group_that_is_gone_leaves_no_timers(group: Group) -> None:
 
 async def test_nobody_wakes_before_a_timer_is_due(group: Group) -> None:
     timers = group.dispatcher.timers
-    waiting = asyncio.create_task(timers.until_due())
+    waiting = asyncio.create_task(timers.wait_until_due())
     late, early = group.partitions[:2]
     await turns_of_the_loop()
     assert not waiting.done()
@@ -148,14 +148,14 @@ async def test_nobody_wakes_before_a_timer_is_due(group: Group) -> None:
     group.grant(late)
     # The first of all: it is known from here on when to wake.
     await asyncio.wait_for(waiting, PATIENCE_S)
-    waiting = asyncio.create_task(timers.until_due())
+    waiting = asyncio.create_task(timers.wait_until_due())
     group.grant(early, 2 * HOUR_MS)
     await turns_of_the_loop()
     assert not waiting.done()
 
     group.grant(early, 1)
     await asyncio.wait_for(waiting, PATIENCE_S)
-    await asyncio.wait_for(timers.until_due(), PATIENCE_S)
+    await asyncio.wait_for(timers.wait_until_due(), PATIENCE_S)
     group.dispatcher.ring()
     assert group.ready() == [early.name]
 

@@ -217,7 +217,9 @@ class DeadLetters:
                     after[key] = set_aside(cursor, message.offset)
                     tries = cursor.failures.get(message.offset, 0)
                     reason = error or _BY_HAND
-                    letters.append(self._burial.letter(partition, key[1], message, reason, tries))
+                    letters.append(
+                        self._burial.dead_letter(partition, key[1], message, reason, tries)
+                    )
             await self._burial.bury(transaction, letters)
             await store(transaction, after, {})
         return [wanted[letter.group_id] for letter in letters]

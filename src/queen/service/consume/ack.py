@@ -30,7 +30,7 @@ from queen.core.cursor import (
 from queen.errors import Contended, QueenError, Unavailable, Unreadable
 from queen.service.catalog import Partition
 from queen.service.consume.cursors import Key, lock, store
-from queen.service.consume.dead_letter_copies import Burial, DeadLetter, Place
+from queen.service.consume.dead_letter_copies import Burial, DeadLetter, Position
 from queen.service.consume.lease_book import LeaseBook, Span, SpanBuilder
 from queen.service.events import Events
 from queen.service.log.aside import Aside
@@ -115,7 +115,7 @@ class GivenUp(NamedTuple):
     attempts: int
 
     @property
-    def place(self) -> Place:
+    def position(self) -> Position:
         return self.ack_batch.partition.id, self.offset
 
 
@@ -151,14 +151,14 @@ class Acker:
         """Apply acknowledgments; each batch then has its results, or its error. Returns
         after the commit; raises when nothing at all could be done."""
         loop = asyncio.get_running_loop()
-        self._batcher.check_room(self._aside.weight + sum(one.weight for one in ack_batches))
-        for one in ack_batches:
-            one.done = loop.create_future()
-            self._batcher.submit(one)
-        for one in ack_batches:
-            assert one.done is not None
-            await one.done
-        errors = [one.error for one in ack_batches if one.error is not None]
+        self._batcher.check_room(self._aside.weight + sum(batch.weight for batch in ack_batches))
+        for batch in ack_batches:
+            batch.done = loop.create_future()
+            self._batcher.submit(batch)
+        for batch in ack_batches:
+            assert batch.done is not None
+            await batch.done
+        errors = [batch.error for batch in ack_batches if batch.error is not None]
         if errors and len(errors) == len(ack_batches):
             raise errors[0]
 
@@ -170,22 +170,22 @@ class Acker:
 
     async def _flush(self, ack_batches: list[AckBatch]) -> None:
         ready: list[AckBatch] = []
-        for one in ack_batches:
-            if self._aside.holds(one.key):
-                self._set_aside([one])
+        for batch in ack_batches:
+            if self._aside.holds(batch.key):
+                self._set_aside([batch])
             else:
-                ready.append(one)
+                ready.append(batch)
         if ready:
             await self._try(ready, alone=False)
 
     def _set_aside(self, ack_batches: Iterable[AckBatch]) -> None:
-        for one in ack_batches:
-            one.is_aside = True
-            self._aside.put(one.key, [one])
+        for batch in ack_batches:
+            batch.is_aside = True
+            self._aside.put(batch.key, [batch])
 
     async def _flush_alone(self, ack_batches: list[AckBatch]) -> None:
-        for one in ack_batches:
-            one.is_aside = False
+        for batch in ack_batches:
+            batch.is_aside = False
         await self._try(ack_batches, alone=True)
 
     async def _try(self, ack_batches: list[AckBatch], *, alone: bool) -> None:
@@ -195,88 +195,80 @@ class Acker:
             if alone and isinstance(error, Contended):
                 raise
             if alone or (isinstance(error, Unavailable) and not isinstance(error, Contended)):
-                self._fail(ack_batches, _told(error))
+                self._fail(ack_batches, _report(error))
             else:
                 # One of them is to blame; each finds out by itself.
-                self._set_aside(one for one in ack_batches if not (one.is_settled or one.is_aside))
-        for one in ack_batches:
-            if one.is_settled:
-                self.finish(one)
+                self._set_aside(
+                    batch for batch in ack_batches if not (batch.is_settled or batch.is_aside)
+                )
+        for batch in ack_batches:
+            if batch.is_settled:
+                self.finish(batch)
 
     async def _settle(self, ack_batches: list[AckBatch]) -> None:
         # Tried again, one of them may be done already.
-        ack_batches = [one for one in ack_batches if not one.is_settled]
-        for one in ack_batches:
-            if one.lease_id is not None and one.span is None:
-                one.span = self._leases.span(one.lease_id, one.partition.id)
-                one.own = one.span is not None
+        ack_batches = [batch for batch in ack_batches if not batch.is_settled]
+        for batch in ack_batches:
+            if batch.lease_id is not None and batch.span is None:
+                batch.span = self._leases.span(batch.lease_id, batch.partition.id)
+                batch.own = batch.span is not None
         rest = await self._ack_spans(ack_batches)
         if rest:
             await self._settle_closely(rest)
 
     def _fail(self, ack_batches: list[AckBatch], error: QueenError) -> None:
-        for one in ack_batches:
-            if not one.is_aside and not one.is_settled:
-                one.error, one.ended, one.is_settled = error, False, True
-                self.finish(one)
+        for batch in ack_batches:
+            if not batch.is_aside and not batch.is_settled:
+                batch.error, batch.ended, batch.is_settled = error, False, True
+                self.finish(batch)
 
-    def finish(self, one: AckBatch) -> None:
+    def finish(self, batch: AckBatch) -> None:
         """Tell whoever waits for the partition, then whoever asked."""
-        if one.error is None:
-            self._activity.settled(one)
-        if one.ended:
-            if one.lease_id is not None:
-                self._leases.close(one.lease_id, one.partition.id)
+        if batch.error is None:
+            self._activity.settled(batch)
+        if batch.ended:
+            if batch.lease_id is not None:
+                self._leases.close(batch.lease_id, batch.partition.id)
             self._events.lease_ended(
-                one.partition, one.group, one.lease_id, one.committed, one.retry_ms
+                batch.partition, batch.group, batch.lease_id, batch.committed, batch.retry_ms
             )
-            if not one.own or one.partition.head > one.committed:
+            if not batch.own or batch.partition.head > batch.committed:
                 # Consumers that wait at other servers may have what is left.
-                self._events.lease_released(one.partition, one.group_id)
-        if one.done is not None and not one.done.done():
-            one.done.set_result(None)
+                self._events.lease_released(batch.partition, batch.group_id)
+        if batch.done is not None and not batch.done.done():
+            batch.done.set_result(None)
 
     async def _ack_spans(self, ack_batches: list[AckBatch]) -> list[AckBatch]:
         """Commit whole spans in one statement; return what needs a closer look."""
-        keys: set[tuple[int, int]] = set()
-        whole: list[AckBatch] = []
-        rest: list[AckBatch] = []
-        for one in ack_batches:
-            # Two acks for one cursor are applied one after the other.
-            if one.key not in keys and one.covers_span():
-                whole.append(one)
-            else:
-                rest.append(one)
-            keys.add(one.key)
+        whole, rest = _part_whole_spans(ack_batches)
         if not whole:
             return rest
-        whole.sort(key=lambda one: one.key)
         columns = (
-            [one.partition.id for one in whole],
-            [one.group_id for one in whole],
-            [one.lease_id for one in whole],
-            [one.span.stop if one.span else 0 for one in whole],
+            [batch.partition.id for batch in whole],
+            [batch.group_id for batch in whole],
+            [batch.lease_id for batch in whole],
+            [batch.span.stop if batch.span else 0 for batch in whole],
             [False] * len(whole),
         )
         try:
             rows = await self._database.fetch("ack_spans", *columns, _LOCK_WAIT_MS)
         except Contended:
-            if len({one.key for one in ack_batches}) == 1:
+            if len({batch.key for batch in ack_batches}) == 1:
                 raise
             # Somebody holds a cursor for long: go on without it.
             rows = await self._database.fetch("ack_spans", *columns, 0)
-        busy = {one.key for one, row in zip(whole, rows, strict=True) if row["done"] is None}
-        self._set_aside(one for one in ack_batches if one.key in busy)
-        rest = [one for one in rest if one.key not in busy]
-        for one, row in zip(whole, rows, strict=True):
-            if one.is_aside:
+        busy = {batch.key for batch, row in zip(whole, rows, strict=True) if row["done"] is None}
+        self._set_aside(batch for batch in ack_batches if batch.key in busy)
+        rest = [batch for batch in rest if batch.key not in busy]
+        for batch, row in zip(whole, rows, strict=True):
+            if batch.is_aside:
                 continue
             if row["done"]:
-                one.committed = row["committed"]
-                one.give(AckResult.DONE)
-                one.ended = one.is_settled = True
+                batch.committed = row["committed"]
+                batch.give(AckResult.DONE)
+                batch.ended = batch.is_settled = True
             else:
-                rest.append(one)
+                rest.append(batch)
         return rest
 
     async def _settle_closely(self, ack_batches: list[AckBatch]) -> None:
@@ -284,66 +276,68 @@ class Acker:
         async with self._database.transaction() as transaction:
             await transaction.execute("limit_lock_wait", str(_LOCK_WAIT_MS))
             await self.settle_in(transaction, ack_batches)
-        for one in ack_batches:
-            one.is_settled = True
+        for batch in ack_batches:
+            batch.is_settled = True
 
     async def find_spans(self, ack_batches: list[AckBatch]) -> None:
         """Read what leases cover that this server has not granted, or that are over."""
-        unknown = [one for one in ack_batches if one.span is None]
+        unknown = [batch for batch in ack_batches if batch.span is None]
         if not unknown:
             return
         rows = await self._database.fetch(
-            "cursor_spans", [one.partition.id for one in unknown], [one.group_id for one in unknown]
+            "cursor_spans",
+            [batch.partition.id for batch in unknown],
+            [batch.group_id for batch in unknown],
         )
         held = {(row["partition_id"], row["group_id"]): row for row in rows}
-        for one in unknown:
-            one.own = False
-            row = held.get(one.key)
-            limits = _limits(one, row) if row is not None else None
+        for batch in unknown:
+            batch.own = False
+            row = held.get(batch.key)
+            limits = _limits(batch, row) if row is not None else None
             try:
-                one.span = await self._read_span(one, *limits) if limits is not None else None
+                batch.span = await self._read_span(batch, *limits) if limits is not None else None
             except Unreadable as error:
-                one.error = error
+                batch.error = error
 
-    async def with_receipt(
+    async def batches_with_receipt(
         self, lease_id: uuid.UUID, ack_batches: list[AckBatch]
     ) -> list[AckBatch]:
         """Return those whose cursor remembers that a lease, now over, decided something."""
         rows = await self._database.fetch(
             "cursor_spans",
-            [one.partition.id for one in ack_batches],
-            [one.group_id for one in ack_batches],
+            [batch.partition.id for batch in ack_batches],
+            [batch.group_id for batch in ack_batches],
         )
-        known = {
+        remembered = {
             (row["partition_id"], row["group_id"])
             for row in rows
             if acked_up_to(row["receipts"], lease_id) is not None
         }
-        return [one for one in ack_batches if one.key in known]
+        return [batch for batch in ack_batches if batch.key in remembered]
 
-    async def _read_span(self, one: AckBatch, start: int, stop: int) -> Span:
+    async def _read_span(self, batch: AckBatch, start: int, stop: int) -> Span:
         """Read which messages a lease covers, a page at a time: only their ids are kept."""
-        span = SpanBuilder(start, stop, one.group)
+        span = SpanBuilder(start, stop, batch.group)
         at = start
         while at < stop:
             rows = await self._database.fetch(
-                "read_some", [one.partition.id], [at], [stop], _PAGE_BYTES, _PAGE_BYTES
+                "read_some", [batch.partition.id], [at], [stop], _PAGE_BYTES, _PAGE_BYTES
             )
             for row in rows:
                 segment = self._encryption.decode_segment(row)
                 span.add(StoredSegment(row["base_offset"], row["created_at"], segment))
             at = rows[-1]["end_offset"] if rows else stop
-        return span.span(one.partition, one.group_id)
+        return span.span(batch.partition, batch.group_id)
 
     async def settle_in(self, transaction: Transaction, ack_batches: list[AckBatch]) -> None:
         """Apply acknowledgments inside a transaction that may do more. One whose dead messages
         cannot be kept is left out, and has its error."""
-        cursors = await lock(transaction, (one.key for one in ack_batches))
+        cursors = await lock(transaction, (batch.key for batch in ack_batches))
         applied = _apply_all(ack_batches, cursors)
-        letters = await self._letters(transaction, applied.dead)
-        if any(one.error is not None for one in ack_batches):
+        dead_letters = await self._copy_dead(transaction, applied.dead)
+        if any(batch.error is not None for batch in ack_batches):
             applied = _apply_all(ack_batches, cursors)
-        sound = [letter for one, letter in letters if one.error is None]
+        sound = [dead_letter for batch, dead_letter in dead_letters if batch.error is None]
         await self._burial.bury(transaction, sound)
         await self._tell_who_is_late(transaction, ack_batches)
         await store(transaction, applied.cursors, applied.waits_ms)
@@ -353,66 +347,70 @@ class Acker:
     ) -> None:
         """Part the failures of messages that are done: repeated ones have left a dead letter; the
         others change nothing, because somebody has completed the message meanwhile."""
-        late = [failure for one in ack_batches for failure in _failures_of_done(one)]
+        late = [failure for batch in ack_batches for failure in _failures_of_done(batch)]
         if not late:
             return
         rows = await transaction.fetch(
             "letters_at",
-            [one.partition.id for one, _, _ in late],
-            [one.group_id for one, _, _ in late],
+            [batch.partition.id for batch, _, _ in late],
+            [batch.group_id for batch, _, _ in late],
             [offset for _, _, offset in late],
         )
-        letters = {tuple(row) for row in rows}
-        for one, transaction_id, offset in late:
-            is_dead = (*one.key, offset) in letters
-            one.results[transaction_id] = AckResult.ALREADY_DEAD if is_dead else AckResult.TOO_LATE
+        dead_letters = {tuple(row) for row in rows}
+        for batch, transaction_id, offset in late:
+            is_dead = (*batch.key, offset) in dead_letters
+            batch.results[transaction_id] = (
+                AckResult.ALREADY_DEAD if is_dead else AckResult.TOO_LATE
+            )
 
     async def give_up(
         self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
     ) -> None:
         """Set aside a message that no consumer ever came back from."""
-        one = AckBatch(partition, group, group_id, None, {}, reason=_SILENT)
+        batch = AckBatch(partition, group, group_id, None, {}, reason=_SILENT)
         async with self._database.transaction() as transaction:
-            cursor = (await lock(transaction, [one.key])).get(one.key)
+            cursor = (await lock(transaction, [batch.key])).get(batch.key)
             if cursor is None or cursor.live or cursor.committed != offset:
                 return
             if cursor.attempts < attempts:
                 return
-            letters = await self._letters(transaction, [GivenUp(one, offset, attempts)])
-            if one.error is not None:
-                raise one.error
-            await self._burial.bury(transaction, [letter for _, letter in letters])
+            dead_letters = await self._copy_dead(transaction, [GivenUp(batch, offset, attempts)])
+            if batch.error is not None:
+                raise batch.error
+            await self._burial.bury(transaction, [dead_letter for _, dead_letter in dead_letters])
             after = set_aside(cursor, offset)
-            await store(transaction, {one.key: after}, {})
+            await store(transaction, {batch.key: after}, {})
         self._activity.gave_up(partition.queue)
 
     async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
         """End a lease of which the group is shown nothing."""
-        one = AckBatch(span.partition, span.group, span.group_id, lease_id, {}, span=span)
+        batch = AckBatch(span.partition, span.group, span.group_id, lease_id, {}, span=span)
         async with self._database.transaction() as transaction:
-            await self.settle_in(transaction, [one])
-        if one.error is not None:
-            raise one.error
-        self.finish(one)
+            await self.settle_in(transaction, [batch])
+        if batch.error is not None:
+            raise batch.error
+        self.finish(batch)
 
-    async def _letters(
+    async def _copy_dead(
         self, transaction: Transaction, dead: list[GivenUp]
     ) -> list[tuple[AckBatch, DeadLetter]]:
         """Return the copies of dead messages. A batch of acks with one that cannot be read gets
         the error."""
         if not dead:
             return []
-        messages = await self._burial.messages(transaction, (death.place for death in dead))
-        letters: list[tuple[AckBatch, DeadLetter]] = []
+        messages = await self._burial.read_messages(transaction, (death.position for death in dead))
+        dead_letters: list[tuple[AckBatch, DeadLetter]] = []
         for death in dead:
-            message, one = messages.get(death.place), death.ack_batch
+            message, batch = messages.get(death.position), death.ack_batch
             if isinstance(message, QueenError):
-                one.error = message
-            elif message is not None and _is_kept(one, message):
-                error = one.errors.get(message.transaction_id) or one.reason
-                group = one.partition, one.group_id
-                letters.append((one, self._burial.letter(*group, message, error, death.attempts)))
-        return letters
+                batch.error = message
+            elif message is not None and _is_kept(batch, message):
+                error = batch.errors.get(message.transaction_id) or batch.reason
+                group = batch.partition, batch.group_id
+                dead_letters.append(
+                    (batch, self._burial.dead_letter(*group, message, error, death.attempts))
+                )
+        return dead_letters
 
 
 class Applied(NamedTuple):
@@ -426,52 +424,69 @@ class Applied(NamedTuple):
 def _apply_all(ack_batches: list[AckBatch], cursors: dict[Key, Cursor]) -> Applied:
     """Apply batches of acks one after the other, without those that have an error."""
     applied = Applied({}, {}, [])
-    for one in ack_batches:
-        cursor = applied.cursors.get(one.key) or cursors.get(one.key)
-        if one.error is not None:
-            one.results, one.ended = {}, False
+    for batch in ack_batches:
+        cursor = applied.cursors.get(batch.key) or cursors.get(batch.key)
+        if batch.error is not None:
+            batch.results, batch.ended = {}, False
             continue
         if cursor is None:
-            one.give(AckResult.LOST)
+            batch.give(AckResult.LOST)
             continue
-        after = _apply(one, cursor)
-        applied.dead.extend(GivenUp(one, offset, tries) for offset, tries in after.dead.items())
+        after = _apply(batch, cursor)
+        applied.dead.extend(GivenUp(batch, offset, tries) for offset, tries in after.dead.items())
         if after.cursor is not cursor:
-            applied.cursors[one.key] = after.cursor
-            applied.waits_ms[one.key] = one.retry_ms
+            applied.cursors[batch.key] = after.cursor
+            applied.waits_ms[batch.key] = batch.retry_ms
     return applied
 
 
-def _told(error: Exception) -> QueenError:
+def _part_whole_spans(ack_batches: list[AckBatch]) -> tuple[list[AckBatch], list[AckBatch]]:
+    """Return the batches that end their lease with everything done, in lock order, and the rest."""
+    keys: set[Key] = set()
+    whole: list[AckBatch] = []
+    rest: list[AckBatch] = []
+    for batch in ack_batches:
+        # Two acks for one cursor are applied one after the other.
+        if batch.key not in keys and batch.covers_span():
+            whole.append(batch)
+        else:
+            rest.append(batch)
+        keys.add(batch.key)
+    whole.sort(key=lambda batch: batch.key)
+    return whole, rest
+
+
+def _report(error: Exception) -> QueenError:
+    """Log an error that is not ours; return what a client is told of it."""
     if isinstance(error, QueenError):
         return error
     _log.error("an ack failed", exc_info=error)
     return QueenError()
 
 
-def _is_kept(one: AckBatch, message: Message) -> bool:
+def _is_kept(batch: AckBatch, message: Message) -> bool:
     """Whether a dead message is kept: always when the consumer asked for it."""
-    wanted = one.statuses.get(message.transaction_id) is AckStatus.DEAD
-    return wanted or one.partition.queue.options.dead_letter_queue
+    is_asked_for = batch.statuses.get(message.transaction_id) is AckStatus.DEAD
+    return is_asked_for or batch.partition.queue.options.dead_letter_queue
 
 
-def _limits(one: AckBatch, row: Record) -> tuple[int, int] | None:
+def _limits(batch: AckBatch, row: Record) -> tuple[int, int] | None:
     """Return the offsets among which the messages of an acknowledgment can be."""
-    lease_id = one.lease_id
+    lease_id = batch.lease_id
     if row["lease_id"] is not None and (lease_id is None or row["lease_id"] == lease_id):
         return row["batch_start"], row["batch_end"]
     upto = acked_up_to(row["receipts"], lease_id) if lease_id is not None else None
     return (max(upto - _LOOK_BACK, 0), upto) if upto is not None else None
 
 
-def _failures_of_done(one: AckBatch) -> list[tuple[AckBatch, str, int]]:
+def _failures_of_done(batch: AckBatch) -> list[tuple[AckBatch, str, int]]:
     """Return the messages, and where they stand, that were failed although they are done."""
     return [
-        (one, transaction_id, _offsets(one.span, transaction_id)[-1])
-        for transaction_id, result in one.results.items()
-        if one.span is not None
+        (batch, transaction_id, _offsets(batch.span, transaction_id)[-1])
+        for transaction_id, result in batch.results.items()
+        if batch.span is not None
         and result is AckResult.ALREADY
-        and one.statuses[transaction_id] is not AckStatus.DONE
+        and batch.statuses[transaction_id] is not AckStatus.DONE
     ]
 
 
@@ -482,25 +497,25 @@ def _offsets(span: Span, transaction_id: str) -> list[int]:
     return sorted(offsets, key=span.hidden.__contains__, reverse=True)
 
 
-def _apply(one: AckBatch, cursor: Cursor) -> Settled:
+def _apply(batch: AckBatch, cursor: Cursor) -> Settled:
     """Apply one batch to a cursor and give it its results."""
-    if one.span is None:
-        one.give(AckResult.LOST)
+    if batch.span is None:
+        batch.give(AckResult.LOST)
         return Settled(cursor)
     statuses: dict[int, AckStatus] = {}
     ids: dict[int, str] = {}
-    for transaction_id, status in one.statuses.items():
-        one.results[transaction_id] = AckResult.LOST
-        for offset in _offsets(one.span, transaction_id):
+    for transaction_id, status in batch.statuses.items():
+        batch.results[transaction_id] = AckResult.LOST
+        for offset in _offsets(batch.span, transaction_id):
             statuses[offset] = status
             ids[offset] = transaction_id
-    options = one.partition.queue.options
-    after = settle(cursor, one.lease_id, statuses, options.retry_ceiling, one.span.hidden)
+    options = batch.partition.queue.options
+    after = settle(cursor, batch.lease_id, statuses, options.retry_ceiling, batch.span.hidden)
     for offset, result in after.results.items():
-        one.results[ids[offset]] = result
-    one.retry_ms = options.retry_delay if after.must_wait else 0
-    one.committed = after.cursor.committed
-    one.ended = cursor.lease_id is not None and after.cursor.lease_id is None
+        batch.results[ids[offset]] = result
+    batch.retry_ms = options.retry_delay if after.must_wait else 0
+    batch.committed = after.cursor.committed
+    batch.ended = cursor.lease_id is not None and after.cursor.lease_id is None
     return after
 
 

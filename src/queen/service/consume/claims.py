@@ -1,7 +1,7 @@
 """The claim: one transaction for all pops that are waiting for one.
 
 Claim, read, hand over. Whatever is wrong with one partition (a message that cannot be read or
-set aside, a cursor that somebody holds) is told to the pop that wanted it, or passed over
+set aside, a cursor that somebody holds) is told to the pop that asked for it, or passed over
 where the pop has others; pops that share the transaction go on.
 
 A pop with `autoAck` is leased like any other. What could be read is acked by the server before
@@ -20,7 +20,7 @@ from queen.core.ids import new_lease
 from queen.errors import Contended, OutcomeUnknown, QueenError, Unavailable
 from queen.service.catalog import Catalog, Partition
 from queen.service.consume.ack import Acker
-from queen.service.consume.cursors import failures_of
+from queen.service.consume.cursors import decode_failures
 from queen.service.consume.dispatch import Attempt, Dispatcher
 from queen.service.consume.feeds import Feed, Grant
 from queen.service.consume.give_back import GiveBack
@@ -87,16 +87,16 @@ class Claims:
 
     async def _flush(self, attempts: list[Attempt]) -> None:
         try:
-            claimed = await self._claim(attempts)
+            claims = await self._claim(attempts)
         except Exception as error:
             if len(attempts) > 1 and not isinstance(error, Unavailable):
                 # One of them is to blame; each finds out by itself.
                 for attempt in attempts:
                     await self._flush([attempt])
                 return
-            self._fail(attempts, _told(error, "a claim failed"))
+            self._fail(attempts, _report(error, "a claim failed"))
             return
-        await self._hand_over_all(claimed)
+        await self._hand_over_all(claims)
 
     def _fail(self, attempts: list[Attempt], error: QueenError) -> None:
         for attempt in attempts:
@@ -120,16 +120,18 @@ class Claims:
             key=lambda entry: (entry.partition.id, entry.group_id),
         )
         rows = await self._claim_rows(attempts, entries, lease_ids)
-        claimed = [Claimed(attempt, self._reader.budget) for attempt in attempts]
+        claims = [Claimed(attempt, self._reader.budget) for attempt in attempts]
         for entry, row in zip(entries, rows, strict=True):
-            one, partition = claimed[entry.number], entry.partition
-            one.attempt.feed.claiming.discard(partition.id)
+            claim, partition = claims[entry.number], entry.partition
+            claim.attempt.feed.claiming.discard(partition.id)
             self._saw_head(entry, row)
             if row["outcome"] == _GRANTED:
-                one.grants.append(self._grant(one.attempt, partition, lease_ids[entry.number], row))
+                claim.grants.append(
+                    self._grant(claim.attempt, partition, lease_ids[entry.number], row)
+                )
             else:
-                await self._not_granted(one, partition, row)
-        return claimed
+                await self._note_refusal(claim, partition, row)
+        return claims
 
     def _saw_head(self, entry: Entry, row: Record) -> None:
         if row["outcome"] not in _KNOWS_HEAD:
@@ -157,10 +159,10 @@ class Claims:
             [_lease_ms(attempt) for attempt in attempts],
             [attempt.pop.auto_ack for attempt in attempts],
             [attempt.pop.batch for attempt in attempts],
-            [one.retry_ceiling for one in options],
-            [one.delayed_processing * 1000 for one in options],
-            [one.window_buffer * 1000 for one in options],
-            [one.expiry_seconds * 1000 for one in options],
+            [queue_options.retry_ceiling for queue_options in options],
+            [queue_options.delayed_processing * 1000 for queue_options in options],
+            [queue_options.window_buffer * 1000 for queue_options in options],
+            [queue_options.expiry_seconds * 1000 for queue_options in options],
         )
         try:
             return await self._database.fetch("claim", *arguments, _LOCK_WAIT_MS)
@@ -185,7 +187,7 @@ class Claims:
             row["attempt"],
             row["seen"],
             bits_from_bytes(row["acked"]),
-            failures_of(row["failures"]) if row["failures"] else {},
+            decode_failures(row["failures"]) if row["failures"] else {},
             row["wait_ms"],
         )
         if attempt.generation != feed.generation:
@@ -193,14 +195,15 @@ class Claims:
             # finds out.
             feed.offer_again(partition)
         else:
-            feed.granted(partition, lease_id, grant.stop)
+            feed.note_grant(partition, lease_id, grant.stop)
             self._dispatcher.set_timer(feed, partition, lease_id, grant.lease_ms)
         return grant
 
-    async def _not_granted(self, one: Claimed, partition: Partition, row: Record) -> None:
-        feed, outcome = one.attempt.feed, row["outcome"]
+    async def _note_refusal(self, claim: Claimed, partition: Partition, row: Record) -> None:
+        """Note in the feed why a partition could not be leased, and when to try it again."""
+        feed, outcome = claim.attempt.feed, row["outcome"]
         if outcome == _EMPTY:
-            feed.moved(partition, row["committed"])
+            feed.set_position(partition, row["committed"])
             # It may have been written while the claim was on its way.
             feed.offer(partition)
         elif outcome in (_HELD, _BUSY):
@@ -212,7 +215,7 @@ class Claims:
             self._catalog.forget_partition(partition.id)
             self._events.group_missing(feed)
         elif outcome == _EXHAUSTED:
-            await self._give_up(one, partition, row)
+            await self._give_up(claim, partition, row)
         elif outcome == _PAUSED:
             self._dispatcher.group_paused(feed)
             feed.offer_again(partition, first=True)
@@ -221,9 +224,9 @@ class Claims:
         feed.held[partition.id] = partition
         self._dispatcher.set_timer(feed, partition, None, wait_ms)
 
-    async def _give_up(self, one: Claimed, partition: Partition, row: Record) -> None:
+    async def _give_up(self, claim: Claimed, partition: Partition, row: Record) -> None:
         """Have a message set aside that nobody comes back from."""
-        feed = one.attempt.feed
+        feed = claim.attempt.feed
         # Whoever held it has lost it, even if this server's timer has not rung yet.
         feed.leased.pop(partition.id, None)
         try:
@@ -231,63 +234,63 @@ class Claims:
                 partition, feed.group, feed.group_id, row["committed"], row["attempt"]
             )
         except Exception as error:
-            one.error = _told(error, "a message could not be set aside")
+            claim.error = _report(error, "a message could not be set aside")
             self._hold_back(feed, partition, _UNREADABLE_PAUSE_MS)
         else:
             feed.offer_again(partition, first=True)
 
     # ---- handing over ----
 
-    async def _hand_over_all(self, claimed: list[Claimed]) -> None:
+    async def _hand_over_all(self, claims: list[Claimed]) -> None:
         """Read what was claimed, and hand over whatever is read, until all of it is."""
-        self._reader.read_cached(claimed)
-        waiting = claimed
+        self._reader.read_cached(claims)
+        waiting = claims
         while waiting:
-            ready = [one for one in waiting if not one.unread]
-            waiting = [one for one in waiting if one.unread]
+            ready = [claim for claim in waiting if not claim.unread]
+            waiting = [claim for claim in waiting if claim.unread]
             await self._hand_over(ready)
             if not waiting:
                 return
             try:
                 await self._reader.read_some(waiting)
             except Exception as error:
-                told = _told(error, "reading failed")
-                for one in waiting:
-                    self._withdraw(one, told)
+                reported = _report(error, "reading failed")
+                for claim in waiting:
+                    self._withdraw(claim, reported)
                 return
 
-    def _withdraw(self, one: Claimed, error: QueenError) -> None:
+    def _withdraw(self, claim: Claimed, error: QueenError) -> None:
         """Give everything back, and tell why."""
-        pop = one.attempt.pop
+        pop = claim.attempt.pop
         pop.busy = False
-        self._give_back.grants(one.grants)
+        self._give_back.grants(claim.grants)
         pop.fail(error)
-        self._dispatcher.pump(one.attempt.feed)
+        self._dispatcher.pump(claim.attempt.feed)
 
-    async def _hand_over(self, claimed: list[Claimed]) -> None:
-        leased = [one for one in claimed if not one.attempt.pop.auto_ack]
-        for one in leased:
-            await self._finish(one)
-        at_once = [one for one in claimed if one.attempt.pop.auto_ack]
+    async def _hand_over(self, claims: list[Claimed]) -> None:
+        leased = [claim for claim in claims if not claim.attempt.pop.auto_ack]
+        for claim in leased:
+            await self._finish(claim)
+        at_once = [claim for claim in claims if claim.attempt.pop.auto_ack]
         if at_once:
             await self._ack_at_once(at_once)
-            for one in at_once:
-                await self._finish(one)
+            for claim in at_once:
+                await self._finish(claim)
 
-    async def _finish(self, one: Claimed) -> None:
+    async def _finish(self, claim: Claimed) -> None:
         """Answer one pop; what is wrong with one of its grants leaves the others as they are."""
         shown: list[Grant] = []
-        for grant in one.grants:
+        for grant in claim.grants:
             try:
-                if await self._is_shown(one.attempt.feed, grant):
+                if await self._prepare(claim.attempt.feed, grant):
                     shown.append(grant)
             except Exception as error:
-                one.error = _told(error, "a grant could not be handed over")
+                claim.error = _report(error, "a grant could not be handed over")
                 self._give_back.grants([grant])
-        one.grants = shown
-        self._deliver(one)
+        claim.grants = shown
+        self._deliver(claim)
 
-    async def _is_shown(self, feed: Feed, grant: Grant) -> bool:
+    async def _prepare(self, feed: Feed, grant: Grant) -> bool:
         """Remember which messages a lease covers; return whether there is one to show."""
         if grant.start == grant.stop:
             # What did not fit is there for the next pop.
@@ -313,74 +316,74 @@ class Claims:
         await self._database.execute(
             "shorten_lease", grant.partition.id, feed.group_id, grant.lease_id, grant.stop
         )
-        feed.moved(grant.partition, grant.stop)
+        feed.set_position(grant.partition, grant.stop)
 
-    def _deliver(self, one: Claimed) -> None:
-        attempt = one.attempt
+    def _deliver(self, claim: Claimed) -> None:
+        attempt = claim.attempt
         pop = attempt.pop
-        if not one.grants:
+        if not claim.grants:
             # There may be others that can be given.
-            pop.error = one.error or pop.error
-            self._dispatcher.unserved(pop)
+            pop.error = claim.error or pop.error
+            self._dispatcher.try_next(pop)
         elif pop.done.done():
             pop.busy = False
-            self._give_back.grants(one.grants)
+            self._give_back.grants(claim.grants)
         else:
             pop.busy = False
-            pop.finish(one.grants)
+            pop.finish(claim.grants)
         self._dispatcher.pump(attempt.feed)
 
     # ---- autoAck ----
 
-    async def _ack_at_once(self, claimed: list[Claimed]) -> None:
+    async def _ack_at_once(self, claims: list[Claimed]) -> None:
         """Ack what was read for pops that want no lease. What could not be acked is not given."""
-        wanted = [
-            (one, grant)
-            for one in claimed
-            for grant in one.grants
+        granted = [
+            (claim, grant)
+            for claim in claims
+            for grant in claim.grants
             # Nobody acks for a client that has gone, nor what nobody could read.
-            if not one.attempt.pop.done.done() and grant.stop > grant.start
+            if not claim.attempt.pop.done.done() and grant.stop > grant.start
         ]
-        wanted.sort(key=lambda pair: (pair[1].partition.id, pair[0].attempt.feed.group_id))
+        granted.sort(key=lambda pair: (pair[1].partition.id, pair[0].attempt.feed.group_id))
         try:
-            acked = await self._ack_spans(wanted, _LOCK_WAIT_MS)
+            acked = await self._ack_spans(granted, _LOCK_WAIT_MS)
         except Exception as error:
-            _told(error, "an autoAck failed")
-            acked = [await self._ack_alone(*pair) for pair in wanted]
-        for (one, grant), is_acked in zip(wanted, acked, strict=True):
+            _report(error, "an autoAck failed")
+            acked = [await self._ack_alone(*pair) for pair in granted]
+        for (claim, grant), is_acked in zip(granted, acked, strict=True):
             if is_acked:
-                feed = one.attempt.feed
+                feed = claim.attempt.feed
                 feed.lease_ended(grant.partition, grant.lease_id, grant.stop)
                 grant.lease_id = None
             else:
                 self._give_back.grants([grant])
-                one.grants.remove(grant)
+                claim.grants.remove(grant)
 
-    async def _ack_alone(self, one: Claimed, grant: Grant) -> bool:
+    async def _ack_alone(self, claim: Claimed, grant: Grant) -> bool:
         """Ack one grant, and find out whether an ack that got no answer was done."""
         try:
-            if (await self._ack_spans([(one, grant)], None))[0]:
+            if (await self._ack_spans([(claim, grant)], None))[0]:
                 return True
-            key = [grant.partition.id], [one.attempt.feed.group_id]
+            key = [grant.partition.id], [claim.attempt.feed.group_id]
             rows = await self._database.fetch("cursor_spans", *key)
             assert grant.lease_id is not None
             return any(acked_up_to(row["receipts"], grant.lease_id) is not None for row in rows)
         except Exception as error:
-            one.error = _told(error, "an autoAck failed")
+            claim.error = _report(error, "an autoAck failed")
             return False
 
     async def _ack_spans(
-        self, wanted: list[tuple[Claimed, Grant]], wait_ms: int | None
+        self, granted: list[tuple[Claimed, Grant]], wait_ms: int | None
     ) -> list[bool]:
-        if not wanted:
+        if not granted:
             return []
         rows = await self._database.fetch(
             "ack_spans",
-            [grant.partition.id for _, grant in wanted],
-            [one.attempt.feed.group_id for one, _ in wanted],
-            [grant.lease_id for _, grant in wanted],
-            [grant.stop for _, grant in wanted],
-            [True] * len(wanted),
+            [grant.partition.id for _, grant in granted],
+            [claim.attempt.feed.group_id for claim, _ in granted],
+            [grant.lease_id for _, grant in granted],
+            [grant.stop for _, grant in granted],
+            [True] * len(granted),
             wait_ms,
         )
         return [row["done"] for row in rows]
@@ -391,9 +394,9 @@ def _lease_ms(attempt: Attempt) -> int:
     return min(lease_ms, _AUTO_LEASE_MS) if attempt.pop.auto_ack else lease_ms
 
 
-def _told(error: Exception, what: str) -> QueenError:
-    """Return what a client is told of an error; ours need no other word."""
+def _report(error: Exception, log_text: str) -> QueenError:
+    """Log an error that is not ours; return what a client is told of it."""
     if isinstance(error, QueenError):
         return error
-    _log.error(what, exc_info=error)
+    _log.error(log_text, exc_info=error)
     return QueenError()

@@ -13,14 +13,14 @@ from queen.storage.database import Record, Transaction
 # Partition and group.
 Key = tuple[int, int]
 
-failures_of = msgspec.json.Decoder(dict[int, int]).decode
+decode_failures = msgspec.json.Decoder(dict[int, int]).decode
 
 
 async def lock(transaction: Transaction, keys: Iterable[Key]) -> dict[Key, Cursor]:
     """Return cursors, locked in order until the transaction ends; missing ones are left out."""
-    wanted = sorted(set(keys))
+    ordered = sorted(set(keys))
     rows = await transaction.fetch(
-        "lock_cursors", [key[0] for key in wanted], [key[1] for key in wanted]
+        "lock_cursors", [key[0] for key in ordered], [key[1] for key in ordered]
     )
     return {(row["partition_id"], row["group_id"]): _cursor(row) for row in rows}
 
@@ -61,6 +61,6 @@ def _cursor(row: Record) -> Cursor:
         attempts=row["attempts"],
         acked=bits_from_bytes(row["acked"]),
         failed=bits_from_bytes(row["failed"]),
-        failures=failures_of(row["failures"]) if row["failures"] else {},
+        failures=decode_failures(row["failures"]) if row["failures"] else {},
         receipts=row["receipts"],
     )

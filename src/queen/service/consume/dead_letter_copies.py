@@ -1,7 +1,7 @@
 """Burial: copying a message to the dead letters.
 
 The copy is made in the transaction that moves a cursor past the message, so a message is
-delivered or it is dead, and a crash leaves nothing between. Letters of an encrypted queue
+delivered or it is dead, and a crash leaves nothing between. Dead letters of an encrypted queue
 are encrypted as its messages are.
 """
 
@@ -22,7 +22,7 @@ from queen.storage.database import Record, Transaction
 _PAGE_BYTES = 8 * 1024 * 1024
 
 # Partition and offset.
-Place = tuple[int, int]
+Position = tuple[int, int]
 
 
 class DeadLetter(NamedTuple):
@@ -45,29 +45,29 @@ class Burial:
     def __init__(self, encryption: SegmentEncryption) -> None:
         self._encryption = encryption
 
-    async def messages(
-        self, transaction: Transaction, places: Iterable[Place]
-    ) -> dict[Place, Message | QueenError]:
+    async def read_messages(
+        self, transaction: Transaction, positions: Iterable[Position]
+    ) -> dict[Position, Message | QueenError]:
         """Read messages, or why one cannot be read; those that retention has removed, or somebody
         deleted, are left out."""
-        wanted = sorted(set(places))
-        found: dict[Place, Message | QueenError] = {}
-        while wanted:
+        unread = sorted(set(positions))
+        messages: dict[Position, Message | QueenError] = {}
+        while unread:
             rows = await transaction.fetch(
                 "read_some",
-                [partition for partition, _ in wanted],
-                [offset for _, offset in wanted],
-                [offset + 1 for _, offset in wanted],
+                [partition for partition, _ in unread],
+                [offset for _, offset in unread],
+                [offset + 1 for _, offset in unread],
                 _PAGE_BYTES,
                 _PAGE_BYTES,
             )
             for row in rows:
-                place = wanted[row["span"] - 1]
-                message = self._message(row, place[1])
+                position = unread[row["span"] - 1]
+                message = self._message(row, position[1])
                 if message is not None:
-                    found[place] = message
-            wanted = wanted[max((row["span"] for row in rows), default=len(wanted)) :]
-        return found
+                    messages[position] = message
+            unread = unread[max((row["span"] for row in rows), default=len(unread)) :]
+        return messages
 
     def _message(self, row: Record, offset: int) -> Message | QueenError | None:
         try:
@@ -79,9 +79,10 @@ class Burial:
             return None
         return message_at(segment, at, offset, row["created_at"])
 
-    def letter(
+    def dead_letter(
         self, partition: Partition, group_id: int, message: Message, error: str, attempts: int
     ) -> DeadLetter:
+        """Return the copy of a message, encrypted if its queue is."""
         payload, codec = message.payload, CODEC_RAW
         if partition.queue.options.encryption_enabled:
             codec, payload = self._encryption.encrypt_dead_letter(partition.id, payload)
@@ -99,7 +100,7 @@ class Burial:
             message.producer_sub,
         )
 
-    async def bury(self, transaction: Transaction, letters: list[DeadLetter]) -> None:
-        """Store letters; one that is there already, because an ack was repeated, stays as it is."""
-        if letters:
-            await transaction.execute("bury", *map(list, zip(*letters, strict=True)))
+    async def bury(self, transaction: Transaction, dead_letters: list[DeadLetter]) -> None:
+        """Store dead letters. One that is there already, because an ack was repeated, stays."""
+        if dead_letters:
+            await transaction.execute("bury", *map(list, zip(*dead_letters, strict=True)))

@@ -165,7 +165,7 @@ class Dispatcher:
             parked.unpark(pop)
         self._events.claim_wanted(Attempt(pop, feed, partitions))
 
-    def unserved(self, pop: Pop) -> None:
+    def try_next(self, pop: Pop) -> None:
         """A claim brought nothing: try the next candidates, look for more, wait, or give up."""
         pop.busy = False
         if pop.done.done():
@@ -200,7 +200,7 @@ class Dispatcher:
 
     def ring(self) -> None:
         """Offer the partitions whose leases have lapsed by now."""
-        for _, _, feed, partition, lease_id in self.timers.due(time.monotonic()):
+        for _, _, feed, partition, lease_id in self.timers.take_due(time.monotonic()):
             if lease_id is not None:
                 if feed.leased.get(partition.id) != lease_id:
                     continue

@@ -261,13 +261,14 @@ class Feed:
                 return next(iter(waiting)), partition
         return None
 
-    def moved(self, partition: Partition, position: int) -> None:
+    def set_position(self, partition: Partition, position: int) -> None:
+        """Note how far the group has got there: no other server holds it any more."""
         self._position[partition.id] = position
         self.held.pop(partition.id, None)
 
-    def granted(self, partition: Partition, lease_id: uuid.UUID, batch_end: int) -> None:
+    def note_grant(self, partition: Partition, lease_id: uuid.UUID, batch_end: int) -> None:
         self.leased[partition.id] = lease_id
-        self.moved(partition, batch_end)
+        self.set_position(partition, batch_end)
 
     def lease_ended(
         self,
@@ -282,7 +283,7 @@ class Feed:
         if ours is not None and lease_id is not None and ours != lease_id:
             return False
         self.leased.pop(partition.id, None)
-        self.moved(partition, committed)
+        self.set_position(partition, committed)
         if partition.head <= committed:
             return False
         if offer:

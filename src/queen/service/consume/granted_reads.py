@@ -110,44 +110,44 @@ class Reader:
             self.budget.used -= grant.held_bytes
             grant.held_bytes = 0
 
-    def read_cached(self, claimed: list[Claimed]) -> None:
+    def read_cached(self, claims: list[Claimed]) -> None:
         """Fill in the messages that are at hand."""
-        for one in claimed:
-            for grant in one.grants:
-                found = self._cache.span(grant.partition.id, grant.start, grant.stop)
-                for stored in found or ():
+        for claim in claims:
+            for grant in claim.grants:
+                cached = self._cache.span(grant.partition.id, grant.start, grant.stop)
+                for stored in cached or ():
                     if not grant.is_read:
-                        one.add(grant, stored)
+                        claim.add(grant, stored)
 
-    async def read_some(self, claimed: list[Claimed]) -> None:
+    async def read_some(self, claims: list[Claimed]) -> None:
         """Read on, as much as fits one statement; at least one grant gets further."""
-        wanted = [(one, grant) for one in claimed for grant in one.unread]
+        unread = [(claim, grant) for claim in claims for grant in claim.unread]
         rows = await self._database.fetch(
             "read_some",
-            [grant.partition.id for _, grant in wanted],
-            [grant.read_to for _, grant in wanted],
-            [grant.stop for _, grant in wanted],
+            [grant.partition.id for _, grant in unread],
+            [grant.read_to for _, grant in unread],
+            [grant.stop for _, grant in unread],
             _MAX_ANSWER_BYTES,
             _MAX_STEP_BYTES,
         )
         for row in rows:
-            one, grant = wanted[row["span"] - 1]
+            claim, grant = unread[row["span"] - 1]
             if not grant.is_read:
-                self._take(one, grant, row)
+                self._take(claim, grant, row)
         # What lies before the last row and brought none is gone, by retention.
         seen = {row["span"] for row in rows}
-        last = max(seen, default=len(wanted) + 1)
-        for number, (_, grant) in enumerate(wanted, 1):
+        last = max(seen, default=len(unread) + 1)
+        for number, (_, grant) in enumerate(unread, 1):
             if number < last and number not in seen:
                 grant.is_read = True
 
-    def _take(self, one: Claimed, grant: Grant, row: Record) -> None:
+    def _take(self, claim: Claimed, grant: Grant, row: Record) -> None:
         try:
-            segment = self._encryption.decode_segment_within(row, one.room_bytes)
+            segment = self._encryption.decode_segment_within(row, claim.room_bytes)
         except QueenError as error:
-            one.fail(grant, error)
+            claim.fail(grant, error)
             return
         if segment is None:
-            one.cut()
+            claim.cut()
         else:
-            one.add(grant, StoredSegment(row["base_offset"], row["created_at"], segment))
+            claim.add(grant, StoredSegment(row["base_offset"], row["created_at"], segment))

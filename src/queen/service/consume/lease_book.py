@@ -48,8 +48,8 @@ class Span:
         cannot be told apart on the wire, so what is said of one holds for all of them."""
         if self._offsets is None:
             self._offsets = defaultdict(list)
-            for offset, one in enumerate(self.ids, self.start):
-                self._offsets[one].append(offset)
+            for offset, stored_id in enumerate(self.ids, self.start):
+                self._offsets[stored_id].append(offset)
         return self._offsets.get(transaction_id, [])
 
 
@@ -71,7 +71,7 @@ class SpanBuilder:
         self._hidden.update(first + at for at in range(high - low) if bits >> at & 1)
 
     def span(self, partition: Partition, group_id: int) -> Span:
-        """Return it. What retention has removed is missing at the front."""
+        """Return what was gathered. What retention has removed is missing at the front."""
         first = self._stop - len(self._ids)
         self._hidden.update(range(self._start, first))
         hidden = frozenset(self._hidden)
@@ -84,12 +84,12 @@ def span_of(
     group_id: int,
     start: int,
     stop: int,
-    stored: list[StoredSegment],
+    segments: list[StoredSegment],
 ) -> Span:
     """Return what a lease covers of segments that are at hand."""
     builder = SpanBuilder(start, stop, group)
-    for one in stored:
-        builder.add(one)
+    for segment in segments:
+        builder.add(segment)
     return builder.span(partition, group_id)
 
 

@@ -80,7 +80,7 @@ class Popper:
         if self.gives_nothing:
             return []
         await self._catalog.register(queues, pop.group, pop.subscription)
-        pop.feeds = [await self._feed(queue, pop) for queue in queues]
+        pop.feeds = [await self._find_or_make_feed(queue, pop) for queue in queues]
         if pop.waits and label is not None:
             self._by_label[pop] = label
         self._pops.add(pop)
@@ -91,7 +91,7 @@ class Popper:
             await self._first_try(pop)
             if not pop.busy and (not pop.waits or self.gives_nothing):
                 pop.finish([])
-            grants = await self._served(pop, timeout_s)
+            grants = await self._wait_for_grants(pop, timeout_s)
             self._activity.popped(queues, grants)
             return grants
         except BaseException:
@@ -135,11 +135,11 @@ class Popper:
         """Claim what is ready, in the order of the feeds; return whether the pop has its answer."""
         for feed in feeds:
             self._dispatcher.pump(feed)
-            if await self._is_served(pop):
+            if await self._wait_for_claims(pop):
                 return True
         return False
 
-    async def _is_served(self, pop: Pop) -> bool:
+    async def _wait_for_claims(self, pop: Pop) -> bool:
         """Wait while claims are on their way; return whether the pop has its answer."""
         if pop.busy and not pop.done.done():
             pop.turn = asyncio.get_running_loop().create_future()
@@ -155,7 +155,7 @@ class Popper:
             feed.claiming.add(partition.id)
             self._dispatcher.attempt(pop, feed, [partition])
 
-    async def _served(self, pop: Pop, timeout_s: float) -> list[Grant]:
+    async def _wait_for_grants(self, pop: Pop, timeout_s: float) -> list[Grant]:
         try:
             # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes together
             # with the grants, and nobody would give them back.
@@ -166,7 +166,7 @@ class Popper:
             # If a claim is under way, what it brings must reach somebody.
             return await pop.done
 
-    async def _feed(self, queue: Queue, pop: Pop) -> Feed:
+    async def _find_or_make_feed(self, queue: Queue, pop: Pop) -> Feed:
         feed = self._dispatcher.feed(queue.id, pop.group)
         if feed is None or feed.queue is not queue:
             group_id = await self._catalog.group(queue, pop.group, pop.subscription)
@@ -218,14 +218,14 @@ class Popper:
     def _adopt(self, queue: Queue) -> None:
         for pop, (namespace, task) in list(self._by_label.items()):
             feed = self._dispatcher.feed(queue.id, pop.group)
-            known = feed is not None and feed.queue is queue and pop in feed.pops
+            has_joined = feed is not None and feed.queue is queue and pop in feed.pops
             if pop.namespaces is not None and queue.namespace not in pop.namespaces:
                 continue
-            if not known and namespace in ("", queue.namespace) and task in ("", queue.task):
+            if not has_joined and namespace in ("", queue.namespace) and task in ("", queue.task):
                 self._background.start(self._join(pop, queue))
 
     async def _join(self, pop: Pop, queue: Queue) -> None:
-        feed = await self._feed(queue, pop)
+        feed = await self._find_or_make_feed(queue, pop)
         await self._sweeper.fill(feed)
         if pop in self._by_label and feed not in pop.feeds:
             pop.feeds.append(feed)
@@ -236,7 +236,7 @@ class Popper:
 
     # ---- leases that nobody will use ----
 
-    def sent(self, grants: list[Grant]) -> None:
+    def release(self, grants: list[Grant]) -> None:
         """An answer has been written, or will never be: its messages need no memory any more."""
         self._reader.release(grants)
 

@@ -75,7 +75,7 @@ class Sweeper:
     async def _look(self, queues: Sequence[Queue]) -> None:
         at = await self._horizon()
         ids = [queue.id for queue in queues]
-        since = [at.reaching_back_to(self._looked.get(one, at)) for one in ids]
+        since = [at.reaching_back_to(self._looked.get(queue_id, at)) for queue_id in ids]
         rows = await self._database.fetch("written_since", ids, since)
         self._looked |= dict.fromkeys(ids, at)
         partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
@@ -95,11 +95,13 @@ class Sweeper:
             await self._sweeps.ask(feed, lambda: self.sweep(feed))
 
     async def fill_all(self, feeds: Sequence[Feed]) -> None:
-        """The same for many feeds, a few partitions of each at a time."""
+        """Do what `fill` does for many feeds, a few partitions of each at a time."""
         if len(feeds) == 1:
             await self.fill(feeds[0])
             return
-        while empty := [one for one in feeds if not one.has_ready and one.sweep_after is not None]:
+        while empty := [
+            feed for feed in feeds if not feed.has_ready and feed.sweep_after is not None
+        ]:
             await self._sweeps.ask(tuple(empty), partial(self._sweep_all, empty))
 
     async def sweep(self, feed: Feed) -> None:
@@ -112,7 +114,7 @@ class Sweeper:
             self._looked[feed.queue.id] = await self._horizon()
         rows = await self._database.fetch("sweep_page", feed.queue.id, feed.group_id, after)
         if feed.sweep_after == after:
-            self._swept(feed, rows, rows[-1]["id"] if len(rows) == _SWEEP_PAGE else None)
+            self._offer_swept(feed, rows, rows[-1]["id"] if len(rows) == _SWEEP_PAGE else None)
 
     async def _sweep_all(self, feeds: Sequence[Feed]) -> None:
         afters = [feed.sweep_after for feed in feeds]
@@ -126,16 +128,16 @@ class Sweeper:
             afters,
             _SWEEP_EACH,
         )
-        found: dict[int, list[Record]] = {}
+        by_feed: dict[int, list[Record]] = {}
         for row in rows:
-            found.setdefault(row["number"] - 1, []).append(row)
+            by_feed.setdefault(row["number"] - 1, []).append(row)
         for number, feed in enumerate(feeds):
-            mine = found.get(number, [])
+            swept = by_feed.get(number, [])
             if feed.sweep_after is not None and feed.sweep_after == afters[number]:
-                is_full = bool(mine) and mine[-1]["seen"] == _SWEEP_EACH
-                self._swept(feed, mine, mine[-1]["id"] if is_full else None)
+                is_full = bool(swept) and swept[-1]["seen"] == _SWEEP_EACH
+                self._offer_swept(feed, swept, swept[-1]["id"] if is_full else None)
 
-    def _swept(self, feed: Feed, rows: list[Record], after: int | None) -> None:
+    def _offer_swept(self, feed: Feed, rows: list[Record], after: int | None) -> None:
         """Offer what a sweep has found, and note where it goes on."""
         for row in rows:
             if row["head"] <= row["committed"]:
@@ -151,7 +153,7 @@ class Sweeper:
     async def run_timers(self) -> None:
         """Wake what lapsed leases held back."""
         while True:
-            await self._dispatcher.timers.until_due()
+            await self._dispatcher.timers.wait_until_due()
             self._dispatcher.ring()
             # Leases end one by one, and many are acked before: not each is worth a look.
             await asyncio.sleep(_TIMER_INTERVAL_S)
@@ -162,7 +164,7 @@ class Sweeper:
             await asyncio.sleep(_NET_INTERVAL_S)
             try:
                 for feeds in self._dispatcher.feeds_by_queue():
-                    await self._cast(feeds)
+                    await self._look_after(feeds)
                 await self._look_at_leases()
                 await self._touch()
             except QueenError as error:
@@ -183,12 +185,12 @@ class Sweeper:
             waiting = random.sample(waiting, _MAX_LEASES)
         ids, groups, leases, feeds = map(list, zip(*waiting, strict=True))
         rows = await self._database.fetch("free_partitions", ids, groups, leases)
-        known = dict(
+        asked_about = dict(
             zip(zip(ids, groups, strict=True), zip(feeds, leases, strict=True), strict=True)
         )
         partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
         for row in rows:
-            feed, lease_id = known[row["partition_id"], row["group_id"]]
+            feed, lease_id = asked_about[row["partition_id"], row["group_id"]]
             partition = partitions.get(row["partition_id"])
             # Granted anew while we asked: then it is not the lease that we asked about.
             if partition is not None and feed.leased.get(partition.id) == lease_id:
@@ -209,7 +211,8 @@ class Sweeper:
         if used:
             await self._database.execute("touch_groups", sorted(used))
 
-    async def _cast(self, feeds: list[Feed]) -> None:
+    async def _look_after(self, feeds: list[Feed]) -> None:
+        """Sweep on in the feeds of a queue, and look for what was written to it."""
         now = time.monotonic()
         for feed in feeds:
             if feed.has_waiters:

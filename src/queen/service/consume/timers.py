@@ -59,7 +59,7 @@ class Timers:
             self._is_earlier.set()
         heapq.heappush(self._heap, timer)
         if len(self._heap) > 2 * self._count + _FEW:
-            self._heap = [timer for some in self._timers.values() for timer in some.values()]
+            self._heap = [timer for timers in self._timers.values() for timer in timers.values()]
             heapq.heapify(self._heap)
 
     def disarm(self, feed: Feed, partition_id: int) -> None:
@@ -73,7 +73,7 @@ class Timers:
         """Take away all timers of a feed."""
         self._count -= len(self._timers.pop(feed, ()))
 
-    async def until_due(self) -> None:
+    async def wait_until_due(self) -> None:
         """Return when a timer may be due."""
         self._is_earlier.clear()
         left_s = self._heap[0].at - time.monotonic() if self._heap else None
@@ -81,7 +81,7 @@ class Timers:
             async with asyncio.timeout(left_s):
                 await self._is_earlier.wait()
 
-    def due(self, now: float) -> Iterator[Timer]:
+    def take_due(self, now: float) -> Iterator[Timer]:
         """Take those whose time has come, the earliest first."""
         while self._heap and self._heap[0].at <= now:
             timer = heapq.heappop(self._heap)

@@ -166,10 +166,13 @@ class Transactor:
 
     def _finish(self, appends: list[Append], ack_batches: list[AckBatch]) -> None:
         """Tell everybody whom the transaction concerns."""
-        for one in ack_batches:
-            self._acker.finish(one)
-        partitions = [append.target for append in appends] + [s.partition for s in ack_batches]
-        self._activity.transacted(one.queue for one in partitions if one is not None)
+        for batch in ack_batches:
+            self._acker.finish(batch)
+        partitions = [append.target for append in appends]
+        partitions += [batch.partition for batch in ack_batches]
+        self._activity.transacted(
+            partition.queue for partition in partitions if partition is not None
+        )
 
     async def _append(self, transaction: Transaction, shares: list[Share]) -> list[Outcome]:
         if not shares:
@@ -195,7 +198,7 @@ class Transactor:
             held = await self._leases.cursors_of(lease_id) if lease_id is not None else []
             mine = [ack_batch for ack_batch in nameless if ack_batch.key in held]
             if lease_id is not None and not held:
-                mine = await self._acker.with_receipt(lease_id, nameless)
+                mine = await self._acker.batches_with_receipt(lease_id, nameless)
             if lease_id is None or not (held or mine):
                 raise LeaseLost(f"required lease {text!r} is not, or no longer, a lease")
             for ack_batch in mine:
@@ -212,7 +215,7 @@ class Transactor:
         """Lock every cursor in order, and see that the guarding leases live."""
         if not guards:
             return
-        keys = sorted({guard.key for guard in guards} | {one.key for one in ack_batches})
+        keys = sorted({guard.key for guard in guards} | {batch.key for batch in ack_batches})
         rows = await transaction.fetch(
             "lock_cursors", [key[0] for key in keys], [key[1] for key in keys]
         )
@@ -225,10 +228,10 @@ class Transactor:
         if not ack_batches:
             return
         await self._acker.settle_in(transaction, ack_batches)
-        for one in ack_batches:
-            if one.error is not None:
-                raise one.error
-            for transaction_id, result in one.results.items():
+        for batch in ack_batches:
+            if batch.error is not None:
+                raise batch.error
+            for transaction_id, result in batch.results.items():
                 reason = _REASONS.get(result)
                 if reason is not None:
                     raise LeaseLost(

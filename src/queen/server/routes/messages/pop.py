@@ -200,7 +200,7 @@ class PopRoutes:
                 self._broker.popper.give_back(grants)
             return response
         finally:
-            self._broker.popper.sent(grants)
+            self._broker.popper.release(grants)
 
 
 def _in_order_of_priority(queues: list[Queue]) -> list[Queue]:
