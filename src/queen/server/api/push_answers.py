@@ -28,7 +28,7 @@ def placed_results(planned: list[Planned], later: Sequence[Later] = ()) -> list[
         if plan.append.error is None
         for pair in zip(plan.indexes, _results(plan), strict=True)
     ]
-    return stored + [(scheduled.place, _scheduled_text(scheduled)) for scheduled in later]
+    return stored + [(scheduled.item_index, _scheduled_text(scheduled)) for scheduled in later]
 
 
 def in_order(placed: list[tuple[int, str]]) -> list[str]:
@@ -38,7 +38,11 @@ def in_order(placed: list[tuple[int, str]]) -> list[str]:
 def _scheduled_text(later: Later) -> str:
     message = later.message
     return answers.scheduled_item(
-        later.place, message.transaction_id, message.trace_id, message.queue, message.deliver_at
+        later.item_index,
+        message.transaction_id,
+        message.trace_id,
+        message.queue,
+        message.deliver_at,
     )
 
 

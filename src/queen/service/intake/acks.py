@@ -27,24 +27,24 @@ class GatheredAcks:
         # For each item that cannot be looked up: why.
         self.refused: dict[int, QueenError] = {}
         # For each other item its batch; None when all share the only one.
-        self.places: dict[int, AckBatch] | None = None
+        self.batch_of_item: dict[int, AckBatch] | None = None
 
     @property
     def batches(self) -> list[AckBatch]:
         return list(self.by_key.values())
 
     def result(self, index: int, transaction_id: str) -> AckResult | QueenError:
-        if self.places is None:
+        if self.batch_of_item is None:
             (ack_batch,) = self.by_key.values()
         elif index in self.refused:
             return self.refused[index]
         else:
-            ack_batch = self.places[index]
+            ack_batch = self.batch_of_item[index]
         return ack_batch.error or ack_batch.results.get(transaction_id, AckResult.LOST)
 
     def all_done(self) -> bool:
         """Whether every item was acknowledged as completed, and now is."""
-        return self.places is None and all(batch.all_done for batch in self.by_key.values())
+        return self.batch_of_item is None and all(batch.all_done for batch in self.by_key.values())
 
 
 class AckIntake:
@@ -61,12 +61,12 @@ class AckIntake:
         """Find the partition, group and lease that each acknowledgment is about."""
         gathered = GatheredAcks()
         if not acks:
-            gathered.places = {}
+            gathered.batch_of_item = {}
             return gathered
         ids, names, statuses, errors, groups, leases = zip(*map(astuple, acks), strict=True)
         numbers = {name: parse_partition(name) for name in set(names)}
-        known = {number for number in numbers.values() if number is not None}
-        partitions = await self._scope.partitions(viewer, known)
+        partition_ids = {number for number in numbers.values() if number is not None}
+        partitions = await self._scope.partitions(viewer, partition_ids)
         first, count = acks[0], len(acks)
         alike = (
             names.count(first.partitionId) == count
@@ -77,18 +77,22 @@ class AckIntake:
         )
         if alike and partitions:
             try:
-                (partition,) = partitions.values()
-                batch, asked = await self._batch(gathered, first, partition, default_group)
-                batch.statuses = dict.fromkeys(ids, asked)
+                (only_partition,) = partitions.values()
+                batch, status = await self._find_batch(
+                    gathered, first, only_partition, default_group
+                )
+                batch.statuses = dict.fromkeys(ids, status)
                 return gathered
             except QueenError:
                 gathered.by_key.clear()
-        gathered.places = {}
+        gathered.batch_of_item = {}
         for index, ack in enumerate(acks):
             number = numbers[ack.partitionId]
-            where = partitions.get(number) if number is not None else None
+            partition = partitions.get(number) if number is not None else None
             try:
-                await self._add(gathered, gathered.places, index, ack, where, default_group)
+                await self._add(
+                    gathered, gathered.batch_of_item, index, ack, partition, default_group
+                )
             except QueenError as error:
                 gathered.refused[index] = error
         return gathered
@@ -96,21 +100,21 @@ class AckIntake:
     async def _add(
         self,
         gathered: GatheredAcks,
-        places: dict[int, AckBatch],
+        batch_of_item: dict[int, AckBatch],
         index: int,
         ack: AckRequest | AckOperation,
         partition: Partition | None,
         default_group: str | None,
     ) -> None:
-        batch, asked = await self._batch(gathered, ack, partition, default_group)
-        if batch.statuses.get(ack.transactionId, asked) is not asked:
+        batch, status = await self._find_batch(gathered, ack, partition, default_group)
+        if batch.statuses.get(ack.transactionId, status) is not status:
             raise BadRequest("the request says something else of it, too")
-        places[index] = batch
-        batch.statuses[ack.transactionId] = asked
-        if ack.error and asked is not AckStatus.DONE:
+        batch_of_item[index] = batch
+        batch.statuses[ack.transactionId] = status
+        if ack.error and status is not AckStatus.DONE:
             batch.errors[ack.transactionId] = storable(ack.error)
 
-    async def _batch(
+    async def _find_batch(
         self,
         gathered: GatheredAcks,
         ack: AckRequest | AckOperation,
@@ -118,8 +122,8 @@ class AckIntake:
         default_group: str | None,
     ) -> tuple[AckBatch, AckStatus]:
         """Return the batch an acknowledgment belongs to, and what it asks for."""
-        asked = ACK_STATUSES.get(ack.status or "completed")
-        if asked is None:
+        status = ACK_STATUSES.get(ack.status or "completed")
+        if status is None:
             raise BadRequest(f"status {ack.status!r} is not known: {', '.join(ACK_STATUSES)}")
         if partition is None:
             raise NotFound("Message not found: no such partition")
@@ -137,4 +141,4 @@ class AckIntake:
         batch = gathered.by_key.get(key)
         if batch is None:
             batch = gathered.by_key[key] = AckBatch(partition, group, group_id, lease_id, {})
-        return batch, asked
+        return batch, status

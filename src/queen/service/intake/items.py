@@ -1,7 +1,7 @@
 """Items of a push: each is checked, and those of one partition become one append.
 
 Most requests are ordinary: their fields are checked column by column, and no item is looked at
-by itself. What is wrong with an item is told with its place in the request.
+by itself. What is wrong with an item is told with its index in the request.
 """
 
 from __future__ import annotations
@@ -163,8 +163,9 @@ class _Columns(NamedTuple):
 def sift(
     items: list[PushItem], indexes: Sequence[int]
 ) -> tuple[list[PushItem], list[int], list[InvalidItem]]:
-    """Return the items that can be stored, their places in the request, and the others' reasons."""
-    kept, places, refused = [], [], []
+    """Return the items that can be stored, their indexes in the request, and what is wrong with
+    the others."""
+    kept, kept_indexes, refused = [], [], []
     for index, item in zip(indexes, items, strict=True):
         reason = _reason_against(item)
         if reason:
@@ -172,8 +173,8 @@ def sift(
             continue
         item.payload = msgspec.Raw(as_line(bytes(item.payload)))
         kept.append(item)
-        places.append(index)
-    return kept, places, refused
+        kept_indexes.append(index)
+    return kept, kept_indexes, refused
 
 
 def _reason_against(item: PushItem) -> str | None:

@@ -1,4 +1,4 @@
-"""A push on its way into the log: seen by its sender, checked, parted by time, stored."""
+"""A push on its way into the log: seen by its sender, checked, split by time, stored."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from queen.wire.requests import PushItem
 
 
 class Later(NamedTuple):
-    """A message that is due later, and its place in the request."""
+    """A message that is due later, and its index in the request."""
 
-    place: int
+    item_index: int
     message: Scheduled
 
 
@@ -43,7 +43,7 @@ class Pushed(NamedTuple):
         return [planned for planned in self.planned if planned.append.error is not None]
 
 
-class _Parted(NamedTuple):
+class _ByTime(NamedTuple):
     """The items of a request by when they are due."""
 
     items: list[PushItem]
@@ -68,21 +68,21 @@ class Intake:
         if timed:
             return await self._push_timed(viewer, items, indexes)
         if viewer.namespaces is not None:
-            planned, hidden = await self._only_visible(viewer, planned)
+            planned, hidden = await self._leave_out_hidden(viewer, planned)
             refused += hidden
-        await self._pusher.push([one.append for one in planned])
+        await self._pusher.push([append for append, _, _ in planned])
         return Pushed(planned, [], refused)
 
     async def _push_timed(
         self, viewer: Viewer, items: list[PushItem], indexes: Sequence[int]
     ) -> Pushed:
         """Push what is due now, and put the rest into the outbox."""
-        items, indexes, later, refused = await self._part_by_time(viewer, items, indexes)
+        items, indexes, later, refused = await self._split_by_time(viewer, items, indexes)
         planned, bad, _ = plan(items, indexes, trusted=False, subject=viewer.subject)
-        planned, hidden = await self._only_visible(viewer, planned)
+        planned, hidden = await self._leave_out_hidden(viewer, planned)
         # A failed push may be repeated without harm, what is scheduled not: it comes last.
-        await self._pusher.push([one.append for one in planned])
-        await self._outbox.put([one.message for one in later])
+        await self._pusher.push([append for append, _, _ in planned])
+        await self._outbox.put([scheduled.message for scheduled in later])
         return Pushed(planned, later, refused + bad + hidden)
 
     async def push_frames(self, viewer: Viewer, body: bytes, max_bytes: int) -> list[Append]:
@@ -107,59 +107,59 @@ class Intake:
         later: list[Later] = []
         refused: list[InvalidItem] = []
         if any(item.is_timed for item in items):
-            kept, indexes, later, refused = await self._part_by_time(viewer, items, indexes)
+            kept, indexes, later, refused = await self._split_by_time(viewer, items, indexes)
         planned, bad, _ = plan(kept, indexes, trusted=False, subject=viewer.subject)
-        planned, hidden = await self._only_visible(viewer, planned)
+        planned, hidden = await self._leave_out_hidden(viewer, planned)
         refused += bad + hidden
         if refused:
             first = min(refused, key=lambda error: error.index)
             reason = f"{first.reason}; nothing of the transaction was done"
             raise type(first)(first.index, reason)
-        for append, places, _ in planned:
-            given = [items[index].transactionId for index in places]
+        for append, append_indexes, _ in planned:
+            given = [items[index].transactionId for index in append_indexes]
             append.unnamed = frozenset(at for at, name in enumerate(given) if not name)
         return planned, later
 
-    async def _part_by_time(
+    async def _split_by_time(
         self, viewer: Viewer, items: list[PushItem], indexes: Sequence[int]
-    ) -> _Parted:
-        """Check items, and part those that are due later from those that are pushed now."""
-        good, places, refused = sift(items, indexes)
-        parted = _Parted([], [], [], refused)
+    ) -> _ByTime:
+        """Check items, and split those that are due later from those that are pushed now."""
+        good, good_indexes, refused = sift(items, indexes)
+        by_time = _ByTime([], [], [], refused)
         now = await self._clock.now()
         timed = {item.queue for item in good if item.is_timed}
         hidden = await self._scope.hidden_queues(viewer, timed)
         encrypted = await self._outbox.encrypted_queues(timed)
-        for index, item in zip(places, good, strict=True):
+        for index, item in zip(good_indexes, good, strict=True):
             if item.queue in hidden:
                 refused.append(ItemNotFound(index, f"Queue {item.queue!r} not found"))
                 continue
             try:
                 at = due_at(item.deliverAt, item.delay, item.delayMs, now)
                 if at is None:
-                    parted.items.append(item)
-                    parted.indexes.append(index)
+                    by_time.items.append(item)
+                    by_time.indexes.append(index)
                     continue
                 message = _schedule(item, at, viewer.subject)
                 if item.queue in encrypted:
                     message = self._outbox.encrypt(message)
-                parted.later.append(Later(index, message))
+                by_time.later.append(Later(index, message))
             except (BadTime, EncryptionUnavailable) as reason:
                 refused.append(InvalidItem(index, str(reason)))
-        return parted
+        return by_time
 
-    async def _only_visible(
+    async def _leave_out_hidden(
         self, viewer: Viewer, planned: list[Planned]
     ) -> tuple[list[Planned], list[InvalidItem]]:
         """Return what goes to queues that the viewer may see, and the items that do not."""
-        hidden = await self._scope.hidden_queues(viewer, {one.append.queue for one in planned})
+        hidden = await self._scope.hidden_queues(viewer, {append.queue for append, _, _ in planned})
         refused: list[InvalidItem] = [
             ItemNotFound(index, f"Queue {append.queue!r} not found")
             for append, indexes, _ in planned
             if append.queue in hidden
             for index in indexes
         ]
-        return [one for one in planned if one.append.queue not in hidden], refused
+        return [kept for kept in planned if kept.append.queue not in hidden], refused
 
 
 def _schedule(item: PushItem, at: datetime, subject: str | None) -> Scheduled:
