@@ -68,14 +68,14 @@ class AckIntake:
         partition_ids = {number for number in numbers.values() if number is not None}
         partitions = await self._scope.partitions(viewer, partition_ids)
         first, count = acks[0], len(acks)
-        alike = (
+        are_alike = (
             names.count(first.partitionId) == count
             and leases.count(first.leaseId) == count
             and statuses.count(first.status) == count
             and groups.count(first.consumerGroup) == count
             and errors.count(None) == count
         )
-        if alike and partitions:
+        if are_alike and partitions:
             try:
                 (only_partition,) = partitions.values()
                 batch, status = await self._find_batch(
@@ -85,6 +85,18 @@ class AckIntake:
                 return gathered
             except QueenError:
                 gathered.by_key.clear()
+        await self._gather_each(gathered, acks, numbers, partitions, default_group)
+        return gathered
+
+    async def _gather_each(
+        self,
+        gathered: GatheredAcks,
+        acks: Sequence[AckRequest | AckOperation],
+        numbers: dict[str, int | None],
+        partitions: dict[int, Partition],
+        default_group: str | None,
+    ) -> None:
+        """Find the batch of each acknowledgment by itself, or why it has none."""
         gathered.batch_of_item = {}
         for index, ack in enumerate(acks):
             number = numbers[ack.partitionId]
@@ -95,7 +107,6 @@ class AckIntake:
                 )
             except QueenError as error:
                 gathered.refused[index] = error
-        return gathered
 
     async def _add(
         self,
