@@ -15,7 +15,7 @@ from queen.service.broker import Broker, Limits
 from queen.service.log.append import Append
 from queen.service.log.appender import outcomes
 from queen.service.sinks import publish as publish_module
-from queen.service.sinks.sinks import Batch, Named, Stage
+from queen.service.sinks.sinks import Batch, NamedStage, Stage
 
 # More than is compared under the lock of a partition.
 MESSAGES = 110_000
@@ -46,7 +46,9 @@ async def _publish(broker: Broker, queue: str, ids: list[bytes]) -> publish_modu
     append.encoded = compress(encode_body(segment_of(ids, payloads)))
     epoch, _ = await broker.sinks.open(query := uuid.uuid4().hex, "run", None, once=False)
     await broker.sinks.stage(Stage(query, 0, "run", 0, 0), 0, [append], unique=False)
-    return await broker.publisher.publish(Batch(query, epoch, "run", 0, [Named(0, 0, len(ids))]))
+    return await broker.publisher.publish(
+        Batch(query, epoch, "run", 0, [NamedStage(0, 0, len(ids))])
+    )
 
 
 async def test_what_others_wrote_meanwhile_is_loaded_before_the_lock_when_it_is_much(

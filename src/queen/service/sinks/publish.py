@@ -39,6 +39,8 @@ _PAGE_MESSAGES = 500_000
 # Past this, the next append had better load what was written before it takes the lock.
 _MANY_MESSAGES = 10_000
 
+# A staged segment: its part, and its position in it.
+SegmentKey = tuple[int, int]
 # What else is decided in the transaction that publishes; raises to undo all of it.
 Decision = Callable[[Transaction], Awaitable[None]]
 
@@ -94,15 +96,15 @@ class _Work:
         # When the message before that was written.
         self.known_at: dict[int, datetime | None] = {}
         # Staged segments with messages that are stored already, or twice in the batch.
-        self.shorter: dict[tuple[int, int], Append] = {}
+        self.shorter: dict[SegmentKey, Append] = {}
 
     @property
     def duplicates(self) -> int:
-        return sum(len(one.repeats or ()) for one in self.shorter.values())
+        return sum(len(append.repeats or ()) for append in self.shorter.values())
 
-    def append_of(self, part_id: int, position: int, fresh: Append) -> None:
-        if fresh.repeats:
-            self.shorter[part_id, position] = fresh
+    def note_repeats(self, segment_key: SegmentKey, append: Append) -> None:
+        if append.repeats:
+            self.shorter[segment_key] = append
 
 
 class Publisher:
@@ -143,18 +145,18 @@ class Publisher:
         self, batch: Batch, decide: Decision | None, doubted: set[int]
     ) -> Published | None:
         """Publish a batch, or find that it is published; None when that has to be tried again."""
-        done = await self._already(batch)
+        done = await self._find_published(batch)
         if done is not None:
             return done
         try:
-            parts = await self._parts(batch)
+            parts = await self._find_parts(batch)
         except Conflict:
             # Somebody else may have published it since we asked.
-            done = await self._already(batch)
+            done = await self._find_published(batch)
             if done is not None:
                 return done
             raise
-        targets = await self._targets(parts)
+        targets = await self._find_targets(parts)
         if targets is None:
             return None
         work = _Work(batch, parts, targets, doubted)
@@ -166,65 +168,63 @@ class Publisher:
             await self._learn(work, doubt.rows)
             return None
 
-    async def _already(self, batch: Batch) -> Published | None:
-        sink = await self._database.findrow("sink", batch.query, None)
-        if sink is None:
-            raise NotFound(f"Query {batch.query!r} not found; open it first")
-        return _standing(batch, sink)
+    async def _find_published(self, batch: Batch) -> Published | None:
+        row = await self._database.findrow("sink", batch.sink, None)
+        if row is None:
+            raise NotFound(f"Query {batch.sink!r} not found; open it first")
+        return _published_before(batch, row)
 
-    async def _parts(self, batch: Batch) -> list[int]:
+    async def _find_parts(self, batch: Batch) -> list[int]:
         """Return the staged parts in order; raise when something is missing."""
         rows = await self._database.fetch("sink_parts", *parts_key(batch))
         held: Counter[tuple[int, int]] = Counter()
         for row in rows:
             held[row["task"], row["attempt"]] += row["messages"]
-        for one in batch.stages:
-            found = held[one.task, one.attempt]
-            if found != one.messages:
+        for stage in batch.stages:
+            count = held[stage.task, stage.attempt]
+            if count != stage.messages:
                 raise Conflict(
-                    f"task {one.task} has {found} staged messages, not {one.messages}: they were "
-                    "dropped, or lost with the database; write the batch again"
+                    f"task {stage.task} has {count} staged messages, not {stage.messages}: they "
+                    "were dropped, or lost with the database; write the batch again"
                 )
         return [row["id"] for row in rows]
 
-    async def _targets(self, parts: list[int]) -> list[_Target] | None:
+    async def _find_targets(self, parts: list[int]) -> list[_Target] | None:
         """Return where a batch goes, by partition id; None when that had to be put right."""
         rows = await self._database.fetch("sink_partitions", parts)
         await self._catalog.resolve((row["queue"], row["partition"]) for row in rows)
         targets, gone = [], []
         for row in rows:
-            found = self._catalog.known(row["queue"], row["partition"])
-            if found is None:
+            partition = self._catalog.known(row["queue"], row["partition"])
+            if partition is None:
                 raise Unavailable("a queue was deleted while it was written")
-            if found.id != row["partition_id"]:
-                gone.append((row["partition_id"], found))
-            targets.append(_Target(found, row["messages"], row["bytes"], row["compared"]))
-        for partition_id, found in gone:
-            await self._rebind(parts, partition_id, found)
+            if partition.id != row["partition_id"]:
+                gone.append((row["partition_id"], partition))
+            targets.append(_Target(partition, row["messages"], row["bytes"], row["compared"]))
+        for partition_id, partition in gone:
+            await self._rebind(parts, partition_id, partition)
         return None if gone else targets
 
-    async def _rebind(self, parts: list[int], partition_id: int, found: Partition) -> None:
-        """Let what waits for a partition that is gone wait for the one in its place."""
+    async def _rebind(self, parts: list[int], gone_id: int, partition: Partition) -> None:
+        """Let what waits for a partition that is gone wait for the one that has its name now."""
         async with self._database.transaction() as transaction:
             await transaction.fetch("lock_parts", parts)
-            for row in await transaction.fetch("staged_pieces", parts, partition_id):
-                codec, body = self._encryption.decrypt_segment(
-                    partition_id, row["codec"], row["body"]
-                )
-                if found.queue.options.encryption_enabled:
-                    codec, body = self._encryption.encrypt_segment(found.id, codec, body)
-                place = row["part_id"], row["position"]
-                await transaction.execute("rebind_piece", *place, found.id, codec, body)
+            for row in await transaction.fetch("staged_pieces", parts, gone_id):
+                codec, body = self._encryption.decrypt_segment(gone_id, row["codec"], row["body"])
+                if partition.queue.options.encryption_enabled:
+                    codec, body = self._encryption.encrypt_segment(partition.id, codec, body)
+                segment_key = row["part_id"], row["position"]
+                await transaction.execute("rebind_piece", *segment_key, partition.id, codec, body)
 
     # ---- transaction ids ----
 
     async def _screen(self, work: _Work) -> None:
         """Compare the ids that a producer has chosen."""
-        compared = [one for one in work.targets if one.compared and one.dedup != "off"]
-        for page in _pages([one for one in compared if not one.compares_index]):
+        compared = [target for target in work.targets if target.compared and target.dedup != "off"]
+        for page in _pages([target for target in compared if not target.compares_index]):
             await self._screen_recent(work, page)
-        for page in _pages([one for one in compared if one.compares_index]):
-            twice = await self._with_repeats(work, page, recent=False)
+        for page in _pages([target for target in compared if target.compares_index]):
+            twice = await self._find_repeated(work, page, recent=False)
             for target in page:
                 work.known[target.partition.id] = 0
                 if target in twice or target.partition.id in work.doubted:
@@ -236,10 +236,10 @@ class Publisher:
             # Taken before the comparison: what is compared is complete up to here.
             work.known[target.partition.id] = target.partition.known or 0
             work.known_at[target.partition.id] = target.partition.known_at
-        for target in await self._with_repeats(work, page, recent=True):
+        for target in await self._find_repeated(work, page, recent=True):
             await self._look_closely(work, target)
 
-    async def _with_repeats(
+    async def _find_repeated(
         self, work: _Work, page: list[_Target], *, recent: bool
     ) -> list[_Target]:
         """Return the partitions that get an id twice, or again, as far as hashes tell."""
@@ -247,17 +247,17 @@ class Publisher:
         hashes: dict[int, list[bytes]] = {}
         for row in await self._database.fetch("staged_hashes", work.parts, list(by_id)):
             hashes.setdefault(row["partition_id"], []).append(row["hashes"])
-        found = []
+        repeated = []
         for partition_id, runs in hashes.items():
             keys = keys_of(partition_id, b"".join(runs))
             again = recent and bool(self._dedup.recent.seen(keys).any())
             if again or len(np.unique(keys)) < len(keys):
-                found.append(by_id[partition_id])
-        return found
+                repeated.append(by_id[partition_id])
+        return repeated
 
     async def _look_closely(self, work: _Work, target: _Target) -> None:
         """Compare the ids themselves, for one partition."""
-        share, places = await self._share(work, target.partition)
+        share, segment_keys = await self._read_share(work, target.partition)
         await self._dedup.screen([share])
         share.raise_refusal()
         if target.partition.id in work.doubted:
@@ -266,11 +266,11 @@ class Publisher:
         if share.known is not None:
             work.known[target.partition.id] = share.known
             work.known_at[target.partition.id] = share.known_at
-        self._note_repeats(work, share, places)
+        self._note_repeats(work, share, segment_keys)
 
-    async def _share(
+    async def _read_share(
         self, work: _Work, partition: Partition
-    ) -> tuple[Share, list[tuple[int, int]]]:
+    ) -> tuple[Share, list[SegmentKey]]:
         rows = await self._database.fetch("staged_pieces", work.parts, partition.id)
         return Share(partition, [self._append_of(row) for row in rows]), [
             (row["part_id"], row["position"]) for row in rows
@@ -288,9 +288,9 @@ class Publisher:
             segment,
         )
 
-    def _note_repeats(self, work: _Work, share: Share, places: list[tuple[int, int]]) -> None:
-        for place, append in zip(places, share.appends, strict=True):
-            work.append_of(*place, append)
+    def _note_repeats(self, work: _Work, share: Share, segment_keys: list[SegmentKey]) -> None:
+        for segment_key, append in zip(segment_keys, share.appends, strict=True):
+            work.note_repeats(segment_key, append)
 
     async def _learn(self, work: _Work, rows: list[Outcome]) -> None:
         """Find out what others wrote, for the next try."""
@@ -327,30 +327,30 @@ class Publisher:
 
     async def _commit(self, work: _Work, decide: Decision | None) -> Published:
         batch = work.batch
-        messages = sum(one.messages for one in batch.stages) - work.duplicates
+        messages = sum(stage.messages for stage in batch.stages) - work.duplicates
         async with self._database.transaction() as transaction:
-            sink = await transaction.findrow("lock_sink", batch.query)
-            done = _standing(batch, sink) if sink is not None else None
+            row = await transaction.findrow("lock_sink", batch.sink)
+            done = _published_before(batch, row) if row is not None else None
             if done is not None:
                 return done
             if len(await transaction.fetch("lock_parts", work.parts)) < len(work.parts):
                 raise Conflict("a staged part was dropped meanwhile; write the batch again")
-            for place, append in work.shorter.items():
-                await self._shorten(transaction, place, append)
+            for segment_key, append in work.shorter.items():
+                await self._shorten(transaction, segment_key, append)
             heads = await self._move(transaction, work) if work.targets else []
-            await transaction.execute("record_batch", batch.query, batch.number, messages)
+            await transaction.execute("record_batch", batch.sink, batch.number, messages)
             if decide is not None:
                 await decide(transaction)
         self._tell(work, heads)
         return Published(True, messages, work.duplicates)
 
     async def _shorten(
-        self, transaction: Transaction, place: tuple[int, int], append: Append
+        self, transaction: Transaction, segment_key: SegmentKey, append: Append
     ) -> None:
         """Take out of a staged segment what is stored already."""
         fresh = append.fresh()
         if not fresh:
-            await transaction.execute("remove_piece", *place)
+            await transaction.execute("remove_piece", *segment_key)
             return
         extras = {
             name: [column[at] for at in fresh] for name, column in (append.extras or {}).items()
@@ -363,7 +363,7 @@ class Publisher:
         if partition is not None and partition.queue.options.encryption_enabled:
             codec, body = self._encryption.encrypt_segment(partition.id, codec, body)
         hashes = array("Q", (append.hash()[at] for at in fresh)).tobytes()
-        await transaction.execute("rewrite_piece", *place, len(fresh), codec, hashes, body)
+        await transaction.execute("rewrite_piece", *segment_key, len(fresh), codec, hashes, body)
 
     async def _move(self, transaction: Transaction, work: _Work) -> list[Outcome]:
         targets = work.targets
@@ -405,9 +405,9 @@ class Publisher:
             self._events.written([target.partition for target in work.targets])
 
 
-def _standing(batch: Batch, row: Record) -> Published | None:
+def _published_before(batch: Batch, row: Record) -> Published | None:
     """Return what became of a batch that is published already; None when it is not."""
-    check_epoch(batch.query, batch.epoch, row["epoch"])
+    check_epoch(batch.sink, batch.epoch, row["epoch"])
     if batch.number > row["last_batch"]:
         return None
     messages = row["last_messages"] if batch.number == row["last_batch"] else 0

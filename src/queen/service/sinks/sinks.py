@@ -6,8 +6,8 @@ stages its messages under its own name, and the driver publishes a batch by nami
 that count. The batch is recorded in the transaction that publishes it, so that to publish it
 again is to be told `already`.
 
-    open   ─▶ epoch        a run of the query; fences every run that opened before it
-    stage  ─▶ parts        of (query, batch, run, task, attempt), in nobody's sight
+    open   ─▶ epoch        a run of the sink; fences every run that opened before it
+    stage  ─▶ parts        of (sink, batch, run, task, attempt), in nobody's sight
     commit ─▶ published    all named stages in one transaction, or `already`
     abort                  drops stages; does not touch what is published
 
@@ -34,7 +34,7 @@ JOB = "sinks"
 JOB_INTERVAL_S = 30.0
 # Longer than any batch takes from its first task to its commit.
 _PART_HOURS = 24
-# How long a query that publishes once can still be asked whether it has.
+# How long a sink that publishes once can still be asked whether it has.
 _ONCE_HOURS = 7 * 24
 _PARTS_IN_ROUND = 200
 
@@ -49,14 +49,14 @@ class Opened(NamedTuple):
 class Stage(NamedTuple):
     """The name of what one attempt of a task stages."""
 
-    query: str
+    sink: str
     batch: int
     run: str
     task: int
     attempt: int
 
 
-class Named(NamedTuple):
+class NamedStage(NamedTuple):
     """One stage of a commit, and how much it must hold."""
 
     task: int
@@ -65,13 +65,13 @@ class Named(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch of a query, and what it consists of."""
+    """A batch of a sink, and what it consists of."""
 
-    query: str
+    sink: str
     epoch: int
     run: str
     number: int
-    stages: Sequence[Named]
+    stages: Sequence[NamedStage]
 
 
 class Sinks:
@@ -90,34 +90,34 @@ class Sinks:
         self._maintenance = maintenance
 
     async def open(
-        self, query: str, run: str, namespaces: list[str] | None, *, once: bool
+        self, sink: str, run: str, namespaces: list[str] | None, *, once: bool
     ) -> Opened:
         """Let a run publish from now on, and none that opened before it."""
-        row = await self._database.fetchrow("open_sink", query, run, namespaces, once)
+        row = await self._database.fetchrow("open_sink", sink, run, namespaces, once)
         if row["hidden"]:
-            raise NotFound(f"Query {query!r} not found")
+            raise NotFound(f"Query {sink!r} not found")
         if row["fenced"]:
-            raise fenced(query)
+            raise _fenced_error(sink)
         return Opened(row["epoch"], row["last_batch"])
 
-    async def check(self, query: str, epoch: int, namespaces: list[str] | None) -> None:
+    async def check(self, sink: str, epoch: int, namespaces: list[str] | None) -> None:
         """Raise unless this is the run that may publish, and the caller's to see."""
-        row = await self._database.findrow("sink", query, namespaces)
+        row = await self._database.findrow("sink", sink, namespaces)
         if row is None or not row["visible"]:
-            raise NotFound(f"Query {query!r} not found; open it first")
-        check_epoch(query, epoch, row["epoch"])
+            raise NotFound(f"Query {sink!r} not found; open it first")
+        check_epoch(sink, epoch, row["epoch"])
 
-    async def batch(self, viewer: Viewer, query: str, sent: CommitSink) -> Batch:
+    async def batch(self, viewer: Viewer, sink: str, sent: CommitSink) -> Batch:
         """Return a batch that the viewer may publish."""
-        for kind, name in (("query", query), ("run", sent.run)):
+        for kind, name in (("query", sink), ("run", sent.run)):
             reason = reason_against_name(kind, name)
             if reason:
                 raise BadRequest(reason)
         if len({stage.task for stage in sent.stages}) < len(sent.stages):
             raise BadRequest("a task is named twice among the stages")
-        stages = [Named(stage.task, stage.attempt, stage.messages) for stage in sent.stages]
-        batch = Batch(query, sent.epoch, sent.run, sent.batch, stages)
-        await self.check(query, sent.epoch, listed(viewer.namespaces))
+        stages = [NamedStage(stage.task, stage.attempt, stage.messages) for stage in sent.stages]
+        batch = Batch(sink, sent.epoch, sent.run, sent.batch, stages)
+        await self.check(sink, sent.epoch, listed(viewer.namespaces))
         if viewer.namespaces is not None:
             for name in await self._scope.hidden_queues(viewer, await self.queues(batch)):
                 raise NotFound(f"Queue {name!r} not found")
@@ -126,10 +126,10 @@ class Sinks:
     async def stage(self, stage: Stage, part: int, appends: list[Append], *, unique: bool) -> int:
         """Keep messages for a commit; returns how many. The same part twice is one part."""
         self._maintenance.check_push()
-        partitions = await self._partitions(appends)
+        partitions = await self._find_partitions(appends)
         codecs, bodies = [], []
         for append, partition in zip(appends, partitions, strict=True):
-            codec, body = self._stored(append, partition)
+            codec, body = self._encrypt_if_asked(append, partition)
             codecs.append(codec)
             bodies.append(body)
         await self._database.execute(
@@ -149,14 +149,14 @@ class Sinks:
         )
         return sum(map(len, appends))
 
-    async def _partitions(self, appends: list[Append]) -> list[Partition]:
-        await self._catalog.resolve((one.queue, one.partition) for one in appends)
-        found = [self._catalog.known(one.queue, one.partition) for one in appends]
-        if None in found:
+    async def _find_partitions(self, appends: list[Append]) -> list[Partition]:
+        await self._catalog.resolve((append.queue, append.partition) for append in appends)
+        partitions = [self._catalog.known(append.queue, append.partition) for append in appends]
+        if None in partitions:
             raise Unavailable("a queue was deleted while it was written")
-        return [one for one in found if one is not None]
+        return [partition for partition in partitions if partition is not None]
 
-    def _stored(self, append: Append, partition: Partition) -> tuple[int, bytes]:
+    def _encrypt_if_asked(self, append: Append, partition: Partition) -> tuple[int, bytes]:
         assert append.encoded is not None
         if not partition.queue.options.encryption_enabled:
             return append.encoded
@@ -188,17 +188,17 @@ class Sinks:
 
 def parts_key(batch: Batch) -> tuple[str, int, str, list[int], list[int]]:
     """Return the arguments of the statement that finds the parts of a batch."""
-    tasks = [one.task for one in batch.stages]
-    return batch.query, batch.number, batch.run, tasks, [one.attempt for one in batch.stages]
+    tasks = [stage.task for stage in batch.stages]
+    return batch.sink, batch.number, batch.run, tasks, [stage.attempt for stage in batch.stages]
 
 
-def check_epoch(query: str, epoch: int, current: int) -> None:
+def check_epoch(sink: str, epoch: int, current: int) -> None:
     if epoch != current:
-        raise fenced(query)
+        raise _fenced_error(sink)
 
 
-def fenced(query: str) -> Conflict:
+def _fenced_error(sink: str) -> Conflict:
     return Conflict(
-        f"another run of query {query!r} has been started since; "
+        f"another run of query {sink!r} has been started since; "
         "this one may not publish any more and should stop"
     )
