@@ -17,7 +17,7 @@ from queen.errors import Contended, QueenError, Unreadable
 from queen.service.admin.groups import BEGINNING, Target
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import FROM_BEGINNING, Queue
-from queen.service.consume.ack import AckBatch
+from queen.service.consume.ack_batch import AckBatch
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.log import aside
 from queen.service.log.append import Append

@@ -36,7 +36,6 @@ from queen.service.consume.lease_book import LeaseBook
 from queen.service.consume.leases import Leases
 from queen.service.consume.pop import Popper
 from queen.service.consume.sweeper import Sweeper
-from queen.service.consume.transact import Transactor
 from queen.service.consume.wakeups import Wakeups
 from queen.service.events import Events
 from queen.service.intake.acks import AckIntake
@@ -45,7 +44,6 @@ from queen.service.log.appender import Appender
 from queen.service.log.dedup import Dedup
 from queen.service.log.dedup_index import Indexer
 from queen.service.log.push import Pusher
-from queen.service.log.repeats import Repeats
 from queen.service.log.segment_cache import SegmentCache
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.outbox.relay import Relay
@@ -73,6 +71,8 @@ from queen.service.streams.definitions import Definitions
 from queen.service.streams.overview import Overview
 from queen.service.streams.planner import FORGET_INTERVAL_S, Planner, forget_windows
 from queen.service.streams.work import Work
+from queen.service.transactions.repeats import Repeats
+from queen.service.transactions.transact import Transactor
 from queen.service.upkeep.erase import Eraser
 from queen.service.upkeep.jobs import Jobs
 from queen.service.upkeep.reencrypt import INTERVAL_S as REENCRYPT_INTERVAL_S

@@ -12,7 +12,7 @@ from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
 from queen.service.catalog import Catalog, Partition
-from queen.service.consume.ack import AckBatch, storable
+from queen.service.consume.ack_batch import AckBatch, storable
 from queen.service.scope import Scope, Viewer
 from queen.wire.requests import AckOperation, AckRequest
 

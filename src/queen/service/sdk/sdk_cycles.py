@@ -21,13 +21,14 @@ from queen.core.cursor import REPEATS, AckResult, AckStatus
 from queen.core.cycle import count_up_to, is_of_a_window
 from queen.errors import LeaseLost, NotFound, Unavailable
 from queen.service.catalog import Catalog
-from queen.service.consume.ack import AckBatch, Acker
+from queen.service.consume.ack import Acker
+from queen.service.consume.ack_batch import AckBatch
 from queen.service.consume.cursors import lock
 from queen.service.consume.lease_book import LeaseBook, Span
-from queen.service.consume.transact import Transactor
 from queen.service.log.append import Append
 from queen.service.outbox.scheduled import Scheduled
 from queen.service.sdk.sdk_queries import Queries, Query
+from queen.service.transactions.transact import Transactor
 from queen.storage.database import Abandoned, Database, Transaction
 
 STALE = "Invalid or expired lease"

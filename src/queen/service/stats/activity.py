@@ -17,7 +17,7 @@ from queen.core.cursor import AckResult
 
 if TYPE_CHECKING:
     from queen.service.catalog import Queue
-    from queen.service.consume.ack import AckBatch
+    from queen.service.consume.ack_batch import AckBatch
     from queen.service.consume.feeds import Grant
     from queen.service.log.append import Append
     from queen.service.log.flush_share import Share

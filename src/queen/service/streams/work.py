@@ -19,7 +19,6 @@ import msgspec
 
 from queen.core.streams import StreamDefinition
 from queen.errors import BadRequest, LeaseLost, NotFound
-from queen.service.consume.transact import Transactor
 from queen.service.events import Events
 from queen.service.log.append import Append
 from queen.service.outbox.scheduled import Scheduled
@@ -30,6 +29,7 @@ from queen.service.sinks.sinks import Batch
 from queen.service.streams.content import WindowSpan
 from queen.service.streams.definitions import Stream
 from queen.service.streams.ttl_cache import Recent
+from queen.service.transactions.transact import Transactor
 from queen.storage.database import Abandoned, Database, Record, Transaction
 
 # A wake-up that was lost costs this much.

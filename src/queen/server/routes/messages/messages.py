@@ -24,7 +24,7 @@ from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.admin.dead_letters import Filter
 from queen.service.broker import Broker
 from queen.service.catalog import Partition, Queue
-from queen.service.consume.ack import storable
+from queen.service.consume.ack_batch import storable
 from queen.service.log.message import Message
 from queen.service.read.browse import Browsed
 from queen.wire import messages as wire

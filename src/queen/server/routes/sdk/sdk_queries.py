@@ -23,7 +23,7 @@ from queen.server.api.routing import Doc, Route
 from queen.server.auth.access import Caller, Role
 from queen.server.protocol.http import Request, Response
 from queen.service.broker import Broker
-from queen.service.consume.ack import storable
+from queen.service.consume.ack_batch import storable
 from queen.service.intake.items import Planned
 from queen.service.intake.pushes import Later
 from queen.service.sdk.sdk_cycles import STALE, Cycle, CycleAck

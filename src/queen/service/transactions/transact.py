@@ -22,14 +22,15 @@ from queen.core.cursor import AckResult
 from queen.core.ids import parse_lease
 from queen.errors import Contended, LeaseLost
 from queen.service.admin.maintenance import Maintenance
-from queen.service.consume.ack import AckBatch, Acker
+from queen.service.consume.ack import Acker
+from queen.service.consume.ack_batch import AckBatch
 from queen.service.consume.leases import Leases
 from queen.service.log.append import Append
 from queen.service.log.appender import Appender, Outcome, append_columns, outcomes
 from queen.service.log.flush_share import Share
-from queen.service.log.repeats import Repeats, is_repeat
 from queen.service.outbox.scheduled import Scheduled, outbox_columns
 from queen.service.stats.activity import Activity
+from queen.service.transactions.repeats import Repeats, is_repeat
 from queen.storage.database import Abandoned, Database, Transaction
 
 # How long a transaction waits for a lock while it has a connection, and for how long it is tried
