@@ -32,10 +32,10 @@ async def _queue(broker: Broker, policy: str) -> str:
 
 async def _push(broker: Broker, queue: str, *ids: str) -> list[tuple[int, bool]]:
     """Push messages; return offset and whether it was there before, for each."""
-    encoded = [one.encode() for one in ids]
-    one = Append(queue, "p", encoded, [b"1"] * len(ids), 100)
-    await broker.pusher.push([one])
-    return [(one.offset_of(at), one.is_duplicate(at)) for at in range(len(ids))]
+    encoded = [name.encode() for name in ids]
+    append = Append(queue, "p", encoded, [b"1"] * len(ids), 100)
+    await broker.pusher.push([append])
+    return [(append.offset_of(at), append.is_duplicate(at)) for at in range(len(ids))]
 
 
 def _all_alike(ids: Iterable[bytes]) -> array[int]:

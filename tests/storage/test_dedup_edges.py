@@ -42,15 +42,15 @@ async def _queue(broker: Broker, **options: Any) -> str:
 async def _push(
     broker: Broker, queue: str, *ids: str, partition: str = "p"
 ) -> list[tuple[int, bool]]:
-    one = Append(queue, partition, [each.encode() for each in ids], [b"1"] * len(ids), 100)
-    await broker.pusher.push([one])
-    return [(one.offset_of(at), one.is_duplicate(at)) for at in range(len(ids))]
+    append = Append(queue, partition, [name.encode() for name in ids], [b"1"] * len(ids), 100)
+    await broker.pusher.push([append])
+    return [(append.offset_of(at), append.is_duplicate(at)) for at in range(len(ids))]
 
 
 async def _partition(broker: Broker, queue: str) -> Partition:
-    found = await broker.catalog.queue(queue)
-    assert found is not None
-    partition = await broker.catalog.partition(found, "p")
+    owner = await broker.catalog.queue(queue)
+    assert owner is not None
+    partition = await broker.catalog.partition(owner, "p")
     assert partition is not None
     return partition
 

@@ -34,12 +34,12 @@ _PATIENCE_S = 60
 async def start(dsn: str) -> AsyncIterator[Callable[[KeyRing], Awaitable[Broker]]]:
     brokers: list[Broker] = []
 
-    async def one(keys: KeyRing) -> Broker:
+    async def start(keys: KeyRing) -> Broker:
         limits = Limits(dedup_hashes=100_000, connections=6, segment_cache_bytes=0)
         brokers.append(await Broker.start(dsn, limits, keys))
         return brokers[-1]
 
-    yield one
+    yield start
     for broker in brokers:
         await broker.stop()
 
@@ -68,7 +68,7 @@ async def _found(broker: Broker, name: str) -> Queue:
 
 
 def _append(queue: str, *ids: str, partition: str = "p") -> Append:
-    return Append(queue, partition, [one.encode() for one in ids], [b"1"] * len(ids), 100)
+    return Append(queue, partition, [name.encode() for name in ids], [b"1"] * len(ids), 100)
 
 
 async def _push(broker: Broker, queue: str, *ids: str, partition: str = "p") -> None:
@@ -83,15 +83,15 @@ async def _pop(broker: Broker, name: str, batch: int = 100, *, auto: bool = Fals
 async def _ids(broker: Broker, name: str, **more: bool) -> list[str]:
     grants = await _pop(broker, name, **more)
     return [
-        one
+        transaction_id
         for grant in grants
         for stored in grant.stored
-        for one in stored.segment.transaction_ids(*stored.part(grant.start, grant.stop))
+        for transaction_id in stored.segment.transaction_ids(*stored.part(grant.start, grant.stop))
     ]
 
 
-def _settled(grant: Grant, group_id: int, status: AckStatus = AckStatus.DONE) -> AckBatch:
-    ids = [one for stored in grant.stored for one in stored.segment.transaction_ids()]
+def _ack_batch(grant: Grant, group_id: int, status: AckStatus = AckStatus.DONE) -> AckBatch:
+    ids = [name for stored in grant.stored for name in stored.segment.transaction_ids()]
     return AckBatch(grant.partition, "g", group_id, grant.lease_id, dict.fromkeys(ids, status))
 
 
@@ -133,7 +133,7 @@ async def test_a_repeated_id_that_cannot_be_compared_fails_nobody_else(
     plain = await _queue(broker)
     await _push(broker, secret, "same")
     appends = [_append(plain, f"{n}", partition=f"{n % 5}") for n in range(100)]
-    pushes = [keyless.pusher.push([one]) for one in appends]
+    pushes = [keyless.pusher.push([append]) for append in appends]
     repeats = [keyless.pusher.push([_append(secret, "same")]) for _ in range(20)]
     done = await asyncio.gather(*pushes, *repeats, return_exceptions=True)
     assert done[:100] == [None] * 100
@@ -152,7 +152,7 @@ async def test_a_batch_with_a_repeat_that_cannot_be_compared_leaves_the_other_ba
     bad, good = _append(secret, "a", "same"), _append(secret, "b", "c")
     counting_on_it = _append(secret, "d", "a")
     done = await asyncio.gather(
-        *(keyless.pusher.push([one]) for one in (bad, good, counting_on_it)),
+        *(keyless.pusher.push([append]) for append in (bad, good, counting_on_it)),
         return_exceptions=True,
     )
     assert isinstance(done[0], Unreadable) and done[1] is None and isinstance(done[2], QueenError)
@@ -199,10 +199,12 @@ async def test_neighbours_of_an_unreadable_partition_are_delivered(
     pops = [_pop(broker, good, auto=True) for _ in range(10)]
     bads = [_pop(broker, bad, auto=True) for _ in range(10)]
     done = await asyncio.gather(*pops, *bads, return_exceptions=True)
-    counted = [sum(grant.shown for grant in one) for one in done[:10] if isinstance(one, list)]
+    counted = [
+        sum(grant.shown for grant in result) for result in done[:10] if isinstance(result, list)
+    ]
     assert len(counted) == 10 and sum(counted) == 50
-    assert any(isinstance(one, Unreadable) for one in done[10:])
-    assert all(isinstance(one, Unreadable) or one == [] for one in done[10:])
+    assert any(isinstance(result, Unreadable) for result in done[10:])
+    assert all(isinstance(result, Unreadable) or result == [] for result in done[10:])
 
 
 async def test_a_message_that_cannot_be_set_aside_holds_up_its_partition_only(
@@ -242,15 +244,15 @@ async def test_a_failure_that_cannot_be_kept_fails_no_other_ack(
     (bad,) = await _pop(broker, secret)
     goods = [(await _pop(keyless, plain))[0] for _ in range(20)]
     plain_id, secret_id = await _group(keyless, plain), await _group(keyless, secret)
-    settled = [_settled(one, plain_id) for one in goods]
-    refused = _settled(bad, secret_id, AckStatus.FAILED)
-    acks = [keyless.acker.ack([one]) for one in [*settled, refused]]
+    settled = [_ack_batch(grant, plain_id) for grant in goods]
+    refused = _ack_batch(bad, secret_id, AckStatus.FAILED)
+    acks = [keyless.acker.ack([batch]) for batch in [*settled, refused]]
     done = await asyncio.gather(*acks, return_exceptions=True)
     assert done[:20] == [None] * 20
-    assert all(set(one.results.values()) == {AckResult.DONE} for one in settled)
+    assert all(set(batch.results.values()) == {AckResult.DONE} for batch in settled)
     assert isinstance(done[20], Unreadable)
     # It still is a message, and whoever can read it may fail it.
-    again = _settled(bad, secret_id, AckStatus.FAILED)
+    again = _ack_batch(bad, secret_id, AckStatus.FAILED)
     await broker.acker.ack([again])
     assert set(again.results.values()) == {AckResult.DEAD}
 
@@ -263,8 +265,8 @@ async def test_one_request_is_told_what_was_done_and_what_was_not(
     await _push(broker, secret, "x")
     await _push(broker, plain, "y")
     (bad,), (good,) = await _pop(broker, secret), await _pop(keyless, plain)
-    fine = _settled(good, await _group(keyless, plain))
-    refused = _settled(bad, await _group(keyless, secret), AckStatus.FAILED)
+    fine = _ack_batch(good, await _group(keyless, plain))
+    refused = _ack_batch(bad, await _group(keyless, secret), AckStatus.FAILED)
     await keyless.acker.ack([fine, refused])
     assert fine.error is None and set(fine.results.values()) == {AckResult.DONE}
     assert isinstance(refused.error, Unreadable)
@@ -281,14 +283,14 @@ async def test_a_locked_partition_holds_up_no_other_push(broker: Broker, dsn: st
     async with _locked(dsn, "partitions", "id = $1", partition.id):
         behind = [_append(name, f"b{n}", partition="locked") for n in range(5)]
         waiting = []
-        for one in behind:
-            waiting.append(asyncio.create_task(broker.pusher.push([one])))
-            await _push(broker, name, f"n{one.ids[0]!r}", partition="free")
+        for append in behind:
+            waiting.append(asyncio.create_task(broker.pusher.push([append])))
+            await _push(broker, name, f"n{append.ids[0]!r}", partition="free")
         for n in range(100):
             await _push(broker, name, f"{n}", partition=f"free-{n % 7}")
         assert not any(task.done() for task in waiting)
     await asyncio.gather(*waiting)
-    assert [one.offset_of(0) for one in behind] == [1, 2, 3, 4, 5]
+    assert [append.offset_of(0) for append in behind] == [1, 2, 3, 4, 5]
 
 
 async def test_a_locked_queue_that_gets_a_new_partition_holds_up_no_other_push(
@@ -306,7 +308,7 @@ async def test_a_locked_queue_that_gets_a_new_partition_holds_up_no_other_push(
         await asyncio.wait_for(_push(broker, name, "second"), 5)
         assert not waiting.done()
     await waiting
-    assert [one.offset_of(0) for one in behind] == list(range(5))
+    assert [append.offset_of(0) for append in behind] == list(range(5))
 
 
 async def test_a_queue_that_somebody_is_making_holds_up_no_other_push(
@@ -366,15 +368,15 @@ async def test_a_locked_cursor_holds_up_no_other_pop_and_no_other_ack(
     group_id = await _group(broker, name)
     locked = grants[0].partition.id
     async with _locked(dsn, "cursors", "partition_id = $1 and group_id = $2", locked, group_id):
-        settled = [_settled(one, group_id) for one in grants]
-        acks = [asyncio.create_task(broker.acker.ack([one])) for one in settled]
+        settled = [_ack_batch(grant, group_id) for grant in grants]
+        acks = [asyncio.create_task(broker.acker.ack([batch])) for batch in settled]
         async with asyncio.timeout(_PATIENCE_S):
             await asyncio.gather(*acks[1:])
         more = [(await _pop(broker, name))[0].partition.id for _ in range(10)]
         assert len(set(more)) == 10 and locked not in more
         assert not acks[0].done()
     await acks[0]
-    assert all(set(one.results.values()) == {AckResult.DONE} for one in settled)
+    assert all(set(batch.results.values()) == {AckResult.DONE} for batch in settled)
 
 
 async def test_a_paused_claim_is_a_poll_that_waits(broker: Broker, dsn: str) -> None:
@@ -383,7 +385,7 @@ async def test_a_paused_claim_is_a_poll_that_waits(broker: Broker, dsn: str) -> 
     await _push(broker, name, "a")
     (grant,) = await _pop(broker, name)
     group_id = await _group(broker, name)
-    await broker.acker.ack([_settled(grant, group_id)])
+    await broker.acker.ack([_ack_batch(grant, group_id)])
     await _push(broker, name, "b")
     queue = await _found(broker, name)
     async with _locked(
@@ -393,7 +395,7 @@ async def test_a_paused_claim_is_a_poll_that_waits(broker: Broker, dsn: str) -> 
         # Longer than a claim waits for a cursor.
         await spend_async(0.5)
         assert not poll.done()
-    assert [one.start for one in await poll] == [1]
+    assert [grant.start for grant in await poll] == [1]
 
 
 async def test_lock_waits_are_bounded_for_every_session() -> None:
@@ -466,7 +468,11 @@ async def test_what_cannot_be_read_hides_no_neighbour_in_a_list(broker: Broker, 
         await _push(broker, name, f"{n}")
     await _damage(dsn, name, 1)
     listed = await broker.browser.newest(await _found(broker, name))
-    assert [(one.offset, one.transaction_id) for one in listed] == [(2, "2"), (1, ""), (0, "0")]
+    assert [(message.offset, message.transaction_id) for message in listed] == [
+        (2, "2"),
+        (1, ""),
+        (0, "0"),
+    ]
     assert "offset 1" in (listed[1].unreadable or "")
 
 

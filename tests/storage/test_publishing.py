@@ -62,9 +62,9 @@ async def test_what_others_wrote_meanwhile_is_loaded_before_the_lock_when_it_is_
     said: list[tuple[int, int]] = []
 
     def heard(rows: Any) -> Any:
-        found = outcomes(rows)
-        said.extend((one.outcome, len(one.unseen or b"")) for one in found)
-        return found
+        decoded = outcomes(rows)
+        said.extend((row.outcome, len(row.unseen or b"")) for row in decoded)
+        return decoded
 
     monkeypatch.setattr(publish_module, "outcomes", heard)
     published = await _publish(away, queue, [b"m7", b"first", b"fresh"])

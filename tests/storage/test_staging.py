@@ -1,4 +1,4 @@
-"""Staging: what `queen.push` takes, and the order in which it is taken out again.
+"""The outbox: what `queen.push` takes, and the order in which it is taken out again.
 
 The tests run on a database that no server works on, so that the staged rows stay.
 """
@@ -45,7 +45,7 @@ async def quiet(postgres: EmbeddedPostgres) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def one(postgres: EmbeddedPostgres, quiet: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection to an empty staging table."""
+    """A connection to an empty outbox."""
     opened = await asyncpg.connect(postgres.dsn, database=quiet, server_settings=session_settings())
     await opened.execute("truncate queen.staged, queen.staged_commits, queen.staged_refused")
     yield opened
@@ -67,7 +67,7 @@ async def push(connection: asyncpg.Connection, number: int, partition: str = "p"
 async def take(
     connection: asyncpg.Connection, limit: int = 1000, size_bytes: int = 1 << 23
 ) -> list[Any]:
-    """Take what is due out of staging; return the payloads."""
+    """Take what is due out of the outbox; return the payloads."""
     rows = await connection.fetch(statements()["take_staged"].sql, limit, size_bytes)
     return [int(row["payload"]) for row in rows]
 
