@@ -14,7 +14,7 @@ from queen.server.protocol.rates import Rates
 
 def request_of(subject: str) -> Request:
     caller = Caller(subject, Role.WRITE)
-    # Who has a subject is not told apart by the line it comes on.
+    # Who has a subject is not told apart by the connection it comes on.
     return Request("GET", "/", "", {}, b"", cast("ClientConnection", None), caller=caller)
 
 

@@ -16,7 +16,7 @@ from queen.errors import StartupError
 from queen.server.api.app import App
 from queen.server.auth.authenticator import Authenticator
 from queen.server.auth.security import Security
-from queen.server.protocol.connection import Connections
+from queen.server.protocol.connections import Connections
 from queen.service.broker import Broker, Limits
 from queen.service.stats.activity import ServerName
 

@@ -32,7 +32,7 @@ async def audit(broker: Broker, request: Request, act: str, target: str, **detai
         await broker.audit_trail.write(
             caller.subject or _NOBODY,
             caller.credential,
-            request.line.address,
+            request.connection.address,
             act,
             line["target"],
             "done",
@@ -50,7 +50,7 @@ def audit_line(
         "time": iso(datetime.now(UTC)),
         "actor": request.caller.subject or _NOBODY,
         "credential": request.caller.credential,
-        "address": request.line.address,
+        "address": request.connection.address,
         "act": act,
         "target": printable(target[:_MAX_TEXT]),
         "outcome": outcome,

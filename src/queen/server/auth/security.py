@@ -14,7 +14,7 @@ import msgspec
 
 from queen.errors import StartupError
 from queen.server.auth.options import AuthOptions, is_loopback
-from queen.server.protocol.connection import ConnectionLimits
+from queen.server.protocol.connections import ConnectionLimits
 from queen.server.protocol.origins import Origins
 from queen.server.protocol.rates import Rates
 

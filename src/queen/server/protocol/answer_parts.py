@@ -26,11 +26,11 @@ async def answer_in_parts(request: Request, bits: Iterable[bytes]) -> Response |
     first, second = next(parts, b""), next(parts, None)
     if second is None:
         return Response(200, first)
-    request.line.start_stream(request, Response(200))
+    request.connection.start_stream(request, Response(200))
     for part in chain((first, second), parts):
         if not await _send(request, part):
             return None
-    request.line.end_stream()
+    request.connection.end_stream()
     return None
 
 
@@ -41,7 +41,7 @@ async def stream_pages(
     async with aclosing(pages):
         # The first page is read before the status is sent: its failure is still a real 503.
         page = await anext(pages, b"")
-        request.line.start_stream(request, Response(200, headers=headers))
+        request.connection.start_stream(request, Response(200, headers=headers))
         while page:
             for part in _cut(page):
                 if not await _send(request, part):
@@ -49,11 +49,11 @@ async def stream_pages(
             # It is not held while the next one is read.
             page = b""
             page = await anext(pages, b"")
-    request.line.end_stream()
+    request.connection.end_stream()
 
 
 async def _send(request: Request, part: bytes) -> bool:
-    is_there = await request.line.send(part)
+    is_there = await request.connection.send(part)
     # A client that reads as fast as we write never makes us wait.
     await asyncio.sleep(0)
     return is_there

@@ -8,44 +8,31 @@ request, and an orderly end. See `docs/decisions/0003-http-server.md` for why.
     reading ──complete──▶ queue ──▶ handling ──answer──▶ reading
        │                    └── more than a few, or much, waiting: the socket is not read
        └── all connections hold too much together: neither; see `queen.server.protocol.held_bytes`
+
+The reading half is the base class, because the parser calls its methods directly: two objects
+would call each other for every request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable
 from enum import Enum
-from functools import lru_cache
-from http import HTTPStatus
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
-import httptools
-
-from queen.errors import (
-    BadRequest,
-    HeadersTooLarge,
-    Overloaded,
-    PayloadTooLarge,
-    QueenError,
-    RequestTimeout,
-    UnsupportedMedia,
-)
+from queen.errors import Overloaded, QueenError, RequestTimeout
 from queen.server.api.failures import failure
-from queen.server.protocol.held_bytes import PATIENCE_S, SMALL_BODY_BYTES, Room
-from queen.server.protocol.http import MAX_BODY_BYTES, Headers, Request, Response
-from queen.server.protocol.origins import Origins
+from queen.server.protocol.held_bytes import PATIENCE_S, SMALL_BODY_BYTES
+from queen.server.protocol.http import Request, Response
+from queen.server.protocol.request_reader import RequestHead, RequestReader
+from queen.server.protocol.response_head import response_head
+
+if TYPE_CHECKING:
+    from queen.server.protocol.connections import Connections
 
 _log = logging.getLogger(__name__)
 
-MAX_HEADER_BYTES = 16 * 1024
-MAX_HEADERS = 100
-MAX_URL_BYTES = 8 * 1024
-# What a connection may hold behind a request that is not answered yet.
-MAX_BEHIND_BYTES = 1024 * 1024
 HEADER_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 120.0
 # A body may take as long as the headers, and more for what has come of it at this rate.
@@ -54,98 +41,8 @@ MIN_BODY_BYTES_PER_S = 1024
 MIN_CROWDED_BYTES_PER_S = 64 * 1024
 # What is written to a connection that is being closed must be read within this time.
 CLOSING_TIMEOUT_S = 30.0
-_MAX_WAITING = 16
 # From this size on, a head and a body are not put together first.
 _LARGE_BYTES = 64 * 1024
-# A body in more parts than this is put together as it comes: tiny parts cost more than they hold.
-_MAX_PARTS = 512
-# A header that means something to us must not mean two things.
-_ONLY_ONCE = frozenset((b"authorization", b"content-type", b"host", b"origin"))
-
-_STATUS_LINES = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
-}
-_KEEP_ALIVE = b"\r\n"
-_CLOSE = b"connection: close\r\n\r\n"
-
-# On every answer, unless it says something else itself.
-_SECURITY_HEADERS: Headers = (("x-content-type-options", "nosniff"), ("cache-control", "no-store"))
-
-Handle = Callable[[Request], Awaitable[Response | None]]
-
-
-class ConnectionLimits(NamedTuple):
-    """How many connections a server process takes, of all clients and of one address, and how
-    long one may read nothing of what is written to it."""
-
-    total: int = 10_000
-    per_address: int = 5_000
-    write_timeout_s: float = 60.0
-
-
-class Connections:
-    """What the connections of one server share."""
-
-    def __init__(
-        self,
-        handle: Handle,
-        limits: ConnectionLimits | None = None,
-        origins: Origins | None = None,
-    ) -> None:
-        self.handle = handle
-        self.origins = origins or Origins()
-        self.connections: set[Connection] = set()
-        self.limits = limits or ConnectionLimits()
-        self._by_address: Counter[str] = Counter()
-        self.room = Room()
-        self.stopping = False
-        self._empty = asyncio.Event()
-        self._empty.set()
-
-    def protocol(self) -> Connection:
-        return Connection(self)
-
-    def joined(self, connection: Connection) -> bool:
-        """Count a connection; false when it is one too many."""
-        self.connections.add(connection)
-        self._by_address[connection.address] += 1
-        self._empty.clear()
-        return (
-            len(self.connections) <= self.limits.total
-            and self._by_address[connection.address] <= self.limits.per_address
-        )
-
-    def left(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        self._by_address[connection.address] -= 1
-        if not self._by_address[connection.address]:
-            del self._by_address[connection.address]
-        if not self.connections:
-            self._empty.set()
-
-    async def stop(self, grace_s: float) -> None:
-        """Close idle connections now, the others after their answer, all after the grace."""
-        self.stopping = True
-        for connection in list(self.connections):
-            connection.close_when_idle()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._empty.wait()
-        for connection in list(self.connections):
-            connection.abort()
-
-    async def watch(self) -> None:
-        """Close connections that send or read too slowly or not at all."""
-        while True:
-            await asyncio.sleep(1.0)
-            now = time.monotonic()
-            for connection in list(self.connections):
-                try:
-                    connection.check_time(now)
-                except Exception:
-                    # The others are watched on, whatever is wrong with this one.
-                    _log.exception("a connection could not be checked")
-                    connection.abort()
 
 
 class _Stream(Enum):
@@ -156,52 +53,21 @@ class _Stream(Enum):
     ENDED = "ended"
 
 
-class _Head(NamedTuple):
-    """What the parser knows of a request beside its parts."""
-
-    method: str
-    keep_alive: bool
-    knows_chunks: bool
-
-
-class Connection(asyncio.Protocol):
+class Connection(RequestReader):
     __slots__ = (
-        "_body",
-        "_body_bytes",
-        "_body_start",
         "_chunked",
-        "_closing",
         "_drained",
         "_gone",
         "_has_ended",
-        "_head_bytes",
-        "_header_bytes",
-        "_headers",
         "_hub",
-        "_in_head",
-        "_parser",
-        "_paused_at",
-        "_reading_since",
-        "_refusal",
         "_stream",
-        "_task",
-        "_transport",
         "_unread_bytes",
         "_unread_since",
-        "_upgraded",
-        "_url",
-        "_waiting",
-        "_waiting_bytes",
-        "address",
     )
 
     def __init__(self, hub: Connections) -> None:
+        super().__init__(hub.room)
         self._hub = hub
-        self._parser = httptools.HttpRequestParser(self)
-        self._waiting: deque[Request] = deque()
-        self._waiting_bytes = 0
-        self._task: asyncio.Task[None] | None = None
-        self._closing = False
         self._chunked = True
         self._drained: asyncio.Event | None = None
         self._gone: asyncio.Event | None = None
@@ -209,26 +75,8 @@ class Connection(asyncio.Protocol):
         # What the client had left unread of its answers, and since when.
         self._unread_bytes = 0
         self._unread_since = 0.0
-        # Since when nothing is read because there is no room for it.
-        self._paused_at: float | None = None
         # The client has said that nothing more comes; the transport closes after this.
         self._has_ended = False
-        self._reading_since: float | None = None
-        self._refusal: QueenError | None = None
-        self._in_head = False
-        self._head_bytes = 0
-        # A request that offered an upgrade and whose body is still to come.
-        self._upgraded: _Head | None = None
-        self._reset()
-
-    def _reset(self) -> None:
-        self._url = b""
-        self._headers: dict[bytes, bytes] = {}
-        self._header_bytes = 0
-        self._body: list[bytes] = []
-        # What came before those parts, when there were many.
-        self._body_start = bytearray()
-        self._body_bytes = 0
 
     # ---- what asyncio calls ----
 
@@ -237,15 +85,15 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if peer else ""
         self._reading_since = time.monotonic()
-        if not self._hub.joined(self):
+        if not self._hub.add(self):
             self._answer(failure(Overloaded("too many connections")), keep_alive=False)
             self._close()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._hub.left(self)
+        self._hub.remove(self)
         self._closing = True
-        self._hub.room.leave(self)
-        self._hub.room.give(self._body_bytes + self._waiting_bytes)
+        self._room.leave(self)
+        self._room.give(self._body_bytes + self._waiting_bytes)
         self._body_bytes = self._waiting_bytes = 0
         self._waiting.clear()
         if self._gone is not None:
@@ -258,40 +106,6 @@ class Connection(asyncio.Protocol):
         if self._gone is not None:
             self._gone.set()
 
-    def data_received(self, data: bytes) -> None:
-        if self._closing or self._refusal is not None:
-            return
-        try:
-            self._parser.feed_data(data)
-            if self._in_head:
-                # The parser tells of a header when it is complete; this one may never be.
-                self._head_bytes += len(data)
-                if self._head_bytes > MAX_HEADER_BYTES + MAX_URL_BYTES:
-                    raise HeadersTooLarge
-        except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            reason = error.__context__
-            self._refuse(reason if isinstance(reason, QueenError) else BadRequest("malformed HTTP"))
-        except QueenError as error:
-            self._refuse(error)
-        self.heed_room()
-
-    # ---- requests that offer an upgrade ----
-    #
-    # Some clients offer HTTP/2 with every request. The parser then takes the message for
-    # complete after its headers. We do not upgrade: a fresh parser gets a head that says how
-    # the body is sent, reads the body, and the request is put together again.
-
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        self._parser = httptools.HttpRequestParser(self)
-        if self._upgraded is not None:
-            length = self._headers.get(b"content-length")
-            sent = b"transfer-encoding: chunked" if length is None else b"content-length: " + length
-            rest = b"POST / HTTP/1.1\r\n" + sent + b"\r\n\r\n" + rest
-        if rest:
-            self.data_received(rest)
-
     def pause_writing(self) -> None:
         self._drained = asyncio.Event()
         self._unread_since = time.monotonic()
@@ -303,75 +117,9 @@ class Connection(asyncio.Protocol):
         self._go_on()
         self.heed_room()
 
-    # ---- what the parser calls ----
+    # ---- handling ----
 
-    def on_message_begin(self) -> None:
-        if self._upgraded is not None:
-            return
-        self._reading_since = time.monotonic()
-        self._in_head = True
-
-    def on_url(self, url: bytes) -> None:
-        if self._upgraded is not None:
-            return
-        self._url += url
-        if len(self._url) > MAX_URL_BYTES:
-            raise HeadersTooLarge(f"the URL is longer than {MAX_URL_BYTES} bytes")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._upgraded is not None:
-            return
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > MAX_HEADER_BYTES or len(self._headers) >= MAX_HEADERS:
-            raise HeadersTooLarge
-        name = name.lower()
-        if name in self._headers and name in _ONLY_ONCE:
-            raise BadRequest("a header stands twice")
-        self._headers[name] = value
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._head_bytes = 0
-        needs_host = self._upgraded is None and self._parser.get_http_version() != "1.0"
-        if needs_host and b"host" not in self._headers:
-            raise BadRequest("the Host header is missing")
-        length = self._headers.get(b"content-length")
-        if length is not None:
-            _check_size(int(length))
-        if self._headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise UnsupportedMedia
-        expects = self._headers.get(b"expect", b"").lower() == b"100-continue"
-        if expects and self._upgraded is None:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, part: bytes) -> None:
-        self._body_bytes += len(part)
-        self._hub.room.take(len(part))
-        _check_size(self._body_bytes)
-        self._body.append(part)
-        if len(self._body) > _MAX_PARTS:
-            self._body_start += b"".join(self._body)
-            self._body.clear()
-
-    def on_message_complete(self) -> None:
-        if self._upgraded is not None:
-            head, self._upgraded = self._upgraded, None
-            self._complete(head)
-            return
-        head = _Head(
-            self._parser.get_method().decode(),
-            self._parser.should_keep_alive(),
-            self._parser.get_http_version() != "1.0",
-        )
-        if self._parser.should_upgrade():
-            head = head._replace(keep_alive=head.knows_chunks)
-            length = self._headers.get(b"content-length", b"0")
-            if length != b"0" or b"transfer-encoding" in self._headers:
-                self._upgraded = head
-                return
-        self._complete(head)
-
-    def _complete(self, head: _Head) -> None:
+    def _complete(self, head: RequestHead) -> None:
         body = self._whole_body()
         path, _, query = self._url.decode("latin-1").partition("?")
         request = Request(
@@ -388,49 +136,8 @@ class Connection(asyncio.Protocol):
         self._reading_since = None
         self._waiting.append(request)
         self._waiting_bytes += len(body)
-        self._hub.room.leave(self)
+        self._room.leave(self)
         self._go_on()
-
-    def _whole_body(self) -> bytes:
-        if self._body_start:
-            # A body of many parts is a large one: no more copies of it than there must be.
-            for part in self._body:
-                self._body_start += part
-            return bytes(self._body_start)
-        return self._body[0] if len(self._body) == 1 else b"".join(self._body)
-
-    # ---- room for what is read ----
-
-    def heed_room(self) -> None:
-        """Read no further while what has come must wait, and go on when it need not."""
-        if self._closing or self._refusal is not None:
-            return
-        must_wait = self._has_much_behind() or self._is_crowded_out()
-        if must_wait and self._paused_at is None:
-            self._paused_at = time.monotonic()
-            self._transport.pause_reading()
-        elif not must_wait and self._paused_at is not None:
-            if self._reading_since is not None:
-                # A client is not slow while nobody reads what it sends.
-                self._reading_since += time.monotonic() - self._paused_at
-            self._paused_at = None
-            self._transport.resume_reading()
-
-    def _has_much_behind(self) -> bool:
-        """Whether enough waits behind a request of this connection that is not answered."""
-        if self._task is None and not self._waiting:
-            return False
-        behind = self._waiting_bytes + self._body_bytes
-        has_much = len(self._waiting) > _MAX_WAITING or behind > MAX_BEHIND_BYTES
-        if has_much:
-            # The eldest must be able to go on, and this one is not.
-            self._hub.room.leave(self)
-        return has_much
-
-    def _is_crowded_out(self) -> bool:
-        return self._body_bytes > SMALL_BODY_BYTES and not self._hub.room.may_read(self)
-
-    # ---- handling ----
 
     def _go_on(self) -> None:
         """Start with the next request, unless one is under way or its answer would pile up."""
@@ -457,7 +164,7 @@ class Connection(asyncio.Protocol):
             keep_alive = False
             self.abort()
         finally:
-            self._hub.room.give(len(request.body))
+            self._room.give(len(request.body))
         self._next(keep_alive)
 
     async def _response(self, request: Request) -> Response | None:
@@ -475,7 +182,7 @@ class Connection(asyncio.Protocol):
             return failure(QueenError())
 
     async def _in_turn(self, request: Request) -> Response | None:
-        room, size = self._hub.room, len(request.body)
+        room, size = self._room, len(request.body)
         await room.enter(size)
         try:
             return await self._hub.handle(request)
@@ -515,14 +222,14 @@ class Connection(asyncio.Protocol):
         if request is not None and keep_alive and not request.knows_chunks:
             # Before HTTP/1.1 a connection is kept only if both sides say so.
             length += b"connection: keep-alive\r\n"
-        head = _head(self._dressed(response, request), keep_alive, length)
+        head = response_head(self._with_origin_headers(response, request), keep_alive, length)
         body = b"" if request is not None and request.method == "HEAD" else response.body
         if len(body) > _LARGE_BYTES:
             self._transport.writelines((head, body))
         else:
             self._transport.write(head + body)
 
-    def _dressed(self, response: Response, request: Request | None) -> Response:
+    def _with_origin_headers(self, response: Response, request: Request | None) -> Response:
         """Return an answer with what a browser wants to know of it."""
         if request is None or b"origin" not in request.headers:
             return response
@@ -554,7 +261,7 @@ class Connection(asyncio.Protocol):
         """Whether an answer in parts has begun and will not end."""
         return self._stream is _Stream.OPEN and self._closing
 
-    async def gone(self) -> None:
+    async def wait_until_gone(self) -> None:
         """Return when the client has hung up."""
         if self.is_gone:
             return
@@ -569,7 +276,9 @@ class Connection(asyncio.Protocol):
         if not self._closing:
             keep_alive = self._chunked and request.keep_alive and not self._hub.stopping
             coding = b"transfer-encoding: chunked\r\n" if self._chunked else b""
-            self._transport.write(_head(self._dressed(response, request), keep_alive, coding))
+            self._transport.write(
+                response_head(self._with_origin_headers(response, request), keep_alive, coding)
+            )
 
     async def send(self, part: bytes) -> bool:
         """Send a part of a streamed body; waits for a slow client. False when it has gone."""
@@ -608,7 +317,7 @@ class Connection(asyncio.Protocol):
             if elapsed_s > CLOSING_TIMEOUT_S:
                 self.abort()
         elif self._in_head or self._url:
-            is_full = self._hub.room.is_full
+            is_full = self._room.is_full
             rate = MIN_CROWDED_BYTES_PER_S if is_full else MIN_BODY_BYTES_PER_S
             allowed_s = HEADER_TIMEOUT_S + self._body_bytes / rate
             if elapsed_s > allowed_s and self._refusal is None:
@@ -642,8 +351,8 @@ class Connection(asyncio.Protocol):
             return
         self._closing = True
         self._reading_since = time.monotonic()
-        self._hub.room.leave(self)
-        self._hub.room.give(self._body_bytes)
+        self._room.leave(self)
+        self._room.give(self._body_bytes)
         self._reset()
         self._transport.write_eof()
         self._transport.resume_reading()
@@ -651,23 +360,3 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         self._closing = True
         self._transport.abort()
-
-
-def _check_size(size: int) -> None:
-    if size > MAX_BODY_BYTES:
-        raise PayloadTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
-
-
-def _head(response: Response, keep_alive: bool, length: bytes) -> bytes:
-    if response.status == HTTPStatus.NO_CONTENT:
-        length = b""
-    start = _head_start(response.status, response.headers)
-    return b"".join((start, length, _KEEP_ALIVE if keep_alive else _CLOSE))
-
-
-@lru_cache(maxsize=256)
-def _head_start(status: int, headers: Headers) -> bytes:
-    said = {name for name, _ in headers}
-    more = tuple(pair for pair in _SECURITY_HEADERS if pair[0] not in said)
-    lines = [f"{name}: {value}\r\n".encode() for name, value in headers + more]
-    return b"".join((_STATUS_LINES[status], *lines))

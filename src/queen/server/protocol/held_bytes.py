@@ -89,7 +89,7 @@ class Room:
     async def enter(self, size: int) -> None:
         """Wait until a large body may be handled; `exit` must follow."""
         if self._turns or not self._fits(size):
-            await self._turn(size)
+            await self._wait_for_turn(size)
         else:
             self._handled_bytes += size
 
@@ -100,14 +100,14 @@ class Room:
     def _fits(self, size: int) -> bool:
         return not self._handled_bytes or self._handled_bytes + size <= MAX_HANDLED_BYTES
 
-    async def _turn(self, size: int) -> None:
-        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turns.append((size, mine))
+    async def _wait_for_turn(self, size: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.append((size, turn))
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await mine
+                await turn
         except BaseException as error:
-            if mine.cancelled():
+            if turn.cancelled():
                 self._call()
             else:
                 # Called and given up in the same moment.

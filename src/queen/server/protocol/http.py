@@ -29,7 +29,7 @@ class ClientConnection(Protocol):
     def is_gone(self) -> bool: ...
     @property
     def is_cut_off(self) -> bool: ...
-    async def gone(self) -> None: ...
+    async def wait_until_gone(self) -> None: ...
     def start_stream(self, request: Request, response: Response) -> None: ...
     async def send(self, part: bytes) -> bool: ...
     def end_stream(self) -> None: ...
@@ -42,7 +42,7 @@ class Request(NamedTuple):
     # Names in lower case.
     headers: dict[bytes, bytes]
     body: bytes
-    line: ClientConnection
+    connection: ClientConnection
     keep_alive: bool = True
     # Before HTTP/1.1 a streamed answer ends with the connection.
     knows_chunks: bool = True
@@ -78,7 +78,7 @@ class Query:
         for part in parts:
             name, _, value = part.partition("=")
             if escaped:
-                name, value = _decoded(unquote_plus, name), _decoded(unquote_plus, value)
+                name, value = _decode(unquote_plus, name), _decode(unquote_plus, value)
                 # No text that PostgreSQL keeps, or is asked for, can hold one.
                 if "\0" in value:
                     raise BadRequest(f"query parameter {name!r} has a NUL character")
@@ -105,10 +105,10 @@ class Query:
 def path_parts(path: str) -> list[str]:
     """Return the decoded parts of a path; an encoded slash stays inside its part."""
     parts = path.split("/")[1:]
-    return [_decoded(unquote, part) for part in parts] if "%" in path else parts
+    return [_decode(unquote, part) for part in parts] if "%" in path else parts
 
 
-def _decoded(decode: Callable[..., str], text: str) -> str:
+def _decode(decode: Callable[..., str], text: str) -> str:
     try:
         return decode(text, errors="strict")
     except UnicodeDecodeError:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
     """Wait for work, but not longer than the client does."""
     working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(request.line.gone())
+    gone = asyncio.ensure_future(request.connection.wait_until_gone())
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():

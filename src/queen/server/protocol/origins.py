@@ -30,8 +30,8 @@ class Origins:
     def __init__(self, allowed: Iterable[str] = (), *, local_names_only: bool = False) -> None:
         self._allowed = frozenset(allowed)
         self._local_names_only = local_names_only
-        for one in self._allowed:
-            _check_origin(one)
+        for origin in self._allowed:
+            _check_origin(origin)
 
     def admit(self, request: Request) -> Response | None:
         """Raise `Forbidden` for a page that may not ask; return the answer to a preflight."""

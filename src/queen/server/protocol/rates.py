@@ -27,7 +27,7 @@ class Rates:
     def admit(self, request: Request) -> None:
         """Raise `Overloaded` when the caller sends more than it may."""
         now = self._clock()
-        name = request.caller.subject or request.line.address
+        name = request.caller.subject or request.connection.address
         full = self._per_second * _BURST_S
         left, at = self._buckets.get(name, (full, now))
         left = min(full, left + (now - at) * self._per_second)

@@ -187,7 +187,7 @@ class PopRoutes:
         except NotFound:
             # The queue was deleted a moment ago: there is nothing in it.
             return EMPTY
-        if grants and request.line.is_gone:
+        if grants and request.connection.is_gone:
             # The client hung up in the same moment: nobody would read the answer.
             self._broker.popper.give_back(grants)
             return EMPTY
@@ -195,7 +195,7 @@ class PopRoutes:
             return EMPTY
         try:
             response = await answer_in_parts(request, pop_bits(grants, pop.group))
-            if response is None and request.line.is_cut_off:
+            if response is None and request.connection.is_cut_off:
                 # Nobody can read half an answer.
                 self._broker.popper.give_back(grants)
             return response

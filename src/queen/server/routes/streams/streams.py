@@ -195,7 +195,7 @@ class StreamRoutes:
         granted = await (unless_gone(request, polling) if wanted.timeout else polling)
         if granted is None:
             return EMPTY
-        if request.line.is_gone:
+        if request.connection.is_gone:
             # The client hung up in the same moment: nobody would read the answer.
             await work.give_back(granted)
             return EMPTY
