@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from queen.server.api.prometheus import OTHER, _Labelled
+from queen.server.metrics.queue_labels import OTHER, QueueLabels
 from queen.service.stats.activity import Counters
 from queen.storage.embedded import EmbeddedPostgres
 from tests.api import Answer, Api
@@ -179,10 +179,10 @@ def _counters(name: str, messages: int) -> Counters:
 
 
 def test_counters_never_go_back_when_queues_come_and_go() -> None:
-    labelled = _Labelled(2)
+    labels = QueueLabels(2)
 
     def pushed(*queues: Counters) -> dict[str, int]:
-        return {name: values[1] for name, values in labelled.rows(queues).items()}
+        return {name: values[1] for name, values in labels.rows(queues).items()}
 
     one, two, three = _counters("one", 10), _counters("two", 5), _counters("three", 1)
     assert pushed(one, two, three) == {"one": 10, "two": 5, OTHER: 1}

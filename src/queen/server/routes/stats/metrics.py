@@ -11,10 +11,10 @@ import time
 import msgspec
 
 from queen.server.api.history import live_workers
-from queen.server.api.prometheus import CONTENT_TYPE, Exporter
 from queen.server.api.routing import Doc, Other, Route
 from queen.server.api.stats_rows import rounded
 from queen.server.auth.access import Role
+from queen.server.metrics.exporter import CONTENT_TYPE, Exporter
 from queen.server.protocol.http import Request, Response
 from queen.service.broker import Broker
 from queen.wire import analytics as wire
