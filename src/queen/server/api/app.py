@@ -33,8 +33,10 @@ from queen.server.routes.spark.pipelines import PipelineRoutes
 from queen.server.routes.spark.sinks import SinkRoutes
 from queen.server.routes.stats.analytics import AnalyticsRoutes
 from queen.server.routes.stats.metrics import MetricsRoutes
+from queen.server.routes.stats.queue_status import QueueStatusRoutes
 from queen.server.routes.stats.resources import ResourceRoutes
 from queen.server.routes.stats.status import StatusRoutes
+from queen.server.routes.stats.status_series import StatusSeriesRoutes
 from queen.server.routes.streams.stream_lists import StreamListRoutes
 from queen.server.routes.streams.stream_ranges import StreamRangeRoutes
 from queen.server.routes.streams.streams import StreamRoutes
@@ -64,6 +66,8 @@ _RESOURCES = (
     MaintenanceRoutes,
     ResourceRoutes,
     StatusRoutes,
+    QueueStatusRoutes,
+    StatusSeriesRoutes,
     AnalyticsRoutes,
     MetricsRoutes,
     HealthRoutes,

@@ -75,7 +75,7 @@ def details_of(error: errors.QueenError) -> dict[str, Any]:
     return body
 
 
-def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+def decode_body(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """Return a request's body, or raise what is wrong with it."""
     if not body:
         raise errors.BadRequest("Empty request body")

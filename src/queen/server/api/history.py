@@ -6,7 +6,7 @@ from collections import defaultdict
 from datetime import datetime
 
 from queen.server.api.stats_rows import average, rounded
-from queen.server.api.time_range import Window
+from queen.server.api.time_range import TimeRange
 from queen.service.broker import Broker
 from queen.service.rows import Record
 from queen.service.stats.reads import QueueFilter
@@ -61,8 +61,8 @@ class Moment:
         return rounded(self.gauges[gauge].high)
 
     def low(self, gauge: str) -> float:
-        found = self.gauges[gauge]
-        return found.low if found.samples else 0.0
+        values = self.gauges[gauge]
+        return values.low if values.samples else 0.0
 
 
 class Past:
@@ -70,13 +70,13 @@ class Past:
 
     def __init__(
         self,
-        window: Window,
+        time_range: TimeRange,
         minutes: int,
         now: datetime,
         activity: list[Record],
         moments: dict[datetime, Moment],
     ) -> None:
-        self.window = window
+        self.time_range = time_range
         self.minutes = minutes
         self.now = now
         self.activity = {row["bucket"]: row for row in activity}
@@ -91,7 +91,7 @@ class Past:
         return self.moments.get(bucket) or Moment()
 
     def seconds(self, bucket: datetime) -> float:
-        return self.window.seconds_of(bucket, self.minutes, self.now)
+        return self.time_range.seconds_of(bucket, self.minutes, self.now)
 
     def sum(self, field: str) -> int:
         return sum(row[field] for row in self.activity.values())
@@ -105,18 +105,22 @@ class Past:
         return sum(moment.database_errors for moment in self.moments.values())
 
 
-async def past(
-    broker: Broker, window: Window, wanted: QueueFilter, now: datetime, minutes: int | None = None
+async def read_past(
+    broker: Broker,
+    time_range: TimeRange,
+    queue_filter: QueueFilter,
+    now: datetime,
+    minutes: int | None = None,
 ) -> Past:
-    period = minutes or window.minutes
+    period = minutes or time_range.minutes
     await broker.report.settle()
-    activity = await broker.numbers.activity_series(period, window, wanted)
+    activity = await broker.numbers.activity_series(period, time_range, queue_filter)
     moments: defaultdict[datetime, Moment] = defaultdict(Moment)
     # Servers belong to no namespace: their vitals are for those who may see all of them.
-    if wanted.namespaces is None:
-        for row in await broker.numbers.vitals_series(period, window):
+    if queue_filter.namespaces is None:
+        for row in await broker.numbers.vitals_series(period, time_range):
             moments[row["bucket"]].add(row)
-    return Past(window, period, now, activity, dict(moments))
+    return Past(time_range, period, now, activity, dict(moments))
 
 
 def throughput_point(past: Past, bucket: datetime) -> ThroughputPoint:

@@ -7,6 +7,7 @@ from datetime import datetime
 from statistics import fmean, median
 
 from queen.core.ids import partition_uuid
+from queen.server.api.time_range import TimeRange
 from queen.service.broker import Broker
 from queen.service.rows import Record
 from queen.service.stats.reads import QueueFilter
@@ -19,6 +20,7 @@ from queen.wire.resources import (
     Spread,
     message_counts,
 )
+from queen.wire.status import ErrorCount
 
 _MAX_GROUPS = 10_000
 
@@ -54,8 +56,8 @@ def lag_of(row: Record, stamp: Stamp) -> float:
     return rounded(max((stamp.at - oldest).total_seconds(), 0.0))
 
 
-async def groups_of(broker: Broker, wanted: QueueFilter) -> list[Record]:
-    return await broker.numbers.list_groups(wanted, _MAX_GROUPS)
+async def read_groups(broker: Broker, queue_filter: QueueFilter) -> list[Record]:
+    return await broker.numbers.list_groups(queue_filter, _MAX_GROUPS)
 
 
 def group_summary(row: Record, stamp: Stamp) -> GroupSummary:
@@ -70,7 +72,14 @@ def group_summary(row: Record, stamp: Stamp) -> GroupSummary:
     )
 
 
-async def partition_rows(broker: Broker, queue_id: int, limit: int, offset: int) -> list[Record]:
+async def read_top_errors(
+    broker: Broker, time_range: TimeRange, queue_filter: QueueFilter
+) -> list[ErrorCount]:
+    rows = await broker.numbers.top_errors(queue_filter, time_range)
+    return [ErrorCount(row["error"], row["count"]) for row in rows]
+
+
+async def read_partitions(broker: Broker, queue_id: int, limit: int, offset: int) -> list[Record]:
     """Return a page of a queue's partitions, counted now."""
     return await broker.numbers.partition_page(queue_id, limit, offset)
 

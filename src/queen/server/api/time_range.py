@@ -12,8 +12,8 @@ from queen.server.api.times import parse_time
 from queen.server.protocol.http import Query, Request
 from queen.service.scope import listed
 from queen.service.stats.reads import QueueFilter
+from queen.wire import status as wire
 from queen.wire.answers import iso
-from queen.wire.status import TimeRange
 
 _LONGEST = timedelta(days=3660)
 
@@ -32,7 +32,7 @@ FILTER_PARAMS = (
 )
 
 
-class Window(NamedTuple):
+class TimeRange(NamedTuple):
     """A half-open time range."""
 
     start: datetime
@@ -47,8 +47,8 @@ class Window(NamedTuple):
                 return period
         return _LONGEST_PERIOD
 
-    def wire(self) -> TimeRange:
-        return TimeRange(iso(self.start), iso(self.end))
+    def on_wire(self) -> wire.TimeRange:
+        return wire.TimeRange(iso(self.start), iso(self.end))
 
     def seconds_of(self, bucket: datetime, minutes: int, now: datetime) -> float:
         """Return how much of a period has passed: what its rates are divided by."""
@@ -67,7 +67,9 @@ def filter_of(request: Request, query: Query, *, queue: str = "") -> QueueFilter
     return QueueFilter(queue or names[0], names[1], names[2], listed(request.caller.namespaces))
 
 
-def window_of(query: Query, now: datetime, default: timedelta = timedelta(hours=1)) -> Window:
+def time_range_of(
+    query: Query, now: datetime, default: timedelta = timedelta(hours=1)
+) -> TimeRange:
     end_text, start_text = query.text("to"), query.text("from")
     end = parse_time("to", end_text) if end_text else now
     try:
@@ -78,4 +80,4 @@ def window_of(query: Query, now: datetime, default: timedelta = timedelta(hours=
         raise BadRequest("query parameter 'from' is not before 'to'")
     if end - start > _LONGEST:
         raise BadRequest(f"the time range is longer than {_LONGEST.days} days")
-    return Window(start, end)
+    return TimeRange(start, end)

@@ -8,7 +8,7 @@ import msgspec
 
 from queen.errors import BadRequest, Forbidden, NotFound
 from queen.server.api.audit import audit
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.paging import limit_of, limit_param, page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.auth.access import Caller, Role
@@ -44,7 +44,7 @@ class AccessRoutes:
         ]
 
     async def create(self, request: Request) -> Response:
-        wanted = decoded(_decoder, request.body)
+        wanted = decode_body(_decoder, request.body)
         _check_reach(request.caller, wanted.namespaces)
         by = request.caller.subject or "anonymous"
         made = await self._broker.tokens.create(

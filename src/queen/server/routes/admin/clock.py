@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from queen.server.api.audit import audit
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.routing import Doc, Route
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Request, Response, check_name
@@ -32,7 +32,7 @@ class ClockRoutes:
         return [Route("POST", "/api/v1/test/advance", Role.ADMIN, self.advance, advance)]
 
     async def advance(self, request: Request) -> Response:
-        wanted = decoded(_decoder, request.body)
+        wanted = decode_body(_decoder, request.body)
         if wanted.queue is not None:
             check_name("queue", wanted.queue)
         queues = await self._broker.time_steps.advance(wanted.seconds, wanted.queue)

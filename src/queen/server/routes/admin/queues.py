@@ -8,7 +8,7 @@ from queen.core.names import labels_of, reason_against_name
 from queen.core.options import QueueOptions, parse_options, reason_against_options
 from queen.errors import BadRequest, NotFound
 from queen.server.api.audit import audit
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.routing import Doc, Route
 from queen.server.auth.access import Caller, Role
 from queen.server.protocol.http import Request, Response, check_name
@@ -105,7 +105,7 @@ class QueueRoutes:
 
 
 def _decode(body: bytes) -> ConfigureRequest:
-    wanted = decoded(_decoder, body)
+    wanted = decode_body(_decoder, body)
     reason = reason_against_name("queue", wanted.queue)
     for kind, label in (("namespace", wanted.namespace), ("task", wanted.task)):
         if reason is None and label:

@@ -15,7 +15,7 @@ from queen.core.names import (
 )
 from queen.core.payload import reason_against_payload
 from queen.errors import BadRequest, NotFound
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.message_path import MESSAGE_PATH
 from queen.server.api.paging import MAX_LIMIT, page_of, page_params
 from queen.server.api.routing import Doc, Route
@@ -82,7 +82,7 @@ class TraceRoutes:
         ]
 
     async def record(self, request: Request) -> Response:
-        event = decoded(_decoder, request.body)
+        event = decode_body(_decoder, request.body)
         if not event.transactionId or not event.partitionId:
             raise BadRequest("transactionId and partitionId are required")
         if event.data is msgspec.UNSET or not event.data:

@@ -9,7 +9,7 @@ import msgspec
 from queen.core.ids import partition_uuid
 from queen.errors import BadRequest
 from queen.server.api.audit import audit
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.paging import MAX_LIMIT, page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.stats_rows import age_of, iso_or_none, lag_of
@@ -172,7 +172,7 @@ class GroupRoutes:
         return Response(200, msgspec.json.encode(answer))
 
     async def subscribe(self, request: Request) -> Response:
-        text = decoded(_subscription, request.body).subscriptionTimestamp
+        text = decode_body(_subscription, request.body).subscriptionTimestamp
         if not text:
             raise BadRequest("Missing subscriptionTimestamp in request body")
         starts_at = parse_time("subscriptionTimestamp", text)

@@ -6,7 +6,7 @@ import msgspec
 
 from queen.errors import BadRequest, NotFound
 from queen.server.api.audit import audit
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.routing import Doc, Route
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
@@ -57,7 +57,7 @@ class SeekRoutes:
         ]
 
     async def queue(self, request: Request) -> Response:
-        wanted = decoded(_decoder, request.body)
+        wanted = decode_body(_decoder, request.body)
         target = _target(wanted)
         if target is None or target.offset is not None:
             raise BadRequest(
@@ -80,7 +80,7 @@ class SeekRoutes:
         return Response(200, msgspec.json.encode(answer))
 
     async def partition(self, request: Request) -> Response:
-        wanted = decoded(_decoder, request.body) if request.body else SeekRequest()
+        wanted = decode_body(_decoder, request.body) if request.body else SeekRequest()
         target = _target(wanted) or Target(END)
         group, partition = await self._found(request)
         assert partition is not None

@@ -10,7 +10,7 @@ from queen.core.cursor import AckResult
 from queen.core.ids import parse_lease
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.errors import BadRequest, Conflict, LeaseLost, NotFound, QueenError
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.routing import Doc, Route
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Request, Response
@@ -92,7 +92,7 @@ class AckRoutes:
         ]
 
     async def one(self, request: Request) -> Response:
-        ack = decoded(_one, request.body)
+        ack = decode_body(_one, request.body)
         gathered = await self._broker.ack_intake.gather(request.caller, [ack])
         await self._broker.acker.ack(gathered.batches)
         result = gathered.result(0, ack.transactionId)
@@ -114,7 +114,7 @@ class AckRoutes:
         return Response(200, msgspec.json.encode(answer))
 
     async def batch(self, request: Request) -> Response:
-        body = decoded(_batch, request.body)
+        body = decode_body(_batch, request.body)
         acks = body.acknowledgments
         if len(acks) > MAX_ACKS:
             raise BadRequest(f"more than {MAX_ACKS} acknowledgments in one request")
@@ -125,7 +125,7 @@ class AckRoutes:
 
     async def extend(self, request: Request) -> Response:
         raw = request.body
-        seconds = (decoded(_extend, raw).seconds if raw else None) or _DEFAULT_EXTEND_S
+        seconds = (decode_body(_extend, raw).seconds if raw else None) or _DEFAULT_EXTEND_S
         if not 1 <= seconds <= MAX_EXTEND_S:
             raise BadRequest(f"seconds must be between 1 and {MAX_EXTEND_S}")
         lease_id = parse_lease(request.params[0])

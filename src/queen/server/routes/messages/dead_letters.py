@@ -11,7 +11,7 @@ from queen.core.ids import message_id, partition_uuid
 from queen.core.names import DEFAULT_PARTITION, QUEUE_MODE_GROUP
 from queen.errors import BadRequest, EncryptionUnavailable, NotFound
 from queen.server.api.audit import audit
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.paging import limit_of, limit_param, page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.times import parse_time
@@ -120,7 +120,7 @@ class DeadLetterRoutes:
         return Response(200, msgspec.json.encode(answer))
 
     async def retry(self, request: Request) -> Response:
-        body = decoded(_decoder, request.body)
+        body = decode_body(_decoder, request.body)
         if not body.ids and not body.queue:
             raise BadRequest("name the dead letters by ids or by queue")
         limit = _MAX_MOVED if body.limit is None else body.limit

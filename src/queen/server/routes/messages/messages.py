@@ -14,11 +14,11 @@ from queen.core.ids import message_id, parse_message, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest, Conflict, NotFound
 from queen.server.api.audit import audit
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.message_path import MESSAGE_PATH
 from queen.server.api.paging import page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
-from queen.server.api.time_range import RANGE_PARAMS, window_of
+from queen.server.api.time_range import RANGE_PARAMS, time_range_of
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.admin.dead_letters import Filter
@@ -122,12 +122,12 @@ class MessageRoutes:
         if status and status not in _STATUSES:
             raise BadRequest(f"status {status!r} is not known: {', '.join(_STATUSES)}")
         queues, partition = await self._queues(request, query)
-        window = window_of(query, await self._broker.clock.now())
+        time_range = time_range_of(query, await self._broker.clock.now())
         newest = partial(
             self._broker.browser.newest,
             partition=partition,
-            from_time=window.start,
-            to_time=window.end,
+            from_time=time_range.start,
+            to_time=time_range.end,
         )
         if len(queues) == 1 and not status:
             found = shown = await newest(queues[0], limit=limit, offset=offset)
@@ -211,7 +211,7 @@ class MessageRoutes:
         return Response(200, msgspec.json.encode(answer))
 
     async def move(self, request: Request) -> Response:
-        body = decoded(_move, request.body or b"{}")
+        body = decode_body(_move, request.body or b"{}")
         if body.consumer_group:
             reason = reason_against_name("consumer group", body.consumer_group)
             if reason:

@@ -13,7 +13,7 @@ import msgspec
 from queen.core.frame import CONTENT_TYPE
 from queen.core.ids import parse_partition, partition_uuid
 from queen.errors import BadRequest, NotFound
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.routing import Doc, Other, Route
 from queen.server.auth.access import Role
 from queen.server.protocol.answer_parts import stream_frames
@@ -108,7 +108,7 @@ class CutRoutes:
         ]
 
     async def cut(self, request: Request) -> Response:
-        wanted = decoded(_cut, request.body)
+        wanted = decode_body(_cut, request.body)
         if wanted.group is not None:
             check_name("consumer group", wanted.group)
         queues = await self._queues(request, wanted.queues)
@@ -118,7 +118,7 @@ class CutRoutes:
         return Response(200, msgspec.json.encode(answer))
 
     async def plan(self, request: Request) -> Response:
-        wanted = decoded(_plan, request.body)
+        wanted = decode_body(_plan, request.body)
         times = {source.queue: instant_at(source.since) for source in wanted.sources}
         queues = await self._queues(request, list(times))
         sources = {queue: times[queue.name] for queue in queues}
@@ -140,12 +140,12 @@ class CutRoutes:
         return Response(200, msgspec.json.encode(_plan_on_wire(planned, lost)))
 
     async def slice(self, request: Request) -> None:
-        wanted = decoded(_slice, request.body)
+        wanted = decode_body(_slice, request.body)
         ranges = [await self._range(request, one) for one in wanted.ranges]
         await stream_frames(request, self._broker.fetcher.ranges(ranges))
 
     async def progress(self, request: Request) -> Response:
-        wanted = decoded(_progress, request.body)
+        wanted = decode_body(_progress, request.body)
         check_name("consumer group", wanted.group)
         moves = {source.queue: source.moves for source in wanted.sources}
         queues = await self._queues(request, list(moves))

@@ -11,7 +11,7 @@ import msgspec
 from queen.core.cursor import AckResult
 from queen.core.ids import parse_lease
 from queen.errors import BadRequest
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.push_answers import pushed_items
 from queen.server.api.routing import Doc, Route
 from queen.server.auth.access import Role
@@ -64,7 +64,7 @@ class TransactionRoutes:
         return [Route("POST", "/api/v1/transaction", Role.WRITE, self.transact, _DOC, scoped=True)]
 
     async def transact(self, request: Request) -> Response:
-        sent = decoded(_decoder, request.body)
+        sent = decode_body(_decoder, request.body)
         operations = sent.operations
         if not 0 < len(operations) <= MAX_OPERATIONS:
             raise BadRequest(f"operations must hold between 1 and {MAX_OPERATIONS} operations")

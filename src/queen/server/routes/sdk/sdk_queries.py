@@ -17,7 +17,7 @@ from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import reason_against_name
 from queen.core.payload import reason_against_payload
 from queen.errors import BadRequest, Conflict, LeaseLost, NotFound, QueenError
-from queen.server.api.failures import decoded, failure
+from queen.server.api.failures import decode_body, failure
 from queen.server.api.push_answers import known_results, push_body
 from queen.server.api.routing import Doc, Route
 from queen.server.auth.access import Caller, Role
@@ -122,7 +122,7 @@ class QueryRoutes:
         return [Route("POST", path, Role.WRITE, do, doc, scoped=True) for path, do, doc in paths]
 
     async def register(self, request: Request) -> Response:
-        wanted = decoded(_register, request.body)
+        wanted = decode_body(_register, request.body)
         name = _named("name", wanted.name)
         source = _named("source_queue", wanted.source_queue)
         config_hash = wanted.config_hash or ""
@@ -148,7 +148,7 @@ class QueryRoutes:
         return Response(200, msgspec.json.encode(answer))
 
     async def cycle(self, request: Request) -> Response:
-        wanted = decoded(_cycle, request.body)
+        wanted = decode_body(_cycle, request.body)
         answer = wire.CycleAnswer(False, wanted.query_id, wanted.partition_id)
         try:
             work = await self._work(request.caller, wanted, answer)
@@ -162,7 +162,7 @@ class QueryRoutes:
         return Response(200, msgspec.json.encode(answer))
 
     async def state(self, request: Request) -> Response:
-        wanted = decoded(_state, request.body)
+        wanted = decode_body(_state, request.body)
         try:
             query = await self._query(request.caller, wanted.query_id, wanted.partition_id)
             for text in (*(wanted.keys or []), wanted.key_prefix or ""):

@@ -7,7 +7,7 @@ import msgspec
 from queen.core.names import reason_against_name
 from queen.errors import BadRequest, Conflict, NotFound
 from queen.server.api.audit import audit
-from queen.server.api.failures import decoded, failure
+from queen.server.api.failures import decode_body, failure
 from queen.server.api.paging import page_of, page_params
 from queen.server.api.routing import Doc, Route
 from queen.server.api.stats_rows import iso_or_none
@@ -44,7 +44,7 @@ class PipelineRoutes:
         ]
 
     async def define(self, request: Request) -> Response:
-        wanted = decoded(_define, request.body)
+        wanted = decode_body(_define, request.body)
         definition = wanted.definition
         reason = _reason_against_names(definition) or wire.reason_against(definition)
         if reason:
@@ -80,7 +80,7 @@ class PipelineRoutes:
         return Response(200, msgspec.json.encode(wire.PipelineDeleted(True, name)))
 
     async def report(self, request: Request) -> Response:
-        progress = decoded(_progress, request.body)
+        progress = decode_body(_progress, request.body)
         name = (await self._found(request))["name"]
         stop = await self._broker.pipelines.report(name, progress)
         return Response(200, msgspec.json.encode(wire.Heard(stop)))

@@ -6,7 +6,7 @@ import msgspec
 
 from queen.core.frame import CONTENT_TYPE
 from queen.errors import BadRequest
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.routing import Doc, Other, Param, Route
 from queen.server.auth.access import Role
 from queen.server.protocol.http import MAX_BODY_BYTES, Query, Request, Response, check_name
@@ -121,7 +121,7 @@ class SinkRoutes:
     async def open(self, request: Request) -> Response:
         (query,) = request.params
         check_name("query", query)
-        wanted = decoded(_open, request.body)
+        wanted = decode_body(_open, request.body)
         check_name("run", wanted.run)
         opened = await self._broker.sinks.open(
             query, wanted.run, listed(request.caller.namespaces), once=wanted.once
@@ -166,4 +166,6 @@ class SinkRoutes:
 
     async def _batch(self, request: Request) -> Batch:
         (query,) = request.params
-        return await self._broker.sinks.batch(request.caller, query, decoded(_commit, request.body))
+        return await self._broker.sinks.batch(
+            request.caller, query, decode_body(_commit, request.body)
+        )

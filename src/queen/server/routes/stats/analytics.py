@@ -8,16 +8,16 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from queen.server.api.history import Past, live_workers, past
+from queen.server.api.history import Past, live_workers, read_past
 from queen.server.api.paging import limit_param
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.stats_rows import average, rounded
 from queen.server.api.time_range import (
     FILTER_PARAMS,
     RANGE_PARAMS,
-    Window,
+    TimeRange,
     filter_of,
-    window_of,
+    time_range_of,
 )
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response
@@ -55,77 +55,87 @@ class AnalyticsRoutes:
             Route("GET", f"{_BASE}/postgres-stats", Role.READ, self.postgres, _POSTGRES),
         ]
 
-    async def _asked(self, request: Request) -> tuple[Query, Window, QueueFilter, datetime]:
+    async def _parse_request(
+        self, request: Request
+    ) -> tuple[Query, TimeRange, QueueFilter, datetime]:
         query = Query(request.query)
-        wanted = filter_of(request, query)
+        queue_filter = filter_of(request, query)
         now = await self._broker.clock.now()
-        return query, window_of(query, now), wanted, now
+        return query, time_range_of(query, now), queue_filter, now
 
     async def system(self, request: Request) -> Response:
-        query, window, _, _ = await self._asked(request)
+        query, time_range, _, _ = await self._parse_request(request)
         worker = query.number("workerId", -1, 0, 2**31 - 1)
         hostname = query.text("hostname")
         await self._broker.report.settle()
-        rows = await self._broker.numbers.vitals_series(window.minutes, window, hostname, worker)
+        rows = await self._broker.numbers.vitals_series(
+            time_range.minutes, time_range, hostname, worker
+        )
         replicas = _replicas(rows)
-        answer = wire.SystemMetrics(window.wire(), window.minutes, replicas, len(replicas))
+        answer = wire.SystemMetrics(
+            time_range.on_wire(), time_range.minutes, replicas, len(replicas)
+        )
         return Response(200, msgspec.json.encode(answer))
 
     async def workers(self, request: Request) -> Response:
-        _, window, wanted, now = await self._asked(request)
+        _, time_range, queue_filter, now = await self._parse_request(request)
         await self._broker.statistics.current()
-        seen = await past(self._broker, window, wanted, now)
+        past = await read_past(self._broker, time_range, queue_filter, now)
         numbers = self._broker.numbers
-        row = await numbers.sum_queues(wanted)
+        row = await numbers.sum_queues(queue_filter)
         queues = await numbers.queue_series(
-            2**20, window, wanted, self._broker.limits.metrics_queues or 1
+            2**20, time_range, queue_filter, self._broker.limits.metrics_queues or 1
         )
-        points = [_worker_point(seen, bucket) for bucket in seen.buckets]
+        points = [_worker_point(past, bucket) for bucket in past.buckets]
         answer = wire.WorkerMetrics(
-            time_range=window.wire(),
-            bucket_minutes=seen.minutes,
+            time_range=time_range.on_wire(),
+            bucket_minutes=past.minutes,
             point_count=len(points),
             time_series=points,
             workers=await live_workers(self._broker),
-            queues=[wire.QueueLag(*_lag(one)) for one in queues],
-            summary=_summary(seen, row["outstanding"]),
+            queues=[wire.QueueLag(*_lag(queue)) for queue in queues],
+            summary=_summary(past, row["outstanding"]),
         )
         return Response(200, msgspec.json.encode(answer))
 
     async def _queue_series(
-        self, query: Query, window: Window, wanted: QueueFilter
+        self, query: Query, time_range: TimeRange, queue_filter: QueueFilter
     ) -> list[Record]:
         await self._broker.report.settle()
         count = query.number("limit", 100, 1, _MAX_QUEUES)
-        return await self._broker.numbers.queue_series(window.minutes, window, wanted, count)
+        return await self._broker.numbers.queue_series(
+            time_range.minutes, time_range, queue_filter, count
+        )
 
     async def queue_lag(self, request: Request) -> Response:
-        query, window, wanted, _ = await self._asked(request)
-        rows = await self._queue_series(query, window, wanted)
+        query, time_range, queue_filter, _ = await self._parse_request(request)
+        rows = await self._queue_series(query, time_range, queue_filter)
         answer = [
             wire.QueueLagPoint(*_lag(row), iso(row["bucket"])) for row in rows if row["lag_count"]
         ]
         return Response(200, msgspec.json.encode(answer))
 
     async def queue_ops(self, request: Request) -> Response:
-        query, window, wanted, now = await self._asked(request)
+        query, time_range, queue_filter, now = await self._parse_request(request)
         await self._broker.statistics.current()
-        rows = await self._queue_series(query, window, wanted)
-        minutes = window.minutes
+        rows = await self._queue_series(query, time_range, queue_filter)
+        minutes = time_range.minutes
         answer = wire.QueueOps(
-            time_range=window.wire(),
+            time_range=time_range.on_wire(),
             bucket_minutes=minutes,
             series=[
-                _ops_point(row, window.seconds_of(row["bucket"], minutes, now)) for row in rows
+                _ops_point(row, time_range.seconds_of(row["bucket"], minutes, now)) for row in rows
             ],
             queues=sorted({row["queue"] for row in rows}),
         )
         return Response(200, msgspec.json.encode(answer))
 
     async def parked(self, request: Request) -> Response:
-        _, window, wanted, _ = await self._asked(request)
+        _, time_range, queue_filter, _ = await self._parse_request(request)
         await self._broker.report.flush()
-        rows = await self._broker.numbers.parked_series(window.minutes, window, wanted)
+        rows = await self._broker.numbers.parked_series(
+            time_range.minutes, time_range, queue_filter
+        )
         points = [
             wire.ParkedPoint(
                 iso(row["bucket"]), row["queue"], row["hostname"], row["worker"], row["parked"]
@@ -134,13 +144,18 @@ class AnalyticsRoutes:
         ]
         replicas = sorted({(row["hostname"], row["worker"]) for row in rows})
         answer = wire.ParkedReplicas(
-            window.wire(), window.minutes, points, [wire.ReplicaName(*one) for one in replicas]
+            time_range.on_wire(),
+            time_range.minutes,
+            points,
+            [wire.ReplicaName(*replica) for replica in replicas],
         )
         return Response(200, msgspec.json.encode(answer))
 
     async def retention(self, request: Request) -> Response:
-        _, window, wanted, _ = await self._asked(request)
-        rows = await self._broker.numbers.retention_series(window.minutes, window, wanted)
+        _, time_range, queue_filter, _ = await self._parse_request(request)
+        rows = await self._broker.numbers.retention_series(
+            time_range.minutes, time_range, queue_filter
+        )
         points: dict[datetime, wire.RetentionPoint] = {}
         totals = wire.RetentionCounts()
         for row in rows:
@@ -148,7 +163,9 @@ class AnalyticsRoutes:
             point = points.setdefault(bucket, wire.RetentionPoint(bucket=iso(bucket)))
             _add_removed(point, row)
             _add_removed(totals, row)
-        answer = wire.Retention(window.wire(), window.minutes, list(points.values()), totals)
+        answer = wire.Retention(
+            time_range.on_wire(), time_range.minutes, list(points.values()), totals
+        )
         return Response(200, msgspec.json.encode(answer))
 
     async def postgres(self, _request: Request) -> Response:
@@ -194,29 +211,29 @@ def _replicas(rows: list[Record]) -> list[wire.Replica]:
             point = replicas.setdefault(key, {}).setdefault(row["bucket"], {})
             point[GAUGES[row["at"] - 1]] = row
     return [
-        wire.Replica(*key, [_system_point(bucket, found) for bucket, found in points.items()])
+        wire.Replica(*key, [_system_point(bucket, gauges) for bucket, gauges in points.items()])
         for key, points in replicas.items()
     ]
 
 
-def _system_point(bucket: datetime, found: dict[str, Record]) -> wire.SystemPoint:
-    def sampled(name: str, scale: float = 1.0) -> wire.Sampled:
-        row = found.get(name)
+def _system_point(bucket: datetime, gauges: dict[str, Record]) -> wire.SystemPoint:
+    def sample(name: str, scale: float = 1.0) -> wire.Sampled:
+        row = gauges.get(name)
         if row is None:
             return wire.Sampled(0, 0, 0, 0)
         mean = scale * row["total"] / max(row["samples"], 1)
         return wire.Sampled(*map(rounded, (mean, *(scale * row[k] for k in _LIMITS))))
 
-    first = next(iter(found.values()))
+    first = next(iter(gauges.values()))
     return wire.SystemPoint(
         iso(bucket),
         first["samples"],
         wire.SystemSample(
-            cpu=wire.Cpu(sampled("cpu_user_pct", 100), sampled("cpu_system_pct", 100)),
-            memory=wire.Memory(sampled("rss_bytes"), sampled("virtual_bytes")),
-            database=wire.Pool(sampled("pool_size"), sampled("pool_idle"), sampled("pool_active")),
-            event_loop={"lag_ms": sampled("loop_lag_ms")},
-            polls={"parked": sampled("parked_polls")},
+            cpu=wire.Cpu(sample("cpu_user_pct", 100), sample("cpu_system_pct", 100)),
+            memory=wire.Memory(sample("rss_bytes"), sample("virtual_bytes")),
+            database=wire.Pool(sample("pool_size"), sample("pool_idle"), sample("pool_active")),
+            event_loop={"lag_ms": sample("loop_lag_ms")},
+            polls={"parked": sample("parked_polls")},
             uptime_seconds=rounded(max(float(first["uptime_s"]), 0.0)),
         ),
     )
@@ -225,9 +242,9 @@ def _system_point(bucket: datetime, found: dict[str, Record]) -> wire.SystemPoin
 _LIMITS = ("low", "high", "last")
 
 
-def _worker_point(seen: Past, bucket: datetime) -> wire.WorkerPoint:
+def _worker_point(past: Past, bucket: datetime) -> wire.WorkerPoint:
     point = wire.WorkerPoint(iso(bucket))
-    row, seconds, moment = seen.activity.get(bucket), seen.seconds(bucket), seen.moment(bucket)
+    row, seconds, moment = past.activity.get(bucket), past.seconds(bucket), past.moment(bucket)
     if row is not None:
         point.push_messages = row["push_messages"]
         point.pop_messages = row["pop_messages"]
@@ -254,17 +271,17 @@ def _worker_point(seen: Past, bucket: datetime) -> wire.WorkerPoint:
     return point
 
 
-def _summary(seen: Past, pending: int) -> wire.WorkerSummary:
+def _summary(past: Past, pending: int) -> wire.WorkerSummary:
     return wire.WorkerSummary(
-        total_push_messages=seen.sum("push_messages"),
-        total_pop_messages=seen.sum("pop_messages"),
-        total_ack_messages=seen.sum("ack_ok") + seen.sum("ack_failed"),
-        total_push_requests=seen.sum("push_requests"),
-        total_pop_requests=seen.sum("pop_requests"),
-        total_ack_requests=seen.sum("ack_requests"),
-        total_ack_failed=seen.sum("ack_failed"),
-        total_dlq=seen.sum("dead_letters"),
-        total_db_errors=seen.database_errors,
+        total_push_messages=past.sum("push_messages"),
+        total_pop_messages=past.sum("pop_messages"),
+        total_ack_messages=past.sum("ack_ok") + past.sum("ack_failed"),
+        total_push_requests=past.sum("push_requests"),
+        total_pop_requests=past.sum("pop_requests"),
+        total_ack_requests=past.sum("ack_requests"),
+        total_ack_failed=past.sum("ack_failed"),
+        total_dlq=past.sum("dead_letters"),
+        total_db_errors=past.database_errors,
         pending_messages=pending,
     )
 
@@ -316,7 +333,7 @@ def _add_removed(counts: wire.RetentionCounts, row: Record) -> None:
     counts.event_count += row["events"]
 
 
-_ASKED = (*RANGE_PARAMS, *FILTER_PARAMS)
+_RANGE_AND_FILTER = (*RANGE_PARAMS, *FILTER_PARAMS)
 _BUSIEST = (limit_param(100, _MAX_QUEUES),)
 _SYSTEM = Doc(
     _TAG,
@@ -329,20 +346,27 @@ _SYSTEM = Doc(
     answers={200: wire.SystemMetrics},
 )
 _WORKERS = Doc(
-    _TAG, "What all servers did together", query=_ASKED, answers={200: wire.WorkerMetrics}
+    _TAG,
+    "What all servers did together",
+    query=_RANGE_AND_FILTER,
+    answers={200: wire.WorkerMetrics},
 )
 _LAG = Doc(
     _TAG,
     "How long messages waited before they were popped, by queue",
-    query=(*_ASKED, *_BUSIEST),
+    query=(*_RANGE_AND_FILTER, *_BUSIEST),
     answers={200: list[wire.QueueLagPoint]},
 )
 _OPS = Doc(
     _TAG,
     "What was done with each of the busiest queues",
-    query=(*_ASKED, *_BUSIEST),
+    query=(*_RANGE_AND_FILTER, *_BUSIEST),
     answers={200: wire.QueueOps},
 )
-_PARKED = Doc(_TAG, "Polls parked at each server", query=_ASKED, answers={200: wire.ParkedReplicas})
-_RETENTION = Doc(_TAG, "What the clean-up has removed", query=_ASKED, answers={200: wire.Retention})
+_PARKED = Doc(
+    _TAG, "Polls parked at each server", query=_RANGE_AND_FILTER, answers={200: wire.ParkedReplicas}
+)
+_RETENTION = Doc(
+    _TAG, "What the clean-up has removed", query=_RANGE_AND_FILTER, answers={200: wire.Retention}
+)
 _POSTGRES = Doc(_TAG, "What PostgreSQL says of itself", answers={200: wire.PostgresStats})

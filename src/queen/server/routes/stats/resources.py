@@ -19,15 +19,15 @@ from queen.server.api.stats_rows import (
     age_of,
     counts_of,
     group_summary,
-    groups_of,
     iso_or_none,
     lag_of,
     partition_detail,
-    partition_rows,
+    read_groups,
+    read_partitions,
     rounded,
     spread,
 )
-from queen.server.api.time_range import FILTER_PARAMS, Window, filter_of
+from queen.server.api.time_range import FILTER_PARAMS, TimeRange, filter_of
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.broker import Broker
@@ -65,10 +65,10 @@ class ResourceRoutes:
 
     async def queues(self, request: Request) -> Response:
         query = Query(request.query)
-        wanted = filter_of(request, query)
+        queue_filter = filter_of(request, query)
         limit, offset = page_of(query, _MAX_QUEUES, _MAX_QUEUES)
         stamp = await self._broker.statistics.current()
-        rows = await self._broker.numbers.list_queues(wanted, limit, offset)
+        rows = await self._broker.numbers.list_queues(queue_filter, limit, offset)
         answer = wire.QueueList(
             stats_age=age_of(stamp),
             stats_at=iso_or_none(stamp.at),
@@ -83,9 +83,9 @@ class ResourceRoutes:
         check_name("queue", name)
         limit, offset = page_of(query, _MAX_PARTITIONS)
         stamp = await self._broker.statistics.current()
-        wanted = filter_of(request, Query(""), queue=name)
-        row = await self._broker.numbers.queue(wanted)
-        partitions = await partition_rows(self._broker, row["id"], limit, offset)
+        queue_filter = filter_of(request, Query(""), queue=name)
+        row = await self._broker.numbers.queue(queue_filter)
+        partitions = await read_partitions(self._broker, row["id"], limit, offset)
         answer = wire.QueueDetail(
             stats_age=age_of(stamp),
             stats_at=iso_or_none(stamp.at),
@@ -94,9 +94,12 @@ class ResourceRoutes:
             namespace=row["namespace"],
             task=row["task"],
             created_at=iso(row["created_at"]),
-            partitions=[partition_detail(one, name) for one in partitions],
+            partitions=[partition_detail(partition, name) for partition in partitions],
             totals=counts_of(row),
-            groups=[group_summary(one, stamp) for one in await groups_of(self._broker, wanted)],
+            groups=[
+                group_summary(group, stamp)
+                for group in await read_groups(self._broker, queue_filter)
+            ],
             stored_bytes=row["stored_bytes"] or 0,
             pagination=Pagination(limit, offset, row["partitions"] or 0),
         )
@@ -105,14 +108,16 @@ class ResourceRoutes:
     async def partitions(self, request: Request) -> Response:
         query = Query(request.query)
         limit, offset = page_of(query, _MAX_PARTITIONS)
-        wanted = filter_of(request, query)
-        if not wanted.queue:
+        queue_filter = filter_of(request, query)
+        if not queue_filter.queue:
             raise BadRequest("query parameter 'queue' is missing")
         await self._broker.statistics.current()
-        row = await self._broker.numbers.queue(wanted)
-        partitions = await partition_rows(self._broker, row["id"], limit, offset)
+        row = await self._broker.numbers.queue(queue_filter)
+        partitions = await read_partitions(self._broker, row["id"], limit, offset)
         answer = wire.PartitionList(
-            partitions=[partition_detail(one, wanted.queue) for one in partitions],
+            partitions=[
+                partition_detail(partition, queue_filter.queue) for partition in partitions
+            ],
             pagination=Pagination(limit, offset, row["partitions"] or 0),
         )
         return Response(200, msgspec.json.encode(answer))
@@ -151,10 +156,10 @@ class ResourceRoutes:
         return await read(allowed), stamp
 
     async def overview(self, request: Request) -> Response:
-        wanted = filter_of(request, Query(""))
+        queue_filter = filter_of(request, Query(""))
         stamp = await self._broker.statistics.current()
-        row = await self._broker.numbers.sum_queues(wanted)
-        groups = await groups_of(self._broker, wanted)
+        row = await self._broker.numbers.sum_queues(queue_filter)
+        groups = await read_groups(self._broker, queue_filter)
         answer = wire.Overview(
             stats_age=age_of(stamp),
             stats_at=iso_or_none(stamp.at),
@@ -164,21 +169,21 @@ class ResourceRoutes:
             tasks=row["tasks"],
             messages=counts_of(row),
             lag=wire.Lag(
-                time=spread([lag_of(one, stamp) for one in groups]),
-                offset=spread([one["pending"] for one in groups]),
+                time=spread([lag_of(group, stamp) for group in groups]),
+                offset=spread([group["pending"] for group in groups]),
             ),
-            throughput=await self._rates(wanted),
+            throughput=await self._rates(queue_filter),
             stored_bytes=row["stored_bytes"],
             timestamp=iso(await self._broker.clock.now()),
         )
         return Response(200, msgspec.json.encode(answer))
 
-    async def _rates(self, wanted: QueueFilter) -> wire.Rates:
+    async def _rates(self, queue_filter: QueueFilter) -> wire.Rates:
         await self._broker.report.settle()
         now = await self._broker.clock.now()
         start = now.replace(second=0, microsecond=0) - timedelta(minutes=1)
-        window = Window(start, now)
-        rows = await self._broker.numbers.activity_series(1, window, wanted)
+        time_range = TimeRange(start, now)
+        rows = await self._broker.numbers.activity_series(1, time_range, queue_filter)
         elapsed_s = (now - start).total_seconds()
         processed = sum(row["ack_ok"] + row["auto_acked"] for row in rows)
         return wire.Rates(

@@ -9,7 +9,7 @@ import msgspec
 from queen.core.streams import StreamDefinition
 from queen.errors import BadRequest, NotFound
 from queen.server.api.audit import audit
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.paging import page_of, page_params
 from queen.server.api.render_window import ranges_of, window_id
 from queen.server.api.routing import Doc, Param, Route
@@ -256,7 +256,7 @@ class StreamListRoutes:
 
     async def retry(self, request: Request) -> Response:
         stream = await self._stream(request)
-        wanted = decoded(_retry, request.body)
+        wanted = decode_body(_retry, request.body)
         check_name("consumer group", wanted.consumerGroup)
         group_id = await self._broker.work.find_group(stream, wanted.consumerGroup)
         window = _parsed(stream, wanted.windowId) if wanted.windowId else (None,) * 4

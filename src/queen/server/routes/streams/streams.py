@@ -12,7 +12,7 @@ from queen.core.names import reason_against_name
 from queen.core.streams import StreamDefinition, complete
 from queen.errors import BadRequest, LeaseLost, NotFound, PayloadTooLarge
 from queen.server.api.audit import audit
-from queen.server.api.failures import decoded
+from queen.server.api.failures import decode_body
 from queen.server.api.paging import limit_of, limit_param
 from queen.server.api.push_answers import pushed_items
 from queen.server.api.render_window import page_bits, ranges_of, window_bits
@@ -152,7 +152,7 @@ class StreamRoutes:
     # ---- define ----
 
     async def define(self, request: Request) -> Response:
-        wanted = decoded(_define, request.body)
+        wanted = decode_body(_define, request.body)
         definition = _definition_of(wanted)
         namespace = wanted.namespace or ""
         await self._check_sight(request.caller, wanted, namespace)
@@ -184,7 +184,7 @@ class StreamRoutes:
         if len(request.body) > SMALL_BODY_BYTES:
             # It would be held for as long as the poll waits.
             raise PayloadTooLarge(f"a poll is larger than {SMALL_BODY_BYTES} bytes")
-        wanted = decoded(_poll, request.body)
+        wanted = decode_body(_poll, request.body)
         check_name("consumer group", wanted.consumerGroup)
         check_name("stream", wanted.streamName)
         stream = await self._broker.streams.recent(wanted.streamName)
@@ -255,7 +255,7 @@ class StreamRoutes:
     # ---- settle ----
 
     async def ack(self, request: Request) -> Response:
-        wanted = decoded(_ack, request.body)
+        wanted = decode_body(_ack, request.body)
         lease = window_lease(wanted.leaseId)
         owner = await self._owner(request.caller, lease)
         items = wanted.push
@@ -290,7 +290,7 @@ class StreamRoutes:
         return Response(200, msgspec.json.encode(wire.AckAnswer(True, False, [])))
 
     async def renew(self, request: Request) -> Response:
-        wanted = decoded(_renew, request.body)
+        wanted = decode_body(_renew, request.body)
         lease = parse_window_lease(wanted.leaseId)
         until = None
         if lease is not None:
@@ -310,7 +310,7 @@ class StreamRoutes:
         return owner
 
     async def seek(self, request: Request) -> Response:
-        wanted = decoded(_seek, request.body)
+        wanted = decode_body(_seek, request.body)
         check_name("consumer group", wanted.consumerGroup)
         stream = await self._broker.scope.stream(request.caller, wanted.streamName)
         at = await self._instant(wanted.timestamp)
