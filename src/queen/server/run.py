@@ -75,11 +75,11 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
         ends.callback(bound.close)
         broker = await Broker.start(options.dsn, options.limits, keys, name)
         ends.push_async_callback(broker.stop)
-        door = Authenticator(security.auth, broker.tokens) if security.auth.is_on else None
-        if door is not None:
-            await door.start(broker.supervisor)
+        authenticator = Authenticator(security.auth, broker.tokens) if security.auth.is_on else None
+        if authenticator is not None:
+            await authenticator.start(broker.supervisor)
         origins = security.allowed_origins(options.host)
-        app = App(broker, door, origins, security.rates(), test_clock=options.test_clock)
+        app = App(broker, authenticator, origins, security.rates(), test_clock=options.test_clock)
         hub = Connections(app.handle, security.connection_limits(), origins)
         broker.supervisor.start("connections", hub.watch)
         server = await _create_server(hub, bound, security)

@@ -76,10 +76,10 @@ _RESOURCES = (
 
 
 def routes(broker: Broker, *, test_clock: bool = False) -> list[Route]:
-    found = [route for resource in _RESOURCES for route in resource(broker).routes()]
+    declared = [route for resource in _RESOURCES for route in resource(broker).routes()]
     if test_clock:
-        found += ClockRoutes(broker).routes()
-    return [*found, *AboutRoutes(found).routes()]
+        declared += ClockRoutes(broker).routes()
+    return [*declared, *AboutRoutes(declared).routes()]
 
 
 class App:
@@ -88,7 +88,7 @@ class App:
     def __init__(
         self,
         broker: Broker,
-        door: Authenticator | None = None,
+        authenticator: Authenticator | None = None,
         origins: Origins | None = None,
         rates: Rates | None = None,
         *,
@@ -97,7 +97,7 @@ class App:
         self._activity = broker.activity
         self._router = Router(routes(broker, test_clock=test_clock))
         # None: whoever reaches the server is trusted.
-        self._door = door
+        self._authenticator = authenticator
         self._origins = origins or Origins()
         self._rates = rates
 
@@ -111,8 +111,8 @@ class App:
         if preflight is not None:
             return preflight
         route, params = self._router.find(request.method, request.path)
-        if self._door is not None:
-            caller = await self._door.caller(request, route.role)
+        if self._authenticator is not None:
+            caller = await self._authenticator.identify(request, route.role)
             request = request._replace(params=params, caller=caller)
             _check_role(request, route)
         elif params:

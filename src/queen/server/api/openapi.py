@@ -49,8 +49,8 @@ everybody is `admin` and the server listens on loopback only.
 # What a part of a path means, unless the route says otherwise. The tests make the things that
 # the examples name before they send them.
 _PARTS = {
-    one.name: one
-    for one in (
+    part.name: part
+    for part in (
         Param("queue", Name, "The name of a queue.", example="orders"),
         Param("partition", Name, "The name of a partition.", example="Default"),
         Param("group", Name, "The name of a consumer group.", example="billing"),
@@ -126,14 +126,14 @@ class _Schemas:
         listed = list(types)
         schemas, self.components = msgspec.json.schema_components(listed, ref_template=_SCHEMAS)
         # By their text: not every type can be hashed.
-        self._schemas = {repr(one): schema for one, schema in zip(listed, schemas, strict=True)}
+        self._schemas = {repr(kind): schema for kind, schema in zip(listed, schemas, strict=True)}
 
-    def of(self, wanted: Any) -> dict[str, Any]:
-        return self._schemas[repr(wanted)]
+    def of(self, kind: Any) -> dict[str, Any]:
+        return self._schemas[repr(kind)]
 
-    def any_of(self, wanted: list[Any]) -> dict[str, Any]:
-        found = [self.of(one) for one in wanted]
-        return found[0] if len(found) == 1 else {"anyOf": found}
+    def any_of(self, kinds: list[Any]) -> dict[str, Any]:
+        schemas = [self.of(kind) for kind in kinds]
+        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 def _types_of(documented: list[tuple[Route, Doc]]) -> Iterator[Any]:
@@ -143,7 +143,7 @@ def _types_of(documented: list[tuple[Route, Doc]]) -> Iterator[Any]:
             yield param.type
         yield doc.body
         for answer in doc.answers.values():
-            yield from (one for one in _choices(answer) if not isinstance(one, Other))
+            yield from _json_types(answer)
 
 
 def _with_codes(components: dict[str, Any]) -> dict[str, Any]:
@@ -159,8 +159,8 @@ def _with_codes(components: dict[str, Any]) -> dict[str, Any]:
 def _operation(route: Route, doc: Doc, schemas: _Schemas) -> dict[str, Any]:
     role = route.role.name.lower()
     about = [doc.about] if doc.about else []
-    params = [_param(one, "path", schemas) for one in _path_params(route, doc)]
-    params += [_param(one, "query", schemas) for one in doc.query]
+    params = [_param(param, "path", schemas) for param in _path_params(route, doc)]
+    params += [_param(param, "query", schemas) for param in doc.query]
     operation: dict[str, Any] = {
         "operationId": operation_id(route.method, route.path),
         "tags": [doc.tag],
@@ -189,9 +189,9 @@ def operation_id(method: str, path: str) -> str:
 
 
 def _path_params(route: Route, doc: Doc) -> list[Param]:
-    known = _PARTS | {one.name: one for one in doc.path}
+    params = _PARTS | {param.name: param for param in doc.path}
     names = re.findall(r"{(\w+)}", route.path)
-    return [known.get(name) or Param(name, Name, f"The {name}.") for name in names]
+    return [params.get(name) or Param(name, Name, f"The {name}.") for name in names]
 
 
 def _param(param: Param, where: str, schemas: _Schemas) -> dict[str, Any]:
@@ -236,40 +236,44 @@ def _other(body: Other) -> dict[str, Any]:
 
 
 def _responses(route: Route, doc: Doc, schemas: _Schemas) -> dict[str, Any]:
-    found: dict[int, dict[str, Any]] = {
+    responses: dict[int, dict[str, Any]] = {
         status: {"$ref": _RESPONSES + _error_name(status)} for status in _errors_of(route, doc)
     }
     for status, answer in doc.answers.items():
-        found[status] = _answer(status, answer, schemas)
+        responses[status] = _answer(status, answer, schemas)
     if route.method == "HEAD":
-        for one in found.values():
-            one.pop("content", None)
-    return {str(status): found[status] for status in sorted(found)}
+        for response in responses.values():
+            response.pop("content", None)
+    return {str(status): responses[status] for status in sorted(responses)}
 
 
 def _errors_of(route: Route, doc: Doc) -> set[int]:
     """Return the errors that a route has because of what it is."""
-    found = {400, 431, *doc.errors}
+    statuses = {400, 431, *doc.errors}
     if route.role > Role.OPEN:
         # For a caller that is limited to namespaces, what lies outside does not exist.
-        found |= {401, 403, 404, 429, 503}
+        statuses |= {401, 403, 404, 429, 503}
     if doc.body is not None or doc.other_body is not None:
-        found |= {413, 415}
-    return found
+        statuses |= {413, 415}
+    return statuses
 
 
 def _answer(status: int, answer: Any, schemas: _Schemas) -> dict[str, Any]:
     described: dict[str, Any] = {"description": _ERRORS.get(status, HTTPStatus(status).phrase)}
     content: dict[str, Any] = {}
-    types = [one for one in _choices(answer) if not isinstance(one, Other)]
+    types = _json_types(answer)
     if types and answer is not None:
         content["application/json"] = {"schema": schemas.any_of(types)}
-    for one in _choices(answer):
-        if isinstance(one, Other):
-            content |= _other(one)
+    for choice in _choices(answer):
+        if isinstance(choice, Other):
+            content |= _other(choice)
     if content:
         described["content"] = content
     return described
+
+
+def _json_types(answer: Any) -> list[Any]:
+    return [choice for choice in _choices(answer) if not isinstance(choice, Other)]
 
 
 def _choices(answer: Any) -> tuple[Any, ...]:

@@ -111,13 +111,13 @@ def known_results(planned: list[Planned]) -> list[PushResult]:
         target = append.target
         assert target is not None
         for at, index in enumerate(indexes):
-            known = append.is_duplicate(at)
+            is_known = append.is_duplicate(at)
             results.append(
                 PushResult(
                     index=index,
                     transaction_id=ids[at],
                     status="duplicate",
-                    message_id=message_id(target.id, append.offset_of(at)) if known else None,
+                    message_id=message_id(target.id, append.offset_of(at)) if is_known else None,
                     partition_id=target.uuid,
                     trace_id=None,
                     queueName=append.queue,

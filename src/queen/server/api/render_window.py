@@ -55,9 +55,9 @@ def messages_of(piece: Piece, places: Sequence[int]) -> Iterator[list[bytes]]:
     if not places:
         return
     for low, high in piece.stored.segment.runs(places[0], places[-1] + 1, _RUN_BYTES):
-        some = places[bisect_left(places, low) : bisect_left(places, high)]
-        if some:
-            yield _run_of(piece, some, low, high)
+        run = places[bisect_left(places, low) : bisect_left(places, high)]
+        if run:
+            yield _run_of(piece, run, low, high)
 
 
 def _run_of(piece: Piece, places: Sequence[int], low: int, high: int) -> list[bytes]:
@@ -68,15 +68,15 @@ def _run_of(piece: Piece, places: Sequence[int], low: int, high: int) -> list[by
     middle = b',"created_at":' + _encode(iso(piece.stored.created_at))
     middle += b',"queue":' + _encode(piece.partition.queue.name)
     middle += b',"partition":' + _encode(piece.partition.name) + b',"offset":'
-    found: list[bytes] = []
+    messages: list[bytes] = []
     for at in places:
         offset, name = base + at, _encode(ids[at - low].decode())
         trace = _encode(traces[at]) if traces else b"null"
-        found.append(
+        messages.append(
             b'%b%012x","transactionId":%b,"traceId":%b,"data":%b%b%d}'
             % (head, offset, name, trace, payloads[at - low], middle, offset)
         )
-    return found
+    return messages
 
 
 def window_bits(
@@ -104,13 +104,13 @@ def window_bits(
     if shown is None:
         yield head + b'"ref"}}'
         return
-    found = chain.from_iterable(messages_of(piece, places) for piece, places in shown)
-    yield from message_list(head + b"[", found)
+    messages = chain.from_iterable(messages_of(piece, places) for piece, places in shown)
+    yield from message_list(head + b"[", messages)
     yield b"]}}"
 
 
-def page_bits(found: list[tuple[Piece, list[int]]], following: bytes) -> Iterator[bytes]:
+def page_bits(pieces: list[tuple[Piece, list[int]]], following: bytes) -> Iterator[bytes]:
     """Yield a page of the messages of a window bit by bit."""
-    messages = chain.from_iterable(messages_of(piece, places) for piece, places in found)
+    messages = chain.from_iterable(messages_of(piece, places) for piece, places in pieces)
     yield from message_list(b'{"messages":[', messages)
     yield b'],"next":' + following + b"}"

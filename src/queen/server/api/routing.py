@@ -88,8 +88,8 @@ class Router:
             self._exact.setdefault(route.path, {})[route.method] = route
             return
         shape = route.path.split("/")[1:]
-        for known, methods in self._shaped:
-            if known == shape:
+        for other, methods in self._shaped:
+            if other == shape:
                 methods[route.method] = route
                 return
         self._shaped.append((shape, {route.method: route}))
@@ -115,10 +115,10 @@ def _match(shape: list[str], parts: list[str]) -> tuple[str, ...] | None:
     if len(shape) != len(parts):
         return None
     params = []
-    for wanted, part in zip(shape, parts, strict=True):
-        if wanted.startswith("{"):
+    for expected, part in zip(shape, parts, strict=True):
+        if expected.startswith("{"):
             params.append(part)
-        elif wanted != part:
+        elif expected != part:
             return None
     return tuple(params)
 

@@ -1,4 +1,4 @@
-"""The door: who is behind a request, asked once for each.
+"""The authenticator: who is behind a request, asked once for each.
 
 A JWT that was found good is remembered by its hash until it ends or the keys change, so that
 a busy client is verified once. Tokens of our own are looked up in memory every time. All who
@@ -42,7 +42,7 @@ class Authenticator:
             await self._tokens.start()
             supervisor.start("tokens", self._tokens.run)
 
-    async def caller(self, request: Request, role: Role) -> Caller:
+    async def identify(self, request: Request, role: Role) -> Caller:
         """Return who sent a request; raises `Unauthenticated` unless the route is open."""
         if role is Role.OPEN:
             return _NOBODY
@@ -52,20 +52,20 @@ class Authenticator:
         if not header:
             raise Unauthenticated
         digest = hashlib.sha256(header).digest()
-        known = self._remembered.get(digest)
-        if known is not None and not is_over(known):
-            return known.caller
-        return await self._identified(_token(header), digest)
+        remembered = self._remembered.get(digest)
+        if remembered is not None and not is_over(remembered):
+            return remembered.caller
+        return await self._identify_token(_token(header), digest)
 
-    async def _identified(self, token: str, digest: bytes) -> Caller:
+    async def _identify_token(self, token: str, digest: bytes) -> Caller:
         if is_ours(token):
             if self._tokens is None:
                 raise Unauthenticated
-            found = await self._tokens.find(token)
-            if found is None:
+            stored = await self._tokens.find(token)
+            if stored is None:
                 raise Unauthenticated
-            role = ROLE_WORDS[found.role]
-            return Caller(found.name, role, found.namespaces, f"token {found.id}")
+            role = ROLE_WORDS[stored.role]
+            return Caller(stored.name, role, stored.namespaces, f"token {stored.id}")
         if self._claims is None:
             raise Unauthenticated
         verified = await self._claims.verify(token)

@@ -52,12 +52,12 @@ class Claims:
         header = _header(token)
         for key in await self._keys.candidates(header.kid):
             if key.algorithm == header.alg:
-                claims = self._decoded(token, key)
+                claims = self._decode(token, key)
                 if claims is not None:
-                    return self._verified(claims)
+                    return self._verify_claims(claims)
         raise Unauthenticated
 
-    def _decoded(self, token: str, key: Key) -> dict[str, Any] | None:
+    def _decode(self, token: str, key: Key) -> dict[str, Any] | None:
         options = self._options
         try:
             claims: dict[str, Any] = jwt.decode(
@@ -73,7 +73,7 @@ class Claims:
             return None
         return claims
 
-    def _verified(self, claims: dict[str, Any]) -> Verified:
+    def _verify_claims(self, claims: dict[str, Any]) -> Verified:
         # The library has compared them; that they are plain text is for us to say.
         if claims["iss"] != self._options.issuer or not _is_number(claims["exp"]):
             raise Unauthenticated
@@ -91,9 +91,9 @@ class Claims:
         listed = claims.get(self._options.roles_claim)
         if isinstance(listed, list):
             words += listed
-        known = self._options.role_words
+        roles = self._options.role_words
         return max(
-            (known[one] for one in words if isinstance(one, str) and one in known),
+            (roles[word] for word in words if isinstance(word, str) and word in roles),
             default=Role.OPEN,
         )
 
@@ -102,7 +102,7 @@ class Claims:
         if self._options.namespaces_claim not in claims:
             return None
         listed = claims[self._options.namespaces_claim]
-        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
             raise Unauthenticated
         return frozenset(listed)
 

@@ -58,7 +58,7 @@ class Keys:
     def __init__(self, options: JwtOptions, changed: Callable[[], None] = lambda: None) -> None:
         self._options = options
         self._changed = changed
-        self._nameless = _configured(options)
+        self._nameless = _configured_keys(options)
         self._named: dict[str, Key] = {}
         self._raw = b""
         self._fetched_at = float("-inf")
@@ -123,25 +123,25 @@ class Keys:
         self._fetched_at = time.monotonic()
         if raw != self._raw:
             self._raw, self._named = raw, named
-            self._nameless = _configured(self._options) + nameless
+            self._nameless = _configured_keys(self._options) + nameless
             self._changed()
 
     def _drop_if_old(self) -> None:
         if self._raw and time.monotonic() - self._fetched_at > _KEEP_S:
-            self._raw, self._named, self._nameless = b"", {}, _configured(self._options)
+            self._raw, self._named, self._nameless = b"", {}, _configured_keys(self._options)
             self._changed()
 
 
 # ---- configured keys ----
 
 
-def _configured(options: JwtOptions) -> list[Key]:
+def _configured_keys(options: JwtOptions) -> list[Key]:
     keys = [Key("HS256", secret.encode()) for secret in options.secrets]
     blocks = [part + _END for part in options.public_key.split(_END) if "-----BEGIN" in part]
     if options.public_key and not blocks:
         raise StartupError("JWT_PUBLIC_KEY holds no public key in PEM")
     keys += [_pem_key(block) for block in blocks]
-    if options.algorithm is not None and any(one.algorithm != options.algorithm for one in keys):
+    if options.algorithm is not None and any(key.algorithm != options.algorithm for key in keys):
         raise StartupError(f"a JWT key is not one for JWT_ALGORITHM={options.algorithm}")
     return keys
 
@@ -176,12 +176,12 @@ def parse_set(raw: bytes, only: str | None) -> tuple[dict[str, Key], list[Key]]:
         raise BadKeys("it is not a JWK set") from None
     named: dict[str, Key] = {}
     nameless: list[Key] = []
-    for one in listed:
-        key = _jwk(one)
+    for entry in listed:
+        key = _parse_jwk(entry)
         if key is None or only not in (None, key.algorithm):
             continue
-        if isinstance(one.get("kid"), str):
-            named[one["kid"]] = key
+        if isinstance(entry.get("kid"), str):
+            named[entry["kid"]] = key
         else:
             nameless.append(key)
     if not named and not nameless:
@@ -189,15 +189,15 @@ def parse_set(raw: bytes, only: str | None) -> tuple[dict[str, Key], list[Key]]:
     return named, nameless
 
 
-def _jwk(one: Any) -> Key | None:
+def _parse_jwk(entry: Any) -> Key | None:
     """Return a public signing key; None for all others, and for one that contradicts itself."""
-    if not isinstance(one, dict) or one.get("use", "sig") != "sig":
+    if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
         return None
-    algorithm = {"RSA": "RS256", "OKP": "EdDSA"}.get(str(one.get("kty")))
-    if algorithm is None or one.get("alg", algorithm) != algorithm:
+    algorithm = {"RSA": "RS256", "OKP": "EdDSA"}.get(str(entry.get("kty")))
+    if algorithm is None or entry.get("alg", algorithm) != algorithm:
         return None
     with contextlib.suppress(PyJWTError, ValueError, TypeError, KeyError):
-        key = PyJWK(one, algorithm).key
+        key = PyJWK(entry, algorithm).key
         if _algorithm_of(key) == algorithm:
             return Key(algorithm, key)
     return None

@@ -63,22 +63,22 @@ class AuthOptions(msgspec.Struct, frozen=True):
 
 def auth_options(kinds: str, env: Mapping[str, str], *, open_metrics: bool) -> AuthOptions:
     """Return what is configured, or say what is wrong with it."""
-    wanted = {one.strip() for one in kinds.split(",") if one.strip()}
-    unknown = wanted - {"none", "tokens", "jwt"}
+    chosen = {kind.strip() for kind in kinds.split(",") if kind.strip()}
+    unknown = chosen - {"none", "tokens", "jwt"}
     if unknown:
         raise StartupError("--auth is not known: none, tokens, jwt or tokens,jwt")
     if env.get("JWT_ENABLED", "").lower() in ("true", "1"):
-        wanted.add("jwt")
+        chosen.add("jwt")
     return AuthOptions(
-        "tokens" in wanted, jwt_options(env) if "jwt" in wanted else None, open_metrics
+        "tokens" in chosen, jwt_options(env) if "jwt" in chosen else None, open_metrics
     )
 
 
 def jwt_options(env: Mapping[str, str]) -> JwtOptions:
     secrets = tuple(env[name] for name in ("JWT_SECRET", "JWT_SECRET_PREVIOUS") if env.get(name))
     options = JwtOptions(
-        issuer=_needed(env, "JWT_ISSUER"),
-        audience=_needed(env, "JWT_AUDIENCE"),
+        issuer=_require(env, "JWT_ISSUER"),
+        audience=_require(env, "JWT_AUDIENCE"),
         algorithm=_algorithm(env),
         secrets=secrets,
         public_key=_public_key(env),
@@ -108,7 +108,7 @@ def jwt_options(env: Mapping[str, str]) -> JwtOptions:
     return options
 
 
-def _needed(env: Mapping[str, str], name: str) -> str:
+def _require(env: Mapping[str, str], name: str) -> str:
     value = env.get(name, "")
     if not value:
         raise StartupError(
@@ -130,12 +130,12 @@ def _number(env: Mapping[str, str], name: str, default: int, low: int, high: int
 
 def _algorithm(env: Mapping[str, str]) -> str | None:
     """Return the only algorithm allowed. `auto` takes it from each key, never from a token."""
-    wanted = env.get("JWT_ALGORITHM") or "auto"
-    if wanted == "auto":
+    algorithm = env.get("JWT_ALGORITHM") or "auto"
+    if algorithm == "auto":
         return None
-    if wanted not in ALGORITHMS:
+    if algorithm not in ALGORITHMS:
         raise StartupError(f"JWT_ALGORITHM is not known: {', '.join(ALGORITHMS)} or auto")
-    return wanted
+    return algorithm
 
 
 def _public_key(env: Mapping[str, str]) -> str:
