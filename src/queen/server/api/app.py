@@ -26,9 +26,9 @@ from queen.server.routes.messages.messages import MessageRoutes
 from queen.server.routes.messages.pop import PopRoutes
 from queen.server.routes.messages.push import PushRoutes
 from queen.server.routes.messages.scheduled import ScheduledRoutes
-from queen.server.routes.messages.sealed_reads import CutRoutes
+from queen.server.routes.messages.sealed_reads import SealedReadRoutes
 from queen.server.routes.messages.transaction import TransactionRoutes
-from queen.server.routes.sdk.sdk_queries import QueryRoutes
+from queen.server.routes.sdk.sdk_queries import SdkQueryRoutes
 from queen.server.routes.spark.pipelines import PipelineRoutes
 from queen.server.routes.spark.sinks import SinkRoutes
 from queen.server.routes.stats.analytics import AnalyticsRoutes
@@ -48,14 +48,14 @@ _RESOURCES = (
     PopRoutes,
     AckRoutes,
     TransactionRoutes,
-    QueryRoutes,
+    SdkQueryRoutes,
     ScheduledRoutes,
     SinkRoutes,
     QueueRoutes,
     DeadLetterRoutes,
     MessageRoutes,
     FetchRoutes,
-    CutRoutes,
+    SealedReadRoutes,
     GroupRoutes,
     SeekRoutes,
     StreamRoutes,

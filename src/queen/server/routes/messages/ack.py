@@ -21,7 +21,7 @@ from queen.wire.answers import MAX_ACKS
 from queen.wire.requests import MAX_EXTEND_S, AckBatchRequest, AckRequest, ExtendRequest
 from queen.wire.results import AckAnswer, AckBatchAnswer, ExtendAnswer
 
-_one = msgspec.json.Decoder(AckRequest)
+_ack = msgspec.json.Decoder(AckRequest)
 _batch = msgspec.json.Decoder(AckBatchRequest)
 _extend = msgspec.json.Decoder(ExtendRequest)
 
@@ -40,7 +40,7 @@ _EXAMPLE = {
     "consumerGroup": "billing",
     "status": "completed",
 }
-_ONE = Doc(
+_ACK = Doc(
     "messages",
     "Acknowledge a message",
     """\
@@ -79,7 +79,7 @@ class AckRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/api/v1/ack", Role.WRITE, self.one, _ONE, scoped=True),
+            Route("POST", "/api/v1/ack", Role.WRITE, self.ack, _ACK, scoped=True),
             Route("POST", "/api/v1/ack/batch", Role.WRITE, self.batch, _BATCH, scoped=True),
             Route(
                 "POST",
@@ -91,8 +91,8 @@ class AckRoutes:
             ),
         ]
 
-    async def one(self, request: Request) -> Response:
-        ack = decode_body(_one, request.body)
+    async def ack(self, request: Request) -> Response:
+        ack = decode_body(_ack, request.body)
         gathered = await self._broker.ack_intake.gather(request.caller, [ack])
         await self._broker.acker.ack(gathered.batches)
         result = gathered.result(0, ack.transactionId)

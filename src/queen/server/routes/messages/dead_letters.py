@@ -28,7 +28,7 @@ from queen.wire.paging import Pagination
 _decoder = msgspec.json.Decoder(wire.RetryRequest)
 
 _ROOT = "/api/v1/dlq"
-# Letters that one request may deliver again or remove.
+# Dead letters that one request may deliver again or remove.
 _MAX_MOVED = 100_000
 _MAX_ID = 2**62
 
@@ -41,69 +41,69 @@ _FILTER = (
     Param("to", str, "died before this ISO-8601 time"),
 )
 _ID = (Param("id", str, "The id of a dead letter.", example="40201"),)
+_LIST = Doc(
+    "dead letters",
+    "Dead letters, the latest first",
+    query=(
+        *_FILTER,
+        *page_params(100),
+    ),
+    answers={200: wire.DeadLetterPage},
+)
+_ERRORS = Doc(
+    "dead letters",
+    "How many died of what, the most frequent first",
+    query=(*_FILTER, limit_param(100)),
+    answers={200: wire.DeadLetterErrors},
+)
+_RETRY = Doc(
+    "dead letters",
+    "Deliver dead letters again",
+    "Each goes back to the end of its partition, for the group that gave it up. It is "
+    "removed here in the same transaction. Name ids or a queue.",
+    body=wire.RetryRequest,
+    answers={200: wire.Retried},
+    example={"queue": "orders", "limit": 100},
+)
+_RETRY_ONE = Doc(
+    "dead letters", "Deliver one dead letter again", answers={200: wire.Retried}, path=_ID
+)
+_PURGE = Doc(
+    "dead letters",
+    "Remove the dead letters of a queue for good",
+    query=(_FILTER[0]._replace(example="orders", required=True), *_FILTER[1:]),
+    answers={200: wire.Purged},
+)
+_DROP = Doc("dead letters", "Remove one dead letter for good", answers={200: wire.Purged}, path=_ID)
 
 
 class DeadLetterRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._letters = broker.dead_letters
+        self._dead_letters = broker.dead_letters
 
     def routes(self) -> list[Route]:
-        listed = Doc(
-            "dead letters",
-            "Dead letters, the latest first",
-            query=(
-                *_FILTER,
-                *page_params(100),
-            ),
-            answers={200: wire.DeadLetterPage},
-        )
-        errors = Doc(
-            "dead letters",
-            "How many died of what, the most frequent first",
-            query=(*_FILTER, limit_param(100)),
-            answers={200: wire.DeadLetterErrors},
-        )
-        retry = Doc(
-            "dead letters",
-            "Deliver dead letters again",
-            "Each goes back to the end of its partition, for the group that gave it up. It is "
-            "removed here in the same transaction. Name ids or a queue.",
-            body=wire.RetryRequest,
-            answers={200: wire.Retried},
-            example={"queue": "orders", "limit": 100},
-        )
-        one = Doc(
-            "dead letters", "Deliver one dead letter again", answers={200: wire.Retried}, path=_ID
-        )
-        purge = Doc(
-            "dead letters",
-            "Remove the dead letters of a queue for good",
-            query=(_FILTER[0]._replace(example="orders", required=True), *_FILTER[1:]),
-            answers={200: wire.Purged},
-        )
-        drop = Doc(
-            "dead letters", "Remove one dead letter for good", answers={200: wire.Purged}, path=_ID
-        )
         return [
-            Route("GET", _ROOT, Role.READ, self.page, listed, scoped=True),
-            Route("GET", _ROOT + "/errors", Role.READ, self.errors, errors, scoped=True),
-            Route("POST", _ROOT + "/retry", Role.WRITE, self.retry, retry, scoped=True),
-            Route("POST", _ROOT + "/{id}/retry", Role.WRITE, self.retry_one, one, scoped=True),
-            Route("DELETE", _ROOT, Role.ADMIN, self.purge, purge, scoped=True),
-            Route("DELETE", _ROOT + "/{id}", Role.ADMIN, self.drop, drop, scoped=True),
+            Route("GET", _ROOT, Role.READ, self.page, _LIST, scoped=True),
+            Route("GET", _ROOT + "/errors", Role.READ, self.errors, _ERRORS, scoped=True),
+            Route("POST", _ROOT + "/retry", Role.WRITE, self.retry, _RETRY, scoped=True),
+            Route(
+                "POST", _ROOT + "/{id}/retry", Role.WRITE, self.retry_one, _RETRY_ONE, scoped=True
+            ),
+            Route("DELETE", _ROOT, Role.ADMIN, self.purge, _PURGE, scoped=True),
+            Route("DELETE", _ROOT + "/{id}", Role.ADMIN, self.drop, _DROP, scoped=True),
         ]
 
     async def page(self, request: Request) -> Response:
         query = Query(request.query)
         limit, offset = page_of(query, 100)
-        wanted = await self._filter(request, _fields(query))
+        filter_ = await self._filter(request, _fields(query))
         rows, total = [], 0
-        if wanted is not None:
-            rows = await self._letters.page(wanted, limit, offset)
-            total = await self._letters.count(wanted)
+        if filter_ is not None:
+            rows = await self._dead_letters.page(filter_, limit, offset)
+            total = await self._dead_letters.count(filter_)
         answer = wire.DeadLetterPage(
-            [self._letter(row) for row in rows],
+            [self._on_wire(row) for row in rows],
             total,
             limit,
             offset,
@@ -114,8 +114,8 @@ class DeadLetterRoutes:
     async def errors(self, request: Request) -> Response:
         query = Query(request.query)
         limit = limit_of(query, 100)
-        wanted = await self._filter(request, _fields(query))
-        rows = await self._letters.errors(wanted, limit) if wanted is not None else []
+        filter_ = await self._filter(request, _fields(query))
+        rows = await self._dead_letters.errors(filter_, limit) if filter_ is not None else []
         answer = wire.DeadLetterErrors([_error(row) for row in rows])
         return Response(200, msgspec.json.encode(answer))
 
@@ -127,16 +127,16 @@ class DeadLetterRoutes:
         if not 1 <= limit <= _MAX_MOVED:
             raise BadRequest(f"limit must be between 1 and {_MAX_MOVED}")
         fields = msgspec.to_builtins(body)
-        wanted = await self._filter(request, {k: v for k, v in fields.items() if v})
-        if wanted is not None and body.ids:
-            wanted = wanted._replace(ids=[_parse_id(one) for one in body.ids])
-        retried = await self._letters.retry(wanted, limit) if wanted is not None else 0
+        filter_ = await self._filter(request, {k: v for k, v in fields.items() if v})
+        if filter_ is not None and body.ids:
+            filter_ = filter_._replace(ids=[_parse_id(text) for text in body.ids])
+        retried = await self._dead_letters.retry(filter_, limit) if filter_ is not None else 0
         target = body.queue or ",".join(body.ids or ())
         await audit(self._broker, request, "deadletters.retry", target, retried=retried)
         return Response(200, msgspec.json.encode(wire.Retried(True, retried)))
 
     async def retry_one(self, request: Request) -> Response:
-        retried = await self._letters.retry(self._only(request), 1)
+        retried = await self._dead_letters.retry(self._only(request), 1)
         if not retried:
             raise NotFound("Dead letter not found")
         await audit(self._broker, request, "deadletters.retry", request.params[0], retried=1)
@@ -146,13 +146,13 @@ class DeadLetterRoutes:
         fields = _fields(Query(request.query))
         if "queue" not in fields:
             raise BadRequest("name the queue whose dead letters are to be removed")
-        wanted = await self._filter(request, fields)
-        purged = await self._letters.purge(wanted, _MAX_MOVED) if wanted is not None else 0
+        filter_ = await self._filter(request, fields)
+        purged = await self._dead_letters.purge(filter_, _MAX_MOVED) if filter_ is not None else 0
         await audit(self._broker, request, "deadletters.purge", fields["queue"], purged=purged)
         return Response(200, msgspec.json.encode(wire.Purged(True, purged)))
 
     async def drop(self, request: Request) -> Response:
-        if not await self._letters.purge(self._only(request), 1):
+        if not await self._dead_letters.purge(self._only(request), 1):
             raise NotFound("Dead letter not found")
         await audit(self._broker, request, "deadletters.purge", request.params[0], purged=1)
         return Response(200, msgspec.json.encode(wire.Purged(True, 1)))
@@ -163,7 +163,7 @@ class DeadLetterRoutes:
 
     async def _filter(self, request: Request, fields: Mapping[str, str]) -> Filter | None:
         """Return what is asked for; None when it names something that does not exist."""
-        wanted = Filter(
+        filter_ = Filter(
             group=fields.get("consumerGroup"),
             error=fields.get("error"),
             since=_time(fields, "from"),
@@ -173,25 +173,25 @@ class DeadLetterRoutes:
         if "queue" not in fields:
             if "partition" in fields:
                 raise BadRequest("a partition is named without its queue")
-            return wanted
+            return filter_
         check_name("queue", fields["queue"])
         queue = await self._broker.scope.queue(request.caller, fields["queue"])
         if queue is None:
             return None
-        wanted = wanted._replace(queue_id=queue.id)
+        filter_ = filter_._replace(queue_id=queue.id)
         if "partition" in fields:
             check_name("partition", fields["partition"])
             partition = await self._broker.catalog.partition(queue, fields["partition"])
             if partition is None:
                 return None
-            wanted = wanted._replace(partition_id=partition.id)
-        return wanted
+            filter_ = filter_._replace(partition_id=partition.id)
+        return filter_
 
-    def _letter(self, row: Record) -> wire.DeadLetter:
+    def _on_wire(self, row: Record) -> wire.DeadLetter:
         written, failed = iso(row["created_at"]), iso(row["failed_at"])
         payload, unreadable = b"null", None
         try:
-            payload = self._letters.payload_of(row)
+            payload = self._dead_letters.payload_of(row)
         except EncryptionUnavailable as error:
             # One that does not open hides no other of its page.
             unreadable = error.message

@@ -80,11 +80,13 @@ class FetchRoutes:
         check_name("queue", request.params[0])
         check_name("partition", request.params[1])
         queue = await self._broker.scope.queue(request.caller, request.params[0])
-        found = await self._broker.catalog.partition(queue, request.params[1]) if queue else None
-        if found is None:
+        partition = (
+            await self._broker.catalog.partition(queue, request.params[1]) if queue else None
+        )
+        if partition is None:
             raise NotFound("Partition not found")
         frames = self._broker.fetcher.partition(
-            found,
+            partition,
             from_offset=query.number("fromOffset", 0, 0, _MAX_OFFSET),
             to_offset=query.number("toOffset", _MAX_OFFSET, 0, _MAX_OFFSET),
             from_time=_time(query, "fromTime"),

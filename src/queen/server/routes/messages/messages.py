@@ -33,7 +33,7 @@ from queen.wire.answers import iso
 _move = msgspec.json.Decoder(wire.MoveRequest)
 
 _ROOT = "/api/v1/messages"
-_ONE = _ROOT + "/{partition}/{message}"
+_MESSAGE = _ROOT + "/{partition}/{message}"
 _CLEAR = "/api/v1/queues/{queue}/clear"
 _MAX_OFFSET = 100_000
 # A list over several queues reads the newest of each.
@@ -65,7 +65,7 @@ class MessageRoutes:
             ),
             answers={200: wire.MessagePage},
         )
-        one = Doc(
+        show = Doc(
             "messages",
             "One message and what became of it",
             answers={200: wire.MessageDetail},
@@ -73,7 +73,7 @@ class MessageRoutes:
         )
         return [
             Route("GET", _ROOT, Role.READ, self.page, listed, scoped=True),
-            Route("GET", _ONE, Role.READ, self.one, one, scoped=True),
+            Route("GET", _MESSAGE, Role.READ, self.show, show, scoped=True),
         ]
 
     def _changing(self) -> list[Route]:
@@ -107,9 +107,9 @@ class MessageRoutes:
             answers={200: wire.QueueCleared},
         )
         return [
-            Route("DELETE", _ONE, Role.WRITE, self.delete, deleted, scoped=True),
-            Route("POST", _ONE + "/retry", Role.WRITE, self.retry, retry, scoped=True),
-            Route("POST", _ONE + "/dlq", Role.WRITE, self.move, move, scoped=True),
+            Route("DELETE", _MESSAGE, Role.WRITE, self.delete, deleted, scoped=True),
+            Route("POST", _MESSAGE + "/retry", Role.WRITE, self.retry, retry, scoped=True),
+            Route("POST", _MESSAGE + "/dlq", Role.WRITE, self.move, move, scoped=True),
             Route("DELETE", _CLEAR, Role.ADMIN, self.clear, clear, scoped=True),
         ]
 
@@ -130,15 +130,15 @@ class MessageRoutes:
             to_time=time_range.end,
         )
         if len(queues) == 1 and not status:
-            found = shown = await newest(queues[0], limit=limit, offset=offset)
+            messages = shown = await newest(queues[0], limit=limit, offset=offset)
         else:
             # What does not have the status is skipped, so that many more are looked at.
-            wanted = _MAX_LOOKED_AT if status else offset + limit
-            found = [one for queue in queues for one in await newest(queue, limit=wanted)]
-            found = [one for one in found if status in ("", one.status)]
-            found.sort(key=lambda one: one.created_at, reverse=True)
-            shown = found[offset : offset + limit]
-        answer = wire.MessagePage([_listed(one) for one in shown], _mode(found))
+            most = _MAX_LOOKED_AT if status else offset + limit
+            messages = [message for queue in queues for message in await newest(queue, limit=most)]
+            messages = [message for message in messages if status in ("", message.status)]
+            messages.sort(key=lambda message: message.created_at, reverse=True)
+            shown = messages[offset : offset + limit]
+        answer = wire.MessagePage([_entry(message) for message in shown], _mode(messages))
         return Response(200, msgspec.json.encode(answer))
 
     async def _queues(self, request: Request, query: Query) -> tuple[list[Queue], Partition | None]:
@@ -149,9 +149,11 @@ class MessageRoutes:
         if not query.text("queue"):
             if query.text("partition"):
                 raise BadRequest("a partition is named without its queue")
-            found = await self._broker.catalog.queues_by_label(query.text("ns"), query.text("task"))
-            seen = [one for one in found if request.caller.sees(one.namespace)]
-            return seen[:_MAX_QUEUES], None
+            labelled = await self._broker.catalog.queues_by_label(
+                query.text("ns"), query.text("task")
+            )
+            visible = [queue for queue in labelled if request.caller.sees(queue.namespace)]
+            return visible[:_MAX_QUEUES], None
         queue = await self._broker.scope.queue(request.caller, query.text("queue"))
         if queue is None:
             return [], None
@@ -160,12 +162,12 @@ class MessageRoutes:
         partition = await self._broker.catalog.partition(queue, query.text("partition"))
         return ([queue] if partition is not None else []), partition
 
-    async def one(self, request: Request) -> Response:
+    async def show(self, request: Request) -> Response:
         partition, message = await self._find(request)
-        found = await self._broker.browser.at(partition, message.offset)
-        if found is None:
+        browsed = await self._broker.browser.at(partition, message.offset)
+        if browsed is None:
             raise NotFound("Message not found")
-        return Response(200, msgspec.json.encode(_detail(found)))
+        return Response(200, msgspec.json.encode(_detail(browsed)))
 
     async def _find(self, request: Request) -> tuple[Partition, Message]:
         """Return the message that a path names."""
@@ -173,8 +175,8 @@ class MessageRoutes:
         partition_id = parse_partition(place)
         partition = None
         if partition_id is not None:
-            found = await self._broker.scope.partitions(request.caller, [partition_id])
-            partition = found.get(partition_id)
+            partitions = await self._broker.scope.partitions(request.caller, [partition_id])
+            partition = partitions.get(partition_id)
         if partition is None:
             raise NotFound("Message not found")
         lookup, parsed = self._broker.lookup, parse_message(name)
@@ -204,8 +206,8 @@ class MessageRoutes:
             raise Conflict(
                 "no group has given the message up; to read it again, seek the group back"
             )
-        wanted = Filter(ids=[row["id"] for row in rows])
-        retried = await self._broker.dead_letters.retry(wanted, len(rows))
+        filter_ = Filter(ids=[row["id"] for row in rows])
+        retried = await self._broker.dead_letters.retry(filter_, len(rows))
         await audit(self._broker, request, "message.retry", "/".join(request.params))
         answer = wire.MessageRetried(True, retried, *request.params)
         return Response(200, msgspec.json.encode(answer))
@@ -247,8 +249,8 @@ class MessageRoutes:
         return Response(200, msgspec.json.encode(answer))
 
 
-def _mode(found: list[Browsed]) -> wire.Mode:
-    names = {group.group for one in found for group in one.groups}
+def _mode(messages: list[Browsed]) -> wire.Mode:
+    names = {group.group for message in messages for group in message.groups}
     bus = len(names - {QUEUE_MODE_GROUP})
     return wire.Mode(QUEUE_MODE_GROUP in names, bus, _mode_type(QUEUE_MODE_GROUP in names, bus))
 
@@ -259,46 +261,46 @@ def _mode_type(queue_mode: bool, bus_groups: int) -> str:
     return "bus" if bus_groups else "none"
 
 
-def _fields(one: Browsed) -> dict[str, object]:
-    partition, queue = one.partition, one.partition.queue
+def _fields(message: Browsed) -> dict[str, object]:
+    partition, queue = message.partition, message.partition.queue
     return {
-        "id": message_id(partition.id, one.offset),
-        "transaction_id": one.transaction_id,
+        "id": message_id(partition.id, message.offset),
+        "transaction_id": message.transaction_id,
         "partition_id": partition.uuid,
         "queue_path": f"{queue.name}/{partition.name}",
         "queue": queue.name,
         "partition": partition.name,
         "namespace": queue.namespace,
         "task": queue.task,
-        "offset": one.offset,
-        "status": one.status,
-        "queue_status": one.queue_status,
-        "bus_status": wire.BusStatus(one.consumed_by, one.bus_groups),
-        "trace_id": one.column("traceId"),
-        "producer_sub": one.column("producerSub"),
+        "offset": message.offset,
+        "status": message.status,
+        "queue_status": message.queue_status,
+        "bus_status": wire.BusStatus(message.consumed_by, message.bus_groups),
+        "trace_id": message.column("traceId"),
+        "producer_sub": message.column("producerSub"),
         "queue_priority": queue.options.priority,
-        "created_at": iso(one.created_at),
-        "lease_expires_at": iso(one.lease_until) if one.lease_until else None,
-        "unreadable": one.unreadable,
+        "created_at": iso(message.created_at),
+        "lease_expires_at": iso(message.lease_until) if message.lease_until else None,
+        "unreadable": message.unreadable,
     }
 
 
-def _listed(one: Browsed) -> wire.ListedMessage:
-    return wire.ListedMessage(**_fields(one))  # type: ignore[arg-type]
+def _entry(message: Browsed) -> wire.ListedMessage:
+    return wire.ListedMessage(**_fields(message))  # type: ignore[arg-type]
 
 
-def _detail(one: Browsed) -> wire.MessageDetail:
-    options = one.partition.queue.options
-    mode = _mode([one])
-    payload = msgspec.Raw(one.payload)
-    errors = [group.error for group in one.groups if group.error]
+def _detail(message: Browsed) -> wire.MessageDetail:
+    options = message.partition.queue.options
+    mode = _mode([message])
+    payload = msgspec.Raw(message.payload)
+    errors = [group.error for group in message.groups if group.error]
     return wire.MessageDetail(
-        **_fields(one),  # type: ignore[arg-type]
+        **_fields(message),  # type: ignore[arg-type]
         mode=wire.DetailMode(
-            mode.has_queue_mode, mode.bus_groups_count, mode.type, one.consumed_by
+            mode.has_queue_mode, mode.bus_groups_count, mode.type, message.consumed_by
         ),
         error_message=errors[0] if errors else None,
-        retry_count=one.retry_count,
+        retry_count=message.retry_count,
         queue_config=wire.MessageConfig(
             options.lease_time,
             options.retry_limit,
@@ -316,7 +318,7 @@ def _detail(one: Browsed) -> wire.MessageDetail:
                 group.retry_count,
                 group.error,
             )
-            for group in one.groups
+            for group in message.groups
         ],
         payload=payload,
         data=payload,

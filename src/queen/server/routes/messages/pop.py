@@ -143,9 +143,9 @@ class PopRoutes:
         pop = _pop_of(query, None, since)
         # Queues that come up while it waits are looked at in the same way.
         pop.namespaces = request.caller.namespaces
-        found = await self._broker.catalog.queues_by_label(*label)
+        labelled = await self._broker.catalog.queues_by_label(*label)
         queues = _in_order_of_priority(
-            [queue for queue in found if request.caller.sees(queue.namespace)]
+            [queue for queue in labelled if request.caller.sees(queue.namespace)]
         )
         return await self._answer(request, pop, queues, _timeout_s(query), label)
 
@@ -337,4 +337,4 @@ def _runs(grant: Grant) -> Iterator[tuple[StoredSegment, int, int, int]]:
 def _quotable_ids(ids: list[bytes]) -> list[bytes]:
     if answers.needs_no_escape(b"".join(ids).decode()):
         return ids
-    return [msgspec.json.encode(one.decode())[1:-1] for one in ids]
+    return [msgspec.json.encode(name.decode())[1:-1] for name in ids]

@@ -40,10 +40,10 @@ class ScheduledRoutes:
         self._broker = broker
 
     def routes(self) -> list[Route]:
-        one = "/api/v1/scheduled/{queue}/{transactionId}"
+        message = "/api/v1/scheduled/{queue}/{transactionId}"
         return [
             Route("GET", "/api/v1/scheduled", Role.READ, self.page, _LIST, scoped=True),
-            Route("DELETE", one, Role.WRITE, self.cancel, _CANCEL, scoped=True),
+            Route("DELETE", message, Role.WRITE, self.cancel, _CANCEL, scoped=True),
         ]
 
     async def page(self, request: Request) -> Response:
@@ -57,8 +57,8 @@ class ScheduledRoutes:
         limit, offset = page_of(query, 100)
         among = listed(request.caller.namespaces)
         rows = await self._broker.outbox.page(queue, among, limit + 1, offset)
-        found = [_message_of(row) for row in rows[:limit]]
-        page = ScheduledPage(found, limit, offset, more=len(rows) > limit)
+        messages = [_message_of(row) for row in rows[:limit]]
+        page = ScheduledPage(messages, limit, offset, more=len(rows) > limit)
         return Response(200, msgspec.json.encode(page))
 
     async def cancel(self, request: Request) -> Response:

@@ -95,7 +95,7 @@ _PROGRESS = Doc(
 )
 
 
-class CutRoutes:
+class SealedReadRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
@@ -108,85 +108,85 @@ class CutRoutes:
         ]
 
     async def cut(self, request: Request) -> Response:
-        wanted = decode_body(_cut, request.body)
-        if wanted.group is not None:
-            check_name("consumer group", wanted.group)
-        queues = await self._queues(request, wanted.queues)
-        since = None if wanted.since is None else instant_at(wanted.since)
-        at, known = await self._broker.sealed_reads.cut(queues, since, wanted.group)
-        answer = Cut(microseconds(at), [_queue_cut(queue, known[queue.id]) for queue in queues])
+        sent = decode_body(_cut, request.body)
+        if sent.group is not None:
+            check_name("consumer group", sent.group)
+        queues = await self._queues(request, sent.queues)
+        since = None if sent.since is None else instant_at(sent.since)
+        at, rows = await self._broker.sealed_reads.cut(queues, since, sent.group)
+        answer = Cut(microseconds(at), [_queue_cut(queue, rows[queue.id]) for queue in queues])
         return Response(200, msgspec.json.encode(answer))
 
     async def plan(self, request: Request) -> Response:
-        wanted = decode_body(_plan, request.body)
-        times = {source.queue: instant_at(source.since) for source in wanted.sources}
+        sent = decode_body(_plan, request.body)
+        times = {source.queue: instant_at(source.since) for source in sent.sources}
         queues = await self._queues(request, list(times))
         sources = {queue: times[queue.name] for queue in queues}
         service = self._broker.sealed_reads
         until = await service.admit(
-            sources, instant_at(wanted.until), wanted.maxMessages, wanted.maxBytes
+            sources, instant_at(sent.until), sent.maxMessages, sent.maxBytes
         )
-        if wanted.partitions:
+        if sent.partitions:
             partitions = {
                 partition: sources[queue]
                 for queue in queues
-                for partition in await self._partitions(queue, wanted.partitions)
+                for partition in await self._partitions(queue, sent.partitions)
             }
-            offsets = (wanted.fromOffset, wanted.toOffset)
-            planned = await service.plan_partitions(partitions, until, offsets, wanted.slices)
+            offsets = (sent.fromOffset, sent.toOffset)
+            planned = await service.plan_partitions(partitions, until, offsets, sent.slices)
         else:
-            planned = await service.plan(sources, until, wanted.slices)
+            planned = await service.plan(sources, until, sent.slices)
         lost = await service.lost(sources)
         return Response(200, msgspec.json.encode(_plan_on_wire(planned, lost)))
 
     async def slice(self, request: Request) -> None:
-        wanted = decode_body(_slice, request.body)
-        ranges = [await self._range(request, one) for one in wanted.ranges]
+        sent = decode_body(_slice, request.body)
+        ranges = [await self._range(request, range_) for range_ in sent.ranges]
         await stream_frames(request, self._broker.fetcher.ranges(ranges))
 
     async def progress(self, request: Request) -> Response:
-        wanted = decode_body(_progress, request.body)
-        check_name("consumer group", wanted.group)
-        moves = {source.queue: source.moves for source in wanted.sources}
+        sent = decode_body(_progress, request.body)
+        check_name("consumer group", sent.group)
+        moves = {source.queue: source.moves for source in sent.sources}
         queues = await self._queues(request, list(moves))
-        done_until = instant_at(wanted.doneUntil) if wanted.doneUntil else None
+        done_until = instant_at(sent.doneUntil) if sent.doneUntil else None
         places = await self._broker.sealed_reads.progress(
-            wanted.group, {queue.id: moves[queue.name] for queue in queues}, done_until
+            sent.group, {queue.id: moves[queue.name] for queue in queues}, done_until
         )
         self._broker.groups.version += 1
-        answer = Progress([QueuePlace(one.name, _place(places[one.id])) for one in queues])
+        answer = Progress([QueuePlace(queue.name, _place(places[queue.id])) for queue in queues])
         return Response(200, msgspec.json.encode(answer))
 
     # ---- names to things ----
 
     async def _queues(self, request: Request, names: list[str]) -> list[Queue]:
-        found = []
+        queues = []
         for name in dict.fromkeys(names):
             check_name("queue", name)
-            found.append(await self._broker.scope.existing_queue(request.caller, name))
-        return found
+            queues.append(await self._broker.scope.existing_queue(request.caller, name))
+        return queues
 
     async def _partitions(self, queue: Queue, names: list[str]) -> list[Partition]:
-        found = []
+        partitions = []
         for name in dict.fromkeys(names):
             check_name("partition", name)
             partition = await self._broker.catalog.partition(queue, name)
             if partition is not None:
-                found.append(partition)
-        return found
+                partitions.append(partition)
+        return partitions
 
-    async def _range(self, request: Request, one: Range) -> TimeRange | OffsetRange:
-        check_name("queue", one.queue)
-        if one.partitionId is not None:
-            number = _partition_number(one.partitionId)
-            found = (await self._broker.scope.partitions(request.caller, [number])).get(number)
-            if found is None or found.queue.name != one.queue:
-                raise NotFound(f"Partition {one.partitionId} not found")
-            return OffsetRange(found, one.fromOffset, one.toOffset)
-        if one.start is None or one.end is None:
+    async def _range(self, request: Request, sent: Range) -> TimeRange | OffsetRange:
+        check_name("queue", sent.queue)
+        if sent.partitionId is not None:
+            number = _partition_number(sent.partitionId)
+            partition = (await self._broker.scope.partitions(request.caller, [number])).get(number)
+            if partition is None or partition.queue.name != sent.queue:
+                raise NotFound(f"Partition {sent.partitionId} not found")
+            return OffsetRange(partition, sent.fromOffset, sent.toOffset)
+        if sent.start is None or sent.end is None:
             raise BadRequest("a range has either `start` and `end`, or `partitionId`")
-        queue = await self._broker.scope.existing_queue(request.caller, one.queue)
-        return TimeRange(queue, _point(one.start), _point(one.end))
+        queue = await self._broker.scope.existing_queue(request.caller, sent.queue)
+        return TimeRange(queue, _point(sent.start), _point(sent.end))
 
 
 def _point(point: Point) -> sealed_reads.Point:
@@ -221,21 +221,21 @@ def _place(row: Record) -> GroupPlace:
 
 def _plan_on_wire(plan: sealed_reads.Plan, lost: list[str]) -> Plan:
     slices = [
-        Slice([_range_on_wire(one) for one in part.ranges], part.messages, part.bytes)
+        Slice([_range_on_wire(range_) for range_ in part.ranges], part.messages, part.bytes)
         for part in plan.slices
     ]
     return Plan(lost, microseconds(plan.until), plan.messages, plan.bytes, slices)
 
 
-def _range_on_wire(one: TimeRange | OffsetRange) -> Range:
-    if isinstance(one, TimeRange):
-        return Range(one.queue.name, _point_on_wire(one.start), _point_on_wire(one.end))
-    partition = one.partition
+def _range_on_wire(range_: TimeRange | OffsetRange) -> Range:
+    if isinstance(range_, TimeRange):
+        return Range(range_.queue.name, _point_on_wire(range_.start), _point_on_wire(range_.end))
+    partition = range_.partition
     return Range(
         partition.queue.name,
         partitionId=partition.uuid,
-        fromOffset=one.low,
-        toOffset=one.high,
+        fromOffset=range_.low,
+        toOffset=range_.high,
     )
 
 
