@@ -61,17 +61,17 @@ class AboutRoutes:
         self._others = list(others)
 
     def routes(self) -> list[Route]:
-        found = [
+        routes = [
             Route("GET", path, Role.OPEN, self.document, _DOCUMENT, scoped=True)
             for path in ("/api/v1/openapi.json", "/openapi.json")
         ]
         for path, (name, media_type) in _PAGES.items():
             doc = _PAGE if path == "/docs" else _PART
             doc = doc._replace(answers={200: Other(media_type)})
-            found.append(
+            routes.append(
                 Route("GET", path, Role.OPEN, _handler(name, media_type), doc, scoped=True)
             )
-        return found
+        return routes
 
     async def document(self, _request: Request) -> Response:
         return Response(200, self._document)

@@ -44,22 +44,22 @@ class AccessRoutes:
         ]
 
     async def create(self, request: Request) -> Response:
-        wanted = decode_body(_decoder, request.body)
-        _check_reach(request.caller, wanted.namespaces)
+        sent = decode_body(_decoder, request.body)
+        _check_reach(request.caller, sent.namespaces)
         by = request.caller.subject or "anonymous"
         made = await self._broker.tokens.create(
-            wanted.name, wanted.role, wanted.namespaces, wanted.expires_in_seconds, by
+            sent.name, sent.role, sent.namespaces, sent.expires_in_seconds, by
         )
         await audit(
             self._broker,
             request,
             "token.create",
             made.id,
-            name=wanted.name,
-            role=wanted.role,
-            namespaces=wanted.namespaces,
+            name=sent.name,
+            role=sent.role,
+            namespaces=sent.namespaces,
         )
-        answer = CreatedToken(made.id, made.text, wanted.name, wanted.role, wanted.namespaces)
+        answer = CreatedToken(made.id, made.text, sent.name, sent.role, sent.namespaces)
         return Response(201, msgspec.json.encode(answer))
 
     async def page(self, request: Request) -> Response:

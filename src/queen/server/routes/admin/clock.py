@@ -32,11 +32,11 @@ class ClockRoutes:
         return [Route("POST", "/api/v1/test/advance", Role.ADMIN, self.advance, advance)]
 
     async def advance(self, request: Request) -> Response:
-        wanted = decode_body(_decoder, request.body)
-        if wanted.queue is not None:
-            check_name("queue", wanted.queue)
-        queues = await self._broker.time_steps.advance(wanted.seconds, wanted.queue)
+        sent = decode_body(_decoder, request.body)
+        if sent.queue is not None:
+            check_name("queue", sent.queue)
+        queues = await self._broker.time_steps.advance(sent.seconds, sent.queue)
         await audit(
-            self._broker, request, "clock.advance", wanted.queue or "all", seconds=wanted.seconds
+            self._broker, request, "clock.advance", sent.queue or "all", seconds=sent.seconds
         )
-        return Response(200, msgspec.json.encode(Advanced(True, wanted.seconds, queues)))
+        return Response(200, msgspec.json.encode(Advanced(True, sent.seconds, queues)))

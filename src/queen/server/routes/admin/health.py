@@ -59,20 +59,20 @@ class HealthRoutes:
             await self._broker.hot.fetchval("now")
         except QueenError:
             answer.status, answer.database = "unhealthy", "disconnected"
-            return self._told(request, 503, answer)
+            return self._answer(request, 503, answer)
         refusal = self._broker.hot.refusal()
         if refusal is not None:
             answer.status, answer.problems = "unhealthy", [refusal]
-            return self._told(request, 503, answer)
+            return self._answer(request, 503, answer)
         failing = self._broker.supervisor.failing()
         if failing:
             # Requests are served, and the other servers fail in the same way: whoever takes
             # servers out that are not ready must not take out all of them for this.
             answer.status = "degraded"
             answer.problems = [f"the loop {name} fails again and again" for name in failing]
-        return self._told(request, 200, answer)
+        return self._answer(request, 200, answer)
 
-    def _told(self, request: Request, status: int, answer: ReadyAnswer) -> Response:
+    def _answer(self, request: Request, status: int, answer: ReadyAnswer) -> Response:
         if request.caller.role is not Role.OPEN:
             # Which version it is helps a stranger more than anybody else.
             answer.worker_id = self._broker.activity.name.worker

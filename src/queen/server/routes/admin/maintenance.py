@@ -60,7 +60,7 @@ class MaintenanceRoutes:
         return Response(200, msgspec.json.encode(answer))
 
     async def turn_push(self, request: Request) -> Response:
-        enabled = _enabled(request.body)
+        enabled = _decode_enabled(request.body)
         await self._broker.maintenance.turn(PUSH, enabled)
         await audit(self._broker, request, "maintenance.push", "all", enabled=enabled)
         message = (
@@ -76,13 +76,13 @@ class MaintenanceRoutes:
         return _pop_answer(self._broker.maintenance.pops_are_held)
 
     async def turn_pop(self, request: Request) -> Response:
-        enabled = _enabled(request.body)
+        enabled = _decode_enabled(request.body)
         await self._broker.maintenance.turn(POP, enabled)
         await audit(self._broker, request, "maintenance.pop", "all", enabled=enabled)
         return _pop_answer(enabled)
 
 
-def _enabled(body: bytes) -> bool:
+def _decode_enabled(body: bytes) -> bool:
     try:
         return _decoder.decode(body).enabled
     except UNDECODABLE:

@@ -60,20 +60,20 @@ class QueueRoutes:
 
     async def configure(self, request: Request) -> Response:
         """Create a queue or overwrite its configuration; an omitted option has its default."""
-        wanted = _decode(request.body)
-        options = _options_of(wanted)
-        namespace = await self._namespace_for(request.caller, wanted)
-        task = wanted.task or ""
+        sent = _decode_configuration(request.body)
+        options = _options_of(sent)
+        namespace = await self._namespace_for(request.caller, sent)
+        task = sent.task or ""
         queue_id, partition = await self._broker.queues.configure(
-            wanted.queue, namespace, task, options
+            sent.queue, namespace, task, options
         )
         ready = options.dedup != "forever" or await self._broker.indexer.wait_until_complete(
             queue_id, _INDEX_WAIT_S
         )
-        await audit(self._broker, request, "queue.configure", wanted.queue, namespace=namespace)
+        await audit(self._broker, request, "queue.configure", sent.queue, namespace=namespace)
         answer = ConfigureAnswer(
             configured=True,
-            queue=wanted.queue,
+            queue=sent.queue,
             namespace=namespace,
             task=task,
             options=options,
@@ -83,13 +83,13 @@ class QueueRoutes:
         )
         return Response(201, msgspec.json.encode(answer))
 
-    async def _namespace_for(self, caller: Caller, wanted: ConfigureRequest) -> str:
+    async def _namespace_for(self, caller: Caller, sent: ConfigureRequest) -> str:
         """Return the namespace that a queue is to have; a limited caller gives it its own."""
         if caller.namespaces is None:
-            return wanted.namespace or ""
-        queue = await self._broker.scope.queue(caller, wanted.queue)
-        known = labels_of(wanted.queue)[0] if queue is None else queue.namespace
-        namespace = wanted.namespace or known
+            return sent.namespace or ""
+        queue = await self._broker.scope.queue(caller, sent.queue)
+        default = labels_of(sent.queue)[0] if queue is None else queue.namespace
+        namespace = sent.namespace or default
         if not caller.sees(namespace):
             raise NotFound(f"Namespace {namespace!r} not found")
         return namespace
@@ -104,19 +104,19 @@ class QueueRoutes:
         return Response(200, msgspec.json.encode(answer))
 
 
-def _decode(body: bytes) -> ConfigureRequest:
-    wanted = decode_body(_decoder, body)
-    reason = reason_against_name("queue", wanted.queue)
-    for kind, label in (("namespace", wanted.namespace), ("task", wanted.task)):
+def _decode_configuration(body: bytes) -> ConfigureRequest:
+    sent = decode_body(_decoder, body)
+    reason = reason_against_name("queue", sent.queue)
+    for kind, label in (("namespace", sent.namespace), ("task", sent.task)):
         if reason is None and label:
             reason = reason_against_name(kind, label)
     if reason:
         raise BadRequest(reason)
-    return wanted
+    return sent
 
 
-def _options_of(wanted: ConfigureRequest) -> QueueOptions:
-    raw = wanted.options or {}
+def _options_of(sent: ConfigureRequest) -> QueueOptions:
+    raw = sent.options or {}
     reason = reason_against_options(raw)
     if reason:
         raise BadRequest(reason)

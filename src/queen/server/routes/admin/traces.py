@@ -113,8 +113,8 @@ class TraceRoutes:
             raise BadRequest(reason)
         partition = await self._partition(request, partition_id)
         rows, total = await self._broker.traces.of_message(partition, transaction_id, limit, offset)
-        found = [wire.Trace(**_common(row)) for row in rows]
-        return _listed(wire.Traces, found, total, limit, offset)
+        traces = [wire.Trace(**_common(row)) for row in rows]
+        return _page_of(wire.Traces, traces, total, limit, offset)
 
     async def by_name(self, request: Request) -> Response:
         (name,) = request.params
@@ -125,7 +125,7 @@ class TraceRoutes:
         ids = [row["partition_id"] for row in rows]
         partitions = await self._broker.scope.partitions(request.caller, ids)
         payloads = await self._payloads(rows, partitions)
-        found = [
+        traces = [
             wire.NamedTrace(
                 **_common(row),
                 transaction_id=row["transaction_id"],
@@ -138,28 +138,28 @@ class TraceRoutes:
             # A queue may be deleted while we look.
             if row["partition_id"] in partitions
         ]
-        return _listed(wire.NamedTraces, found, total, limit, offset)
+        return _page_of(wire.NamedTraces, traces, total, limit, offset)
 
     async def names(self, request: Request) -> Response:
         limit, offset = page_of(Query(request.query), 50)
         rows = await self._broker.traces.names(limit, offset, listed(request.caller.namespaces))
-        found = [
+        names = [
             wire.TraceName(row["name"], row["events"], row["messages"], iso(row["last_seen"]))
             for row in rows
         ]
         total = rows[0]["total"] if rows else 0
         page = Pagination(limit, offset, total)
-        answer = wire.TraceNames(found, len(found), total, limit, offset, page)
+        answer = wire.TraceNames(names, len(names), total, limit, offset, page)
         return Response(200, msgspec.json.encode(answer))
 
     async def _partition(self, request: Request, text: str) -> Partition:
         partition_id = parse_partition(text)
-        found: dict[int, Partition] = {}
+        partitions: dict[int, Partition] = {}
         if partition_id is not None:
-            found = await self._broker.scope.partitions(request.caller, [partition_id])
-        if not found:
+            partitions = await self._broker.scope.partitions(request.caller, [partition_id])
+        if not partitions:
             raise NotFound("Partition not found")
-        return next(iter(found.values()))
+        return next(iter(partitions.values()))
 
     async def _payloads(
         self, rows: list[Record], partitions: dict[int, Partition]
@@ -175,9 +175,9 @@ class TraceRoutes:
         return payloads
 
 
-def _names_of(given: str | list[str | None] | None) -> list[str]:
+def _names_of(sent: str | list[str | None] | None) -> list[str]:
     """Return the names of an event, each once; empty ones are dropped."""
-    names = [given] if isinstance(given, str) else given or []
+    names = [sent] if isinstance(sent, str) else sent or []
     kept = list(dict.fromkeys(name for name in names if name))
     if len(kept) > MAX_NAMES:
         raise BadRequest(f"traceNames has more than {MAX_NAMES} names")
@@ -207,13 +207,13 @@ def _common(row: Record) -> dict[str, Any]:
     }
 
 
-def _listed(
+def _page_of(
     shape: type[wire.Traces] | type[wire.NamedTraces],
-    found: Sequence[Any],
+    traces: Sequence[Any],
     total: int,
     limit: int,
     offset: int,
 ) -> Response:
     page = Pagination(limit, offset, total)
-    answer = shape(list(found), len(found), total, limit, offset, page)
+    answer = shape(list(traces), len(traces), total, limit, offset, page)
     return Response(200, msgspec.json.encode(answer))

@@ -66,7 +66,7 @@ class GroupRoutes:
             query=(Param("minLagSeconds", int, "only those behind by more", 3600),),
             answers={200: list[LaggingPartition]},
         )
-        one = Doc(
+        show = Doc(
             "groups",
             "Where a group stands, by queue",
             "A page of the partitions of each queue, at most 1000 in all, and the sums over all"
@@ -77,7 +77,7 @@ class GroupRoutes:
         return [
             Route("GET", _ROOT, Role.READ, self.all, all_groups, scoped=True),
             Route("GET", _ROOT + "/lagging", Role.READ, self.lagging, lagging, scoped=True),
-            Route("GET", _GROUP, Role.READ, self.one, one, scoped=True),
+            Route("GET", _GROUP, Role.READ, self.show, show, scoped=True),
         ]
 
     def _changing(self) -> list[Route]:
@@ -133,7 +133,7 @@ class GroupRoutes:
             late = await self._broker.lag.lagging(before, listed(request.caller.namespaces))
         return Response(200, msgspec.json.encode([_lagging(row, stamp) for row in late]))
 
-    async def one(self, request: Request) -> Response:
+    async def show(self, request: Request) -> Response:
         query = Query(request.query)
         limit, offset = page_of(query, MAX_LIMIT)
         queue = query.text("queue") or None
@@ -143,7 +143,7 @@ class GroupRoutes:
         partitions, more = await self._broker.lag.partitions(ids, limit, offset)
         answer = {
             row["queue"]: GroupInQueue(
-                partitions=[_partition(one) for one in partitions.get(row["id"], [])],
+                partitions=[_partition(partition) for partition in partitions.get(row["id"], [])],
                 hasMore=row["id"] in more,
                 members=row["members"] or 0,
                 partitionsWithLag=row["partitions_behind"] or 0,

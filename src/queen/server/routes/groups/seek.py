@@ -33,7 +33,7 @@ class SeekRoutes:
         self._broker = broker
 
     def routes(self) -> list[Route]:
-        whole = Doc(
+        queue = Doc(
             "groups",
             "Move a group in all partitions of a queue",
             _ABOUT,
@@ -41,7 +41,7 @@ class SeekRoutes:
             answers={200: QueueSeek},
             example={"toEnd": True, "dryRun": True},
         )
-        one = Doc(
+        partition = Doc(
             "groups",
             "Move a group in one partition; without a body to the end",
             _ABOUT,
@@ -52,41 +52,41 @@ class SeekRoutes:
             example={"offset": 0},
         )
         return [
-            Route("POST", _QUEUE_PATH, Role.WRITE, self.queue, whole, scoped=True),
-            Route("POST", _PARTITION_PATH, Role.WRITE, self.partition, one, scoped=True),
+            Route("POST", _QUEUE_PATH, Role.WRITE, self.queue, queue, scoped=True),
+            Route("POST", _PARTITION_PATH, Role.WRITE, self.partition, partition, scoped=True),
         ]
 
     async def queue(self, request: Request) -> Response:
-        wanted = decode_body(_decoder, request.body)
-        target = _target(wanted)
+        sent = decode_body(_decoder, request.body)
+        target = _target(sent)
         if target is None or target.offset is not None:
             raise BadRequest(
                 "Must specify either 'toEnd': true, 'toBeginning': true or 'timestamp'"
             )
-        group, _ = await self._found(request)
-        moved = await self._broker.groups.seek(group, None, target, dry=bool(wanted.dryRun))
-        await self._note(request, wanted)
+        group, _ = await self._find(request)
+        moved = await self._broker.groups.seek(group, None, target, dry=bool(sent.dryRun))
+        await self._note(request, sent)
         answer = QueueSeek(
             success=True,
             consumerGroup=request.params[0],
             queueName=request.params[1],
-            seekToEnd=bool(wanted.toEnd),
+            seekToEnd=bool(sent.toEnd),
             targetTimestamp=iso(moved.at) if moved.at else None,
             partitionsUpdated=moved.partitions,
             messagesAgain=moved.again,
             messagesSkipped=moved.skipped,
-            dryRun=bool(wanted.dryRun),
+            dryRun=bool(sent.dryRun),
         )
         return Response(200, msgspec.json.encode(answer))
 
     async def partition(self, request: Request) -> Response:
-        wanted = decode_body(_decoder, request.body) if request.body else SeekRequest()
-        target = _target(wanted) or Target(END)
-        group, partition = await self._found(request)
+        sent = decode_body(_decoder, request.body) if request.body else SeekRequest()
+        target = _target(sent) or Target(END)
+        group, partition = await self._find(request)
         assert partition is not None
-        groups, dry = self._broker.groups, bool(wanted.dryRun)
+        groups, dry = self._broker.groups, bool(sent.dryRun)
         moved = await groups.seek(group, partition, target, dry=dry)
-        await self._note(request, wanted)
+        await self._note(request, sent)
         last = await groups.written_at(partition, moved.offset - 1)
         answer = PartitionSeek(
             success=True,
@@ -105,13 +105,13 @@ class SeekRoutes:
         )
         return Response(200, msgspec.json.encode(answer))
 
-    async def _note(self, request: Request, wanted: SeekRequest) -> None:
-        if not wanted.dryRun:
-            to = {name: value for name, value in msgspec.to_builtins(wanted).items() if value}
+    async def _note(self, request: Request, sent: SeekRequest) -> None:
+        if not sent.dryRun:
+            to = {name: value for name, value in msgspec.to_builtins(sent).items() if value}
             target = "/".join(request.params)
             await audit(self._broker, request, "group.seek", target, to=to)
 
-    async def _found(self, request: Request) -> tuple[Record, Partition | None]:
+    async def _find(self, request: Request) -> tuple[Record, Partition | None]:
         """Return group and partition of a request; all that it names must exist."""
         kinds = ("consumer group", "queue", "partition")
         for kind, name in zip(kinds, request.params, strict=False):
@@ -127,17 +127,17 @@ class SeekRoutes:
         return row, partition
 
 
-def _target(wanted: SeekRequest) -> Target | None:
+def _target(sent: SeekRequest) -> Target | None:
     """Return where a request wants to go; None when it does not say."""
     targets = []
-    if wanted.toEnd:
+    if sent.toEnd:
         targets.append(Target(END))
-    if wanted.toBeginning:
+    if sent.toBeginning:
         targets.append(Target(BEGINNING))
-    if wanted.timestamp is not None:
-        targets.append(Target(parse_time("timestamp", wanted.timestamp)))
-    if wanted.offset is not None:
-        targets.append(Target(BEGINNING, wanted.offset))
+    if sent.timestamp is not None:
+        targets.append(Target(parse_time("timestamp", sent.timestamp)))
+    if sent.offset is not None:
+        targets.append(Target(BEGINNING, sent.offset))
     if len(targets) > 1:
         raise BadRequest("Only one of 'toEnd', 'toBeginning', 'timestamp' and 'offset' can be")
     return targets[0] if targets else None

@@ -109,7 +109,7 @@ class Work(NamedTuple):
     later: list[Later]
 
 
-class QueryRoutes:
+class SdkQueryRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
@@ -122,111 +122,120 @@ class QueryRoutes:
         return [Route("POST", path, Role.WRITE, do, doc, scoped=True) for path, do, doc in paths]
 
     async def register(self, request: Request) -> Response:
-        wanted = decode_body(_register, request.body)
-        name = _named("name", wanted.name)
-        source = _named("source_queue", wanted.source_queue)
-        config_hash = wanted.config_hash or ""
+        sent = decode_body(_register, request.body)
+        name = _require_name("name", sent.name)
+        source = _require_name("source_queue", sent.source_queue)
+        config_hash = sent.config_hash or ""
         if not config_hash:
             raise BadRequest("config_hash is required")
         if len(config_hash) > _MAX_HASH_CHARACTERS or not config_hash.isprintable():
             raise BadRequest("config_hash is not printable, or longer than 255 characters")
-        sink = _named("sink_queue", wanted.sink_queue) if wanted.sink_queue else None
+        sink = _require_name("sink_queue", sent.sink_queue) if sent.sink_queue else None
         for queue in filter(None, (source, sink)):
             await self._broker.scope.queue(request.caller, queue)
-        found = await self._broker.queries.register(
-            name, source, sink, config_hash, bool(wanted.reset)
+        registered = await self._broker.queries.register(
+            name, source, sink, config_hash, bool(sent.reset)
         )
-        if found.config_hash != config_hash:
+        if registered.config_hash != config_hash:
             mismatch = Conflict(
                 f"config_hash mismatch: query {name!r} is registered with another definition; "
                 "send reset to drop what it has kept, or choose another name"
             )
-            return failure(mismatch, success=False, query_id=str(found.query_id), name=name)
+            return failure(mismatch, success=False, query_id=str(registered.query_id), name=name)
         answer = wire.RegisterAnswer(
-            True, str(found.query_id), name, config_hash, found.is_fresh, found.was_reset
+            True,
+            str(registered.query_id),
+            name,
+            config_hash,
+            registered.is_fresh,
+            registered.was_reset,
         )
         return Response(200, msgspec.json.encode(answer))
 
     async def cycle(self, request: Request) -> Response:
-        wanted = decode_body(_cycle, request.body)
-        answer = wire.CycleAnswer(False, wanted.query_id, wanted.partition_id)
+        sent = decode_body(_cycle, request.body)
+        answer = wire.CycleAnswer(False, sent.query_id, sent.partition_id)
         try:
-            work = await self._work(request.caller, wanted, answer)
+            work = await self._work(request.caller, sent, answer)
             await self._broker.cycles.run(work.cycle)
         except QueenError as error:
             if error.retryable:
                 raise
             answer.error = error.message
         else:
-            _fill(answer, wanted, work)
+            _fill(answer, sent, work)
         return Response(200, msgspec.json.encode(answer))
 
     async def state(self, request: Request) -> Response:
-        wanted = decode_body(_state, request.body)
+        sent = decode_body(_state, request.body)
         try:
-            query = await self._query(request.caller, wanted.query_id, wanted.partition_id)
-            for text in (*(wanted.keys or []), wanted.key_prefix or ""):
+            sdk_query = await self._find_query(request.caller, sent.query_id, sent.partition_id)
+            for text in (*(sent.keys or []), sent.key_prefix or ""):
                 if "\0" in text:
                     raise BadRequest("key has a NUL character")
-            asked = Wanted(wanted.keys or [], wanted.key_prefix, wanted.ripe_at_or_before)
-            found = await self._broker.queries.state(query, asked)
+            selection = Wanted(sent.keys or [], sent.key_prefix, sent.ripe_at_or_before)
+            state = await self._broker.queries.state(sdk_query, selection)
         except QueenError as error:
             if error.retryable:
                 raise
             return Response(200, msgspec.json.encode(wire.StateAnswer(False, error=error.message)))
         rows = [
             wire.StateRow(key, msgspec.Raw(value), iso(row["updated_at"]))
-            for key, value, row in found
+            for key, value, row in state
         ]
         return Response(200, msgspec.json.encode(wire.StateAnswer(True, rows)))
 
-    async def _query(self, caller: Caller, query_id: str | None, partition_id: str | None) -> Query:
+    async def _find_query(
+        self, caller: Caller, query_id: str | None, partition_id: str | None
+    ) -> Query:
         """Return the query that a request is about, in the partition that it is about."""
         if not query_id:
             raise BadRequest("query_id is required")
         if not partition_id:
             raise BadRequest("partition_id is required")
-        wanted = parse_partition(partition_id)
-        found = await self._broker.scope.partitions(caller, [wanted] if wanted is not None else [])
-        if wanted not in found:
+        partition_number = parse_partition(partition_id)
+        partitions = await self._broker.scope.partitions(
+            caller, [partition_number] if partition_number is not None else []
+        )
+        if partition_number not in partitions:
             raise NotFound("Partition not found")
         try:
             parsed = uuid.UUID(query_id)
         except ValueError:
             raise NotFound("Query not found, or it does not read this partition") from None
-        return await self._broker.queries.find(parsed, found[wanted])
+        return await self._broker.queries.find(parsed, partitions[partition_number])
 
     async def _work(
-        self, caller: Caller, wanted: wire.CycleRequest, answer: wire.CycleAnswer
+        self, caller: Caller, sent: wire.CycleRequest, answer: wire.CycleAnswer
     ) -> Work:
         """Turn a request into what the broker does."""
-        query = await self._query(caller, wanted.query_id, wanted.partition_id)
-        answer.queueName = query.partition.queue.name
-        group = wanted.consumer_group or query.group
+        sdk_query = await self._find_query(caller, sent.query_id, sent.partition_id)
+        answer.queueName = sdk_query.partition.queue.name
+        group = sent.consumer_group or sdk_query.group
         reason = reason_against_name("consumer group", group)
         if reason:
             raise BadRequest(reason)
-        state = _final_state(wanted.state_ops or [])
-        ack = _ack(wanted.ack) if wanted.ack is not None else None
-        items = wanted.push_items or []
+        state = _final_state(sent.state_ops or [])
+        ack = _ack(sent.ack) if sent.ack is not None else None
+        items = sent.push_items or []
         if len(items) > MAX_ITEMS:
             raise BadRequest(f"more than {MAX_ITEMS} push_items in one cycle")
         if ack is not None:
-            _name_results(items, query, ack)
+            _name_results(items, sdk_query, ack)
         planned, later = await self._broker.intake.plan_all(caller, items)
         cycle = Cycle(
-            query,
+            sdk_query,
             group,
             state,
-            [one.append for one in planned],
-            [one.message for one in later],
+            [plan.append for plan in planned],
+            [scheduled.message for scheduled in later],
             ack,
-            release=wanted.release_lease is not False,
+            release=sent.release_lease is not False,
         )
         return Work(cycle, planned, later)
 
 
-def _named(what: str, name: str | None) -> str:
+def _require_name(what: str, name: str | None) -> str:
     if not name:
         raise BadRequest(f"{what} is required")
     reason = reason_against_name(what, name)
@@ -257,32 +266,32 @@ def _final_state(ops: list[wire.StateOp]) -> dict[str, bytes | None]:
 def _ack(ack: wire.CycleAck) -> CycleAck:
     if not ack.transactionId:
         raise BadRequest("ack.transactionId is required")
-    asked = _STATUSES.get(ack.status or "completed")
-    if asked is None:
+    status = _STATUSES.get(ack.status or "completed")
+    if status is None:
         raise BadRequest(f"Unknown ack.status: {ack.status}")
     lease_id = parse_lease(ack.leaseId) if ack.leaseId else None
     if lease_id is None:
         raise LeaseLost(STALE)
-    error = storable(ack.error) if ack.error and asked is AckStatus.DEAD else None
-    return CycleAck(ack.transactionId, lease_id, asked, ack.count, error)
+    error = storable(ack.error) if ack.error and status is AckStatus.DEAD else None
+    return CycleAck(ack.transactionId, lease_id, status, ack.count, error)
 
 
-def _name_results(items: list[PushItem], query: Query, ack: CycleAck) -> None:
+def _name_results(items: list[PushItem], sdk_query: Query, ack: CycleAck) -> None:
     """Give results that have no id the one that the same cycle would give them again."""
-    place = (str(query.id), query.partition.uuid, ack.transaction_id)
+    place = (str(sdk_query.id), sdk_query.partition.uuid, ack.transaction_id)
     for index, item in enumerate(items):
         if item.transactionId is None:
             item.transactionId = result_id(ack.lease_id, *place, index)
 
 
-def _fill(answer: wire.CycleAnswer, wanted: wire.CycleRequest, work: Work) -> None:
+def _fill(answer: wire.CycleAnswer, sent: wire.CycleRequest, work: Work) -> None:
     """Say what became of a cycle."""
     cycle = work.cycle
     answer.success = True
     if cycle.skipped is not None:
         answer.skipped = cycle.skipped
         return
-    answer.state_ops_applied = len(wanted.state_ops or [])
+    answer.state_ops_applied = len(sent.state_ops or [])
     if cycle.is_repeated:
         answer.repeated = True
         answer.push_results = known_results(work.planned)

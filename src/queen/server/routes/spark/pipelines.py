@@ -25,7 +25,7 @@ _define = msgspec.json.Decoder(wire.DefineRequest)
 _progress = msgspec.json.Decoder(wire.Progress)
 
 _ROOT = "/api/v1/pipelines"
-_ONE = _ROOT + "/{pipeline}"
+_PIPELINE = _ROOT + "/{pipeline}"
 _TAG = "pipelines"
 
 
@@ -37,22 +37,22 @@ class PipelineRoutes:
         return [
             Route("POST", _ROOT, Role.WRITE, self.define, _DEFINE, scoped=True),
             Route("GET", _ROOT, Role.READ, self.page, _PAGE, scoped=True),
-            Route("GET", _ONE, Role.READ, self.show, _SHOW, scoped=True),
-            Route("DELETE", _ONE, Role.ADMIN, self.delete, _DELETE, scoped=True),
-            Route("POST", _ONE + "/progress", Role.WRITE, self.report, _REPORT, scoped=True),
-            Route("POST", _ONE + "/stop", Role.WRITE, self.stop, _STOP, scoped=True),
+            Route("GET", _PIPELINE, Role.READ, self.show, _SHOW, scoped=True),
+            Route("DELETE", _PIPELINE, Role.ADMIN, self.delete, _DELETE, scoped=True),
+            Route("POST", _PIPELINE + "/progress", Role.WRITE, self.report, _REPORT, scoped=True),
+            Route("POST", _PIPELINE + "/stop", Role.WRITE, self.stop, _STOP, scoped=True),
         ]
 
     async def define(self, request: Request) -> Response:
-        wanted = decode_body(_define, request.body)
-        definition = wanted.definition
+        sent = decode_body(_define, request.body)
+        definition = sent.definition
         reason = _reason_against_names(definition) or wire.reason_against(definition)
         if reason:
             raise BadRequest(reason)
         await self._check_sight(request.caller, definition)
         try:
             stored = await self._broker.pipelines.define(
-                definition, replace=wanted.replace, among=listed(request.caller.namespaces)
+                definition, replace=sent.replace, among=listed(request.caller.namespaces)
             )
         except Conflict as error:
             return failure(error, **error.details)
@@ -67,31 +67,33 @@ class PipelineRoutes:
         limit, offset = page_of(Query(request.query), 100)
         rows = await self._broker.pipelines.page(listed(request.caller.namespaces), limit, offset)
         total = rows[0]["total"] if rows else 0
-        answer = wire.Pipelines([_shown(row) for row in rows], Pagination(limit, offset, total))
+        answer = wire.Pipelines(
+            [_pipeline_on_wire(row) for row in rows], Pagination(limit, offset, total)
+        )
         return Response(200, msgspec.json.encode(answer))
 
     async def show(self, request: Request) -> Response:
-        return Response(200, msgspec.json.encode(_shown(await self._found(request))))
+        return Response(200, msgspec.json.encode(_pipeline_on_wire(await self._find(request))))
 
     async def delete(self, request: Request) -> Response:
-        name = (await self._found(request))["name"]
+        name = (await self._find(request))["name"]
         await self._broker.pipelines.delete(name)
         await audit(self._broker, request, "pipeline.delete", name)
         return Response(200, msgspec.json.encode(wire.PipelineDeleted(True, name)))
 
     async def report(self, request: Request) -> Response:
         progress = decode_body(_progress, request.body)
-        name = (await self._found(request))["name"]
+        name = (await self._find(request))["name"]
         stop = await self._broker.pipelines.report(name, progress)
         return Response(200, msgspec.json.encode(wire.Heard(stop)))
 
     async def stop(self, request: Request) -> Response:
-        name = (await self._found(request))["name"]
+        name = (await self._find(request))["name"]
         running = await self._broker.pipelines.stop(name)
         await audit(self._broker, request, "pipeline.stop", name)
         return Response(200, msgspec.json.encode(wire.StopAsked(True, running)))
 
-    async def _found(self, request: Request) -> Record:
+    async def _find(self, request: Request) -> Record:
         name = request.params[0]
         check_name("pipeline", name)
         return await self._broker.pipelines.find(name, listed(request.caller.namespaces))
@@ -116,10 +118,12 @@ def _reason_against_names(definition: wire.Definition) -> str | None:
     if reason is None and definition.namespace:
         reason = reason_against_name("namespace", definition.namespace)
     names = _queues_of(definition)
-    return reason or next(filter(None, (reason_against_name("queue", one) for one in names)), None)
+    return reason or next(
+        filter(None, (reason_against_name("queue", name) for name in names)), None
+    )
 
 
-def _shown(row: Record) -> wire.PipelineShown:
+def _pipeline_on_wire(row: Record) -> wire.PipelineShown:
     definition = definition_of(row)
     output = definition.output
     return wire.PipelineShown(

@@ -1,4 +1,4 @@
-"""/api/v1/sink/:query: stage from many places, publish from one, once."""
+"""/api/v1/sink/:query, which names a sink: stage from many places, publish from one, once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from queen.wire.sinks import (
 _open = msgspec.json.Decoder(OpenSink)
 _commit = msgspec.json.Decoder(CommitSink)
 
-_QUERY = (Param("query", str, "What tells one query from another over its restarts."),)
+_SINK = (Param("query", str, "What tells one query from another over its restarts."),)
 _EXAMPLE_RUN = "5c9d1f7e-6a53-4c5e-9f0b-0f6f5b1c2d3e"
 _EXAMPLE = {
     "run": _EXAMPLE_RUN,
@@ -50,7 +50,7 @@ one gets 409 for everything.""",
     answers={200: OpenedSink},
     example={"run": _EXAMPLE_RUN},
     errors=(404, 409),
-    path=_QUERY,
+    path=_SINK,
 )
 _STAGE = Doc(
     tag="sinks",
@@ -77,7 +77,7 @@ opened.""",
     other_body=Other(CONTENT_TYPE, "Frames, one after the other; see `queen.core.frame`."),
     answers={200: StagedPart},
     errors=(404, 409),
-    path=_QUERY,
+    path=_SINK,
 )
 _COMMIT = Doc(
     tag="sinks",
@@ -91,7 +91,7 @@ order of task, part and place.""",
     answers={200: CommittedSink},
     example=_EXAMPLE,
     errors=(404, 409, 429),
-    path=_QUERY,
+    path=_SINK,
 )
 _ABORT = Doc(
     tag="sinks",
@@ -101,7 +101,7 @@ _ABORT = Doc(
     answers={200: AbortedSink},
     example=_EXAMPLE,
     errors=(404, 409),
-    path=_QUERY,
+    path=_SINK,
 )
 
 
@@ -119,22 +119,22 @@ class SinkRoutes:
         ]
 
     async def open(self, request: Request) -> Response:
-        (query,) = request.params
-        check_name("query", query)
-        wanted = decode_body(_open, request.body)
-        check_name("run", wanted.run)
+        (sink,) = request.params
+        check_name("query", sink)
+        sent = decode_body(_open, request.body)
+        check_name("run", sent.run)
         opened = await self._broker.sinks.open(
-            query, wanted.run, listed(request.caller.namespaces), once=wanted.once
+            sink, sent.run, listed(request.caller.namespaces), once=sent.once
         )
         last = opened.last_batch if opened.last_batch >= 0 else None
-        return Response(200, msgspec.json.encode(OpenedSink(query, opened.epoch, last)))
+        return Response(200, msgspec.json.encode(OpenedSink(sink, opened.epoch, last)))
 
     async def stage(self, request: Request) -> Response:
-        (name,) = request.params
-        check_name("query", name)
+        (sink,) = request.params
+        check_name("query", sink)
         query = Query(request.query)
         stage = Stage(
-            name,
+            sink,
             query.number("batch", 0, 0, MAX_BATCH),
             query.text("run"),
             query.number("task", 0, 0, MAX_TASK),
@@ -146,7 +146,7 @@ class SinkRoutes:
             raise BadRequest("query parameter 'epoch' is missing")
         check_name("run", stage.run)
         sinks = self._broker.sinks
-        await sinks.check(name, epoch, listed(request.caller.namespaces))
+        await sinks.check(sink, epoch, listed(request.caller.namespaces))
         appends = await self._broker.intake.appends_of_frames(
             request.caller, request.body, MAX_BODY_BYTES
         )
@@ -165,7 +165,7 @@ class SinkRoutes:
         return Response(200, msgspec.json.encode(AbortedSink(parts)))
 
     async def _batch(self, request: Request) -> Batch:
-        (query,) = request.params
+        (sink,) = request.params
         return await self._broker.sinks.batch(
-            request.caller, query, decode_body(_commit, request.body)
+            request.caller, sink, decode_body(_commit, request.body)
         )

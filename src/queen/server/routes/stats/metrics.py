@@ -32,7 +32,7 @@ class MetricsRoutes:
         return [
             Route("GET", "/metrics", Role.READ, self.metrics, _METRICS),
             Route("GET", "/metrics/prometheus", Role.READ, self.prometheus, _PROMETHEUS),
-            Route("GET", "/api/v1/system/shared-state", Role.ADMIN, self.shared, _SHARED),
+            Route("GET", "/api/v1/system/shared-state", Role.ADMIN, self.shared_state, _SHARED),
         ]
 
     async def metrics(self, request: Request) -> Response:
@@ -60,7 +60,7 @@ class MetricsRoutes:
             cpu=wire.CpuNow(int(user_s * 1_000_000), int(system_s * 1_000_000)),
         )
 
-    async def shared(self, _request: Request) -> Response:
+    async def shared_state(self, _request: Request) -> Response:
         broker = self._broker
         sizes = broker.catalog.sizes()
         name = broker.activity.name

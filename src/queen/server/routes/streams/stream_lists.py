@@ -13,6 +13,7 @@ from queen.server.api.failures import decode_body
 from queen.server.api.paging import page_of, page_params
 from queen.server.api.render_window import ranges_of, window_id
 from queen.server.api.routing import Doc, Param, Route
+from queen.server.api.stats_rows import iso_or_none
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
@@ -98,21 +99,21 @@ class StreamListRoutes:
 
     def routes(self) -> list[Route]:
         base = "/api/v1/resources/streams"
-        one = f"{base}/{{stream}}"
-        group = f"{one}/consumers/{{group}}"
+        stream = f"{base}/{{stream}}"
+        group = f"{stream}/consumers/{{group}}"
         return [
             Route("GET", base, Role.READ, self.streams, _LIST, scoped=True),
             Route("GET", f"{base}/stats", Role.READ, self.stats, _STATS, scoped=True),
-            Route("GET", one, Role.READ, self.show, _SHOW, scoped=True),
-            Route("DELETE", one, Role.ADMIN, self.delete, _DELETE, scoped=True),
-            Route("GET", f"{one}/consumers", Role.READ, self.consumers, _CONSUMERS, scoped=True),
+            Route("GET", stream, Role.READ, self.show, _SHOW, scoped=True),
+            Route("DELETE", stream, Role.ADMIN, self.delete, _DELETE, scoped=True),
+            Route("GET", f"{stream}/consumers", Role.READ, self.consumers, _CONSUMERS, scoped=True),
             Route("DELETE", group, Role.ADMIN, self.forget, _FORGET, scoped=True),
             Route("POST", f"{group}/pause", Role.WRITE, self.pause, _PAUSE, scoped=True),
             Route("POST", f"{group}/resume", Role.WRITE, self.resume, _RESUME, scoped=True),
-            Route("GET", f"{one}/windows", Role.READ, self.windows, _WINDOWS, scoped=True),
-            Route("GET", f"{one}/explain", Role.READ, self.explain, _EXPLAIN, scoped=True),
-            Route("GET", f"{one}/dead", Role.READ, self.dead, _DEAD, scoped=True),
-            Route("POST", f"{one}/dead/retry", Role.WRITE, self.retry, _RETRY, scoped=True),
+            Route("GET", f"{stream}/windows", Role.READ, self.windows, _WINDOWS, scoped=True),
+            Route("GET", f"{stream}/explain", Role.READ, self.explain, _EXPLAIN, scoped=True),
+            Route("GET", f"{stream}/dead", Role.READ, self.dead, _DEAD, scoped=True),
+            Route("POST", f"{stream}/dead/retry", Role.WRITE, self.retry, _RETRY, scoped=True),
         ]
 
     async def _stream(self, request: Request) -> Stream:
@@ -201,12 +202,12 @@ class StreamListRoutes:
         overview = self._broker.stream_overview
         if group is None:
             rows = await overview.windows(stream, key, limit, offset)
-            found = [_window(stream, row) for row in rows]
+            windows = [_window(stream, row) for row in rows]
         else:
             group_id = await self._broker.work.find_group(stream, group)
             rows = await overview.group_windows(group_id, key, state, limit, offset)
-            found = [_group_window(stream, row) for row in rows]
-        return Response(200, msgspec.json.encode(wire.WindowList(found)))
+            windows = [_group_window(stream, row) for row in rows]
+        return Response(200, msgspec.json.encode(wire.WindowList(windows)))
 
     async def explain(self, request: Request) -> Response:
         stream = await self._stream(request)
@@ -220,11 +221,11 @@ class StreamListRoutes:
         answer = wire.Explanation(
             stream.name,
             iso(now),
-            _iso_or_none(stream.planned_until),
+            iso_or_none(stream.planned_until),
             None if end is None else iso(end),
             ready,
             _why(stream, ready),
-            [_explained(reason) for reason in reasons],
+            [_explained_key(reason) for reason in reasons],
         )
         return Response(200, msgspec.json.encode(answer))
 
@@ -235,11 +236,11 @@ class StreamListRoutes:
         rows, total = await self._broker.stream_overview.dead(
             stream, query.text("group"), limit, offset
         )
-        ids = {one for row in rows for one in row["partitions"]}
+        ids = {partition_id for row in rows for partition_id in row["partitions"]}
         partitions = await self._broker.catalog.partitions(ids)
-        found = [
+        windows = [
             wire.DeadWindow(
-                _id(stream, row),
+                _window_id(stream, row),
                 row["group_name"],
                 row["key"],
                 iso(row["starts_at"]),
@@ -252,27 +253,27 @@ class StreamListRoutes:
             )
             for row in rows
         ]
-        return Response(200, msgspec.json.encode(wire.DeadWindows(found, total)))
+        return Response(200, msgspec.json.encode(wire.DeadWindows(windows, total)))
 
     async def retry(self, request: Request) -> Response:
         stream = await self._stream(request)
-        wanted = decode_body(_retry, request.body)
-        check_name("consumer group", wanted.consumerGroup)
-        group_id = await self._broker.work.find_group(stream, wanted.consumerGroup)
-        window = _parsed(stream, wanted.windowId) if wanted.windowId else (None,) * 4
+        sent = decode_body(_retry, request.body)
+        check_name("consumer group", sent.consumerGroup)
+        group_id = await self._broker.work.find_group(stream, sent.consumerGroup)
+        window = _parse_window_id(stream, sent.windowId) if sent.windowId else (None,) * 4
         retried = await self._broker.work.retry_dead(stream, group_id, *window)
-        if wanted.windowId and not retried:
+        if sent.windowId and not retried:
             raise NotFound("Dead window not found")
-        target = f"{stream.name}/{wanted.consumerGroup}"
+        target = f"{stream.name}/{sent.consumerGroup}"
         await audit(self._broker, request, "stream.dead.retry", target, retried=retried)
         return Response(200, msgspec.json.encode(wire.RetryAnswer(retried)))
 
 
-def _id(stream: Stream, row: Record) -> str:
+def _window_id(stream: Stream, row: Record) -> str:
     return window_id(stream, row["key"], row["starts_at"], row["ends_at"], row["id"])
 
 
-def _parsed(stream: Stream, text: str) -> tuple[str, datetime, datetime, int | None]:
+def _parse_window_id(stream: Stream, text: str) -> tuple[str, datetime, datetime, int | None]:
     """Return key, start, end and number that the id of a window is made of."""
     prefix = f"{stream.uuid}:"
     rest, number = text.removeprefix(prefix), ""
@@ -300,22 +301,18 @@ def _row(row: Record) -> wire.StreamRow:
         **msgspec.structs.asdict(definition),
         created_at=iso(row["created_at"]),
         updated_at=iso(row["updated_at"]),
-        planned_until=_iso_or_none(row["planned_until"]),
+        planned_until=iso_or_none(row["planned_until"]),
         active_leases=row["leases"],
         consumer_groups=row["groups"],
     )
 
 
-def _iso_or_none(at: datetime | None) -> str | None:
-    return None if at is None else iso(at)
-
-
 def _consumer(row: Record) -> wire.StreamConsumer:
     return wire.StreamConsumer(
         row["name"],
-        _iso_or_none(row["last_done_end"]),
+        iso_or_none(row["last_done_end"]),
         row["done"],
-        _iso_or_none(row["last_done_at"]),
+        iso_or_none(row["last_done_at"]),
         row["waiting"],
         row["leased"],
         row["retrying"],
@@ -328,7 +325,7 @@ def _consumer(row: Record) -> wire.StreamConsumer:
 
 def _window(stream: Stream, row: Record) -> wire.WindowRow:
     return wire.WindowRow(
-        _id(stream, row),
+        _window_id(stream, row),
         row["key"],
         iso(row["starts_at"]),
         iso(row["ends_at"]),
@@ -338,15 +335,15 @@ def _window(stream: Stream, row: Record) -> wire.WindowRow:
 
 
 def _group_window(stream: Stream, row: Record) -> wire.WindowRow:
-    found = _window(stream, row)
-    found.state, found.attempts = row["state"], row["attempts"] or 0
-    found.consumer, found.error = row["consumer"], row["error"]
-    found.lease_expires_at = _iso_or_none(row["lease_until"])
-    found.retry_at = _iso_or_none(row["retry_at"])
-    return found
+    window = _window(stream, row)
+    window.state, window.attempts = row["state"], row["attempts"] or 0
+    window.consumer, window.error = row["consumer"], row["error"]
+    window.lease_expires_at = iso_or_none(row["lease_until"])
+    window.retry_at = iso_or_none(row["retry_at"])
+    return window
 
 
-def _explained(reason: Reason) -> wire.ExplainedKey:
+def _explained_key(reason: Reason) -> wire.ExplainedKey:
     row, state = reason.row, reason.state
     if state == "open":
         begins, closes = iso(row["begins_at"]), row["closes_at"]

@@ -65,17 +65,19 @@ class StreamRangeRoutes:
     def routes(self) -> list[Route]:
         closed = "/api/v1/resources/streams/{stream}/ranges"
         return [
-            Route("GET", "/api/v1/stream/window", Role.WRITE, self.leased, _LEASED, scoped=True),
-            Route("GET", closed, Role.READ, self.closed, _CLOSED, scoped=True),
+            Route(
+                "GET", "/api/v1/stream/window", Role.WRITE, self.leased_window, _LEASED, scoped=True
+            ),
+            Route("GET", closed, Role.READ, self.closed_windows, _CLOSED, scoped=True),
         ]
 
-    async def leased(self, request: Request) -> Response:
+    async def leased_window(self, request: Request) -> Response:
         row = await self._broker.work.leased(request.caller, Query(request.query).text("leaseId"))
         stream = await self._broker.scope.stream(request.caller, row["stream"])
-        (found,) = await self._windows(stream, [row])
-        return Response(200, msgspec.json.encode(found))
+        (window,) = await self._windows(stream, [row])
+        return Response(200, msgspec.json.encode(window))
 
-    async def closed(self, request: Request) -> Response:
+    async def closed_windows(self, request: Request) -> Response:
         stream = await self._broker.scope.stream(request.caller, request.params[0])
         query = Query(request.query)
         group, limit = query.text("group"), limit_of(query, _PAGE, _MOST)
@@ -87,12 +89,12 @@ class StreamRangeRoutes:
             await self._broker.work.find_group(stream, group) if group else None,
             limit,
         )
-        found = await self._windows(stream, rows)
+        windows = await self._windows(stream, rows)
         following = _following(rows[-1]) if len(rows) == limit else None
-        return Response(200, msgspec.json.encode(wire.WindowRangesPage(found, following)))
+        return Response(200, msgspec.json.encode(wire.WindowRangesPage(windows, following)))
 
     async def _windows(self, stream: Stream, rows: list[Record]) -> list[wire.WindowRanges]:
-        ids = {one for row in rows for one in row["partitions"]}
+        ids = {partition_id for row in rows for partition_id in row["partitions"]}
         partitions = await self._broker.catalog.partitions(ids)
         return [
             wire.WindowRanges(

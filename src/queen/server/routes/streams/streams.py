@@ -152,30 +152,28 @@ class StreamRoutes:
     # ---- define ----
 
     async def define(self, request: Request) -> Response:
-        wanted = decode_body(_define, request.body)
-        definition = _definition_of(wanted)
-        namespace = wanted.namespace or ""
-        await self._check_sight(request.caller, wanted, namespace)
+        sent = decode_body(_define, request.body)
+        definition = _definition_of(sent)
+        namespace = sent.namespace or ""
+        await self._check_sight(request.caller, sent, namespace)
         defined = await self._broker.streams.define(
-            wanted.name, namespace, definition, wanted.source_queue_names, recut=wanted.recut
+            sent.name, namespace, definition, sent.source_queue_names, recut=sent.recut
         )
-        await audit(self._broker, request, "stream.define", wanted.name, namespace=namespace)
+        await audit(self._broker, request, "stream.define", sent.name, namespace=namespace)
         stream = defined.stream
         answer = wire.DefineAnswer(
             True, str(stream.uuid), stream.name, defined.created, defined.changed
         )
         return Response(201, msgspec.json.encode(answer))
 
-    async def _check_sight(
-        self, caller: Caller, wanted: wire.DefineRequest, namespace: str
-    ) -> None:
+    async def _check_sight(self, caller: Caller, sent: wire.DefineRequest, namespace: str) -> None:
         """See that the stream, as it is and as it would be, and its sources are the caller's."""
         if not caller.sees(namespace):
             raise NotFound(f"Namespace {namespace!r} not found")
-        known = await self._broker.streams.find(wanted.name)
-        if known is not None and not caller.sees(known.namespace):
+        stream = await self._broker.streams.find(sent.name)
+        if stream is not None and not caller.sees(stream.namespace):
             raise NotFound("Stream not found")
-        for source in wanted.source_queue_names:
+        for source in sent.source_queue_names:
             await self._broker.scope.queue(caller, source)
 
     # ---- lease ----
@@ -184,39 +182,39 @@ class StreamRoutes:
         if len(request.body) > SMALL_BODY_BYTES:
             # It would be held for as long as the poll waits.
             raise PayloadTooLarge(f"a poll is larger than {SMALL_BODY_BYTES} bytes")
-        wanted = decode_body(_poll, request.body)
-        check_name("consumer group", wanted.consumerGroup)
-        check_name("stream", wanted.streamName)
-        stream = await self._broker.streams.recent(wanted.streamName)
+        sent = decode_body(_poll, request.body)
+        check_name("consumer group", sent.consumerGroup)
+        check_name("stream", sent.streamName)
+        stream = await self._broker.streams.recent(sent.streamName)
         check_stream_is_seen(request.caller, stream)
-        starts_at = await self._starts_at(wanted)
+        starts_at = await self._starts_at(sent)
         work = self._broker.work
-        polling = self._granted(stream, wanted, starts_at)
-        granted = await (unless_gone(request, polling) if wanted.timeout else polling)
+        polling = self._lease_window(stream, sent, starts_at)
+        granted = await (unless_gone(request, polling) if sent.timeout else polling)
         if granted is None:
             return EMPTY
         if request.connection.is_gone:
             # The client hung up in the same moment: nobody would read the answer.
             await work.give_back(granted)
             return EMPTY
-        return await answer_in_parts(request, await self._window(granted, wanted.maxInlineBytes))
+        return await answer_in_parts(request, await self._render(granted, sent.maxInlineBytes))
 
-    async def _granted(
-        self, stream: Stream, wanted: wire.PollRequest, starts_at: datetime | None
+    async def _lease_window(
+        self, stream: Stream, sent: wire.PollRequest, starts_at: datetime | None
     ) -> Granted | None:
-        work, group = self._broker.work, wanted.consumerGroup
-        asked = wanted.consumer or "", wanted.timeout / 1000
+        work, group = self._broker.work, sent.consumerGroup
+        consumer, timeout_s = sent.consumer or "", sent.timeout / 1000
         group_id = await work.recent_group(stream, group, starts_at)
         try:
-            return await work.poll(stream, group, group_id, *asked)
+            return await work.poll(stream, group, group_id, consumer, timeout_s)
         except NotFound:
             # It was deleted a moment ago: who comes by its name is a new group.
             group_id = await work.group(stream, group, starts_at)
-            return await work.poll(stream, group, group_id, *asked)
+            return await work.poll(stream, group, group_id, consumer, timeout_s)
 
-    async def _starts_at(self, wanted: wire.PollRequest) -> datetime | None:
+    async def _starts_at(self, sent: wire.PollRequest) -> datetime | None:
         """Return where a group begins that is new; None is the first message."""
-        mode, start = wanted.subscriptionMode or "", wanted.subscriptionFrom or ""
+        mode, start = sent.subscriptionMode or "", sent.subscriptionFrom or ""
         if mode in ("new", "new-only") or start == "now":
             return await self._broker.clock.now()
         if start and start not in ("all", "beginning"):
@@ -225,7 +223,7 @@ class StreamRoutes:
             raise BadRequest(f"subscriptionMode {mode!r} is not known: all, new or timestamp")
         return None
 
-    async def _window(self, granted: Granted, max_bytes: int) -> Iterator[bytes]:
+    async def _render(self, granted: Granted, max_bytes: int) -> Iterator[bytes]:
         content = self._broker.content
         partitions = await self._broker.catalog.partitions(
             span.partition_id for span in granted.spans
@@ -248,55 +246,55 @@ class StreamRoutes:
             await stream_frames(request, self._broker.content.frames(spans))
             return None
         limit = limit_of(query, _PAGE, 10_000)
-        found, place = await self._broker.content.page(spans, _place(query.text("after")), limit)
+        pieces, place = await self._broker.content.page(spans, _place(query.text("after")), limit)
         following = b"null" if place is None else b'"%d-%d"' % place
-        return await answer_in_parts(request, page_bits(found, following))
+        return await answer_in_parts(request, page_bits(pieces, following))
 
     # ---- settle ----
 
     async def ack(self, request: Request) -> Response:
-        wanted = decode_body(_ack, request.body)
-        lease = window_lease(wanted.leaseId)
+        sent = decode_body(_ack, request.body)
+        lease = window_lease(sent.leaseId)
         owner = await self._owner(request.caller, lease)
-        items = wanted.push
-        if (items or wanted.sink) and not wanted.success:
+        items = sent.push
+        if (items or sent.sink) and not sent.success:
             raise BadRequest("results go with success only; nothing was done")
-        if items and wanted.sink:
+        if items and sent.sink:
             raise BadRequest("results are pushed or staged, not both; nothing was done")
-        if wanted.release:
-            return await self._release(owner, lease, wanted)
+        if sent.release:
+            return await self._release(owner, lease, sent)
         batch = None
-        if wanted.sink is not None:
-            sink = wanted.sink
+        if sent.sink is not None:
+            sink = sent.sink
             batch = await self._broker.sinks.batch(request.caller, sink.query, sink)
         planned, later = await self._broker.intake.plan_all(request.caller, items)
         first = await self._broker.work.settle(
             owner,
             lease,
-            success=wanted.success,
-            error=wanted.error,
-            appends=[one.append for one in planned],
-            scheduled=[one.message for one in later],
+            success=sent.success,
+            error=sent.error,
+            appends=[plan.append for plan in planned],
+            scheduled=[scheduled.message for scheduled in later],
             batch=batch,
         )
         pushed = list(pushed_items(planned, later).values()) if first else []
-        answer = wire.AckAnswer(True, wanted.success, pushed)
+        answer = wire.AckAnswer(True, sent.success, pushed)
         return Response(200, msgspec.json.encode(answer))
 
-    async def _release(self, owner: Owner, lease: Lease, wanted: wire.AckRequest) -> Response:
-        if wanted.success:
+    async def _release(self, owner: Owner, lease: Lease, sent: wire.AckRequest) -> Response:
+        if sent.success:
             raise BadRequest("release goes with success false only; nothing was done")
         await self._broker.work.release(owner, lease)
         return Response(200, msgspec.json.encode(wire.AckAnswer(True, False, [])))
 
     async def renew(self, request: Request) -> Response:
-        wanted = decode_body(_renew, request.body)
-        lease = parse_window_lease(wanted.leaseId)
+        sent = decode_body(_renew, request.body)
+        lease = parse_window_lease(sent.leaseId)
         until = None
         if lease is not None:
             try:
                 await self._owner(request.caller, lease)
-                until = await self._broker.work.renew(lease, wanted.extend_ms)
+                until = await self._broker.work.renew(lease, sent.extend_ms)
             except LeaseLost:
                 pass
         if until is None:
@@ -310,15 +308,15 @@ class StreamRoutes:
         return owner
 
     async def seek(self, request: Request) -> Response:
-        wanted = decode_body(_seek, request.body)
-        check_name("consumer group", wanted.consumerGroup)
-        stream = await self._broker.scope.stream(request.caller, wanted.streamName)
-        at = await self._instant(wanted.timestamp)
+        sent = decode_body(_seek, request.body)
+        check_name("consumer group", sent.consumerGroup)
+        stream = await self._broker.scope.stream(request.caller, sent.streamName)
+        at = await self._instant(sent.timestamp)
         work = self._broker.work
-        group_id = await work.group(stream, wanted.consumerGroup, at)
+        group_id = await work.group(stream, sent.consumerGroup, at)
         await work.seek(stream, group_id, at)
-        target = f"{wanted.streamName}/{wanted.consumerGroup}"
-        await audit(self._broker, request, "stream.seek", target, to=wanted.timestamp)
+        target = f"{sent.streamName}/{sent.consumerGroup}"
+        await audit(self._broker, request, "stream.seek", target, to=sent.timestamp)
         return Response(200, msgspec.json.encode(wire.SeekAnswer(True)))
 
     async def _instant(self, text: str) -> datetime:
@@ -329,20 +327,20 @@ class StreamRoutes:
         return max(parse_time("timestamp", text), datetime(1970, 1, 1, tzinfo=UTC))
 
 
-def _definition_of(wanted: wire.DefineRequest) -> StreamDefinition:
-    names = [("stream", wanted.name)]
-    names += [("namespace", wanted.namespace)] if wanted.namespace else []
-    names += [("queue", source) for source in wanted.source_queue_names]
+def _definition_of(sent: wire.DefineRequest) -> StreamDefinition:
+    names = [("stream", sent.name)]
+    names += [("namespace", sent.namespace)] if sent.namespace else []
+    names += [("queue", source) for source in sent.source_queue_names]
     for kind, name in names:
         reason = reason_against_name(kind, name)
         if reason:
             raise BadRequest(reason)
-    if not wanted.source_queue_names:
+    if not sent.source_queue_names:
         raise BadRequest("source_queue_names must name at least one queue")
-    if len(set(wanted.source_queue_names)) < len(wanted.source_queue_names):
+    if len(set(sent.source_queue_names)) < len(sent.source_queue_names):
         raise BadRequest("source_queue_names names a queue twice")
     try:
-        return complete(wanted.definition())
+        return complete(sent.definition())
     except ValueError as error:
         # Msgspec's own errors are of this class too.
         raise BadRequest(str(error)) from None
