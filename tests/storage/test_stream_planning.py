@@ -109,7 +109,7 @@ async def test_equal_slides_are_put_together_when_they_are_many(
 ) -> None:
     queues = [await _queue(connection, 0)]
     at_once = await _planned(database, connection, await _stream(connection, queues), 10_000)
-    monkeypatch.setattr("queen.service.streams.planner._MANY_SLIDES", 8)
+    monkeypatch.setattr("queen.service.streams.slides._MANY_SLIDES", 8)
     row = await _stream(connection, queues)
     assert await _planned(database, connection, row, 2) == at_once
 

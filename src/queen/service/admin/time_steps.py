@@ -16,7 +16,8 @@ from datetime import timedelta
 from queen.service.admin.groups import Groups
 from queen.service.outbox.relay import Relay
 from queen.service.signals import Signals
-from queen.service.streams.planner import Planner, move_gathered
+from queen.service.streams.planner import Planner
+from queen.service.streams.planning_round import move_gathered
 from queen.service.streams.work import Work
 from queen.service.upkeep.jobs import Jobs
 from queen.storage.database import Database

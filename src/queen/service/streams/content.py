@@ -105,7 +105,7 @@ class Content:
         self, spans: list[WindowSpan], place: Place, limit: int
     ) -> tuple[list[tuple[Piece, list[int]]], Place | None]:
         """Return some messages of a window, range by range, and where the next page begins."""
-        found: list[tuple[Piece, list[int]]] = []
+        parts: list[tuple[Piece, list[int]]] = []
         left, decoded_bytes = limit, 0
         for number in range(place.span, len(spans)):
             low = place.offset if number == place.span else 0
@@ -115,13 +115,13 @@ class Content:
                 if visible and (is_full or len(visible) > left):
                     shown = 0 if is_full else left
                     if shown:
-                        found.append((piece, visible[:shown]))
-                    return found, Place(number, piece.stored.base_offset + visible[shown])
+                        parts.append((piece, visible[:shown]))
+                    return parts, Place(number, piece.stored.base_offset + visible[shown])
                 if visible:
-                    found.append((piece, visible))
+                    parts.append((piece, visible))
                     left -= len(visible)
                     decoded_bytes += piece.stored.segment.size_bytes
-        return found, None
+        return parts, None
 
     async def _walk(self, span: WindowSpan, low: int) -> AsyncGenerator[Piece, None]:
         """Yield what a range holds from an offset on; each segment is decoded when it is due."""

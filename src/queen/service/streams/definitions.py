@@ -16,7 +16,7 @@ from queen.core.streams import StreamDefinition, differences
 from queen.errors import NotFound, StreamDiffers, Unavailable
 from queen.service.catalog import Catalog
 from queen.service.events import Events
-from queen.service.streams.ttl_cache import Recent
+from queen.service.streams.ttl_cache import TtlCache
 from queen.storage.database import Database, Record, Transaction
 
 _definition = msgspec.json.Decoder(StreamDefinition)
@@ -34,7 +34,9 @@ class Stream(NamedTuple):
     updated_at: datetime
 
 
-class Defined(NamedTuple):
+class DefinedStream(NamedTuple):
+    """A stream as it is now, and what its definition has changed."""
+
     stream: Stream
     created: bool
     changed: bool
@@ -45,7 +47,7 @@ class Definitions:
         self._database = database
         self._catalog = catalog
         self._events = events
-        self._recent: Recent[str, Stream] = Recent()
+        self._recent: TtlCache[str, Stream] = TtlCache()
 
     async def find(self, name: str) -> Stream | None:
         row = await self._database.findrow("stream_by_name", name)
@@ -53,17 +55,17 @@ class Definitions:
 
     async def recent(self, name: str) -> Stream:
         """Return a stream as it is, or was a moment ago."""
-        found = self._recent.get(name)
-        if found is None:
-            found = await self.get(name)
-            self._recent.put(name, found)
-        return found
+        stream = self._recent.get(name)
+        if stream is None:
+            stream = await self.get(name)
+            self._recent.put(name, stream)
+        return stream
 
     async def get(self, name: str) -> Stream:
-        found = await self.find(name)
-        if found is None:
+        stream = await self.find(name)
+        if stream is None:
             raise NotFound("Stream not found")
-        return found
+        return stream
 
     async def define(
         self,
@@ -73,7 +75,7 @@ class Definitions:
         sources: list[str],
         *,
         recut: bool,
-    ) -> Defined:
+    ) -> DefinedStream:
         """Create a stream or replace its definition; source queues that are missing are made."""
         for source in sources:
             await self._catalog.ensure_queue(source)
@@ -89,7 +91,7 @@ class Definitions:
                 )
         self._recent.forget(name)
         self._events.streams_changed()
-        return Defined(await self.get(name), stream_id is not None, changed)
+        return DefinedStream(await self.get(name), stream_id is not None, changed)
 
     async def delete(self, name: str) -> bool:
         """Forget a stream with its windows and groups; the queues stay as they are."""

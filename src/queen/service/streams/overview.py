@@ -81,20 +81,20 @@ class Overview:
 
     async def explain(self, stream: Stream, group_id: int | None, key: str | None) -> list[Reason]:
         """Return why each unfinished key of a group, or each open one, is not further."""
-        found: list[Reason] = []
+        reasons: list[Reason] = []
         if group_id is not None:
             rows = await self._database.fetch("explained_work", group_id, key, _EXPLAINED)
-            found += [_reason(row) for row in rows]
+            reasons += [_reason_for_work(row) for row in rows]
             dead = await self._database.fetch("explained_dead", group_id, key, _EXPLAINED)
-            found += [
+            reasons += [
                 Reason(row["key"], "dead", f"given up after {row['attempts']} tries", row)
                 for row in dead
             ]
         rows = await self._database.fetch("explained_open", stream.id, key, _EXPLAINED)
-        return found + [_open(row, stream.definition) for row in rows]
+        return reasons + [_reason_for_open(row, stream.definition) for row in rows]
 
 
-def _reason(row: Record) -> Reason:
+def _reason_for_work(row: Record) -> Reason:
     if row["state"] == 0:
         why = "waits until earlier windows of its key are done"
         return Reason(row["key"], "waiting", why, row)
@@ -110,7 +110,7 @@ def _reason(row: Record) -> Reason:
     return Reason(row["key"], "ready", why, row)
 
 
-def _open(row: Record, definition: StreamDefinition) -> Reason:
+def _reason_for_open(row: Record, definition: StreamDefinition) -> Reason:
     if definition.window_type == "count":
         why = f"waits for {definition.window_size_count} messages"
     else:

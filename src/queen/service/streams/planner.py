@@ -20,38 +20,26 @@ import contextlib
 import logging
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, cast
+from typing import cast
 
 import msgspec
 
-from queen.core.gathering import (
-    Closed,
-    Counted,
-    Session,
-    Written,
-    gather_counts,
-    gather_sessions,
-)
-from queen.core.streams import GLOBAL_KEY, StreamDefinition
+from queen.core.streams import StreamDefinition
 from queen.errors import QueenError
 from queen.service.events import Events
 from queen.service.stats.activity import Histogram
+from queen.service.streams.planning_round import ROUND_SEGMENTS, PlanningRound
+from queen.service.streams.slides import Slides, SlidesUntil
 from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)
 
-# How many segments one round of planning looks at; of one slide, all.
-_SEGMENTS = 20_000
-# How many of them one statement looks at, and how many slides are kept before equal ones are
-# put together.
+# How many segments one statement looks at.
 PAGE_SEGMENTS = 20_000
-_MANY_SLIDES = 100_000
 # For how long a server has a stream to itself whose pages are many.
 _DEFER_S = 10
 # How many boundaries one round fills with empty windows.
 _EMPTY_WINDOWS = 1000
-# Sessions and counts close when they close: how often somebody looks.
-_LOOK_S = 0.5
 _POLITE_TRIES = 40
 _POLITE_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 1.0
@@ -65,46 +53,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # How often what nobody needs any more is removed, and how much of it at once.
 FORGET_INTERVAL_S = 60.0
 _FORGET_ROWS = 5000
-_NEVER = datetime(9000, 1, 1, tzinfo=UTC)
 
-_definition = msgspec.json.Decoder(StreamDefinition)
-_sessions = msgspec.msgpack.Decoder(Session)
-_counts = msgspec.msgpack.Decoder(Counted)
-
-
-class Slides:
-    """What partitions got between two boundaries, as columns."""
-
-    NAMES = ("partitions", "at", "low", "high", "messages", "bytes")
-
-    def __init__(self) -> None:
-        self.columns: list[list[Any]] = [[] for _ in self.NAMES]
-        self._merge_at = _MANY_SLIDES
-
-    def add(self, page: Record) -> None:
-        """Add what a page has found; the end of the page before may be in the same slides."""
-        for column, name in zip(self.columns, self.NAMES, strict=True):
-            column.extend(page[name])
-        if len(self.columns[0]) > self._merge_at:
-            self._merge()
-
-    def _merge(self) -> None:
-        merged: dict[tuple[int, datetime], list[Any]] = {}
-        for partition_id, at, low, high, messages, size in zip(*self.columns, strict=True):
-            one = merged.setdefault((partition_id, at), [partition_id, at, low, high, 0, 0])
-            one[2], one[3] = min(one[2], low), max(one[3], high)
-            one[4] += messages
-            one[5] += size
-        self.columns = [list(column) for column in zip(*merged.values(), strict=True)]
-        self._merge_at = len(merged) + _MANY_SLIDES
-
-
-class Timed(NamedTuple):
-    """What windows that end in (since, until] are made of."""
-
-    since: datetime
-    until: datetime
-    slides: Slides
+_definitions = msgspec.json.Decoder(StreamDefinition)
 
 
 class Planner:
@@ -165,10 +115,10 @@ class Planner:
         """Begin with every stream whose time has come; return what is under way."""
         for row in await self._database.fetch("streams_to_plan"):
             if row["id"] not in self._under_way:
-                self._under_way[row["id"]] = asyncio.create_task(self._plan_one(row))
+                self._under_way[row["id"]] = asyncio.create_task(self._try_plan(row))
         return list(self._under_way.values())
 
-    async def _plan_one(self, row: Record) -> None:
+    async def _try_plan(self, row: Record) -> None:
         try:
             async with self._turn:
                 began = time.monotonic()
@@ -186,20 +136,20 @@ class Planner:
             self._wake.set()
 
     async def _plan(self, row: Record) -> None:
-        definition = _definition.decode(row["definition"])
+        definition = _definitions.decode(row["definition"])
         target = _target(definition, row["now"])
         for queue_id in row["queue_ids"]:
             await self._seal(queue_id, target)
-        since = await self._since(row)
-        timed = None
+        since = await self._find_start(row)
+        slides = None
         if definition.is_timed and since is not None:
-            timed = await self._slides(row, definition, since, target)
+            slides = await self._read_slides(row, definition, since, target)
         async with self._database.transaction() as transaction:
             taken = await _take(transaction, row, since)
             count = 0
             if taken is not None:
-                round_ = _Round(transaction, row, definition, target, taken["now"])
-                count = await round_.plan(since, timed)
+                planning = PlanningRound(transaction, row, definition, target, taken["now"])
+                count = await planning.plan(since, slides)
         if taken is None:
             # Another server is at it, and has it done in a moment.
             await asyncio.sleep(_TAKEN_S)
@@ -207,30 +157,30 @@ class Planner:
             self.windows += count
             self._events.windows_planned(row["id"])
 
-    async def _since(self, row: Record) -> datetime | None:
+    async def _find_start(self, row: Record) -> datetime | None:
         """Return up to where a stream is planned, or else when its oldest message was written."""
         return cast(
             "datetime | None",
             row["planned_until"] or await self._database.fetchval("first_of_sources", row["id"]),
         )
 
-    async def _slides(
+    async def _read_slides(
         self, row: Record, definition: StreamDefinition, since: datetime, target: datetime
-    ) -> Timed | None:
+    ) -> SlidesUntil | None:
         """Return what the next windows are made of; None when none has ended."""
         if row["planned_until"] is None:
             since -= (since - _EPOCH) % definition.slide
         if since >= target:
             return None
-        until = await self._bounded(row["id"], definition, since, target)
+        until = await self._find_bound(row["id"], definition, since, target)
         slides = Slides()
         # A window that slides reaches back.
         at: datetime | None = since - definition.size + definition.slide
         while at is not None:
             at = await self._add_page(slides, row, definition.slide, at, until)
-        return Timed(since, until, slides)
+        return SlidesUntil(since, until, slides)
 
-    async def _bounded(
+    async def _find_bound(
         self, stream_id: int, definition: StreamDefinition, since: datetime, target: datetime
     ) -> datetime:
         """Return the boundary up to which there is about as much as one round should do."""
@@ -238,7 +188,7 @@ class Planner:
         if definition.emit_empty:
             target = min(target, since + _EMPTY_WINDOWS * slide)
         last: datetime | None = await self._database.findval(
-            "instant_after", stream_id, since, _SEGMENTS
+            "instant_after", stream_id, since, ROUND_SEGMENTS
         )
         if last is None:
             return target
@@ -253,8 +203,8 @@ class Planner:
         slides.add(page)
         if page["looked"] < limit:
             return None
-        known = row["id"], row["definition"], row["planned_until"]
-        await self._database.execute("defer_plan", *known, _DEFER_S)
+        version = row["id"], row["definition"], row["planned_until"]
+        await self._database.execute("defer_plan", *version, _DEFER_S)
         return cast(datetime, page["looked_until"] + timedelta(microseconds=1))
 
     async def _seal(self, queue_id: int, at: datetime) -> None:
@@ -290,165 +240,6 @@ def _target(definition: StreamDefinition, now: datetime) -> datetime:
     if not definition.is_timed:
         return reached
     return reached - (reached - _EPOCH) % definition.slide
-
-
-class _Round:
-    """One look at one stream, in one transaction."""
-
-    def __init__(
-        self,
-        transaction: Transaction,
-        row: Record,
-        definition: StreamDefinition,
-        target: datetime,
-        now: datetime,
-    ) -> None:
-        self._transaction = transaction
-        self._stream_id: int = row["id"]
-        self._planned_until: datetime | None = row["planned_until"]
-        self._definition = definition
-        self._target = target
-        self._now = now
-
-    async def plan(self, since: datetime | None, timed: Timed | None) -> int:
-        """Write the windows that end in (since, target]; return how many."""
-        if timed is not None:
-            return await self._plan_timed(timed)
-        if not self._definition.is_timed and since is not None and since < self._target:
-            return await self._gather(since)
-        await self._remember(self._planned_until, more=False)
-        return 0
-
-    async def _remember(self, until: datetime | None, *, more: bool) -> None:
-        definition = self._definition
-        if more:
-            at = self._now
-        elif definition.is_timed:
-            at = self._target + definition.slide + definition.grace
-        else:
-            at = self._now + timedelta(seconds=_LOOK_S)
-        await self._transaction.execute("set_planned_until", self._stream_id, until, at)
-
-    # ---- windows whose boundaries are multiples of a duration ----
-
-    async def _plan_timed(self, timed: Timed) -> int:
-        definition = self._definition
-        planned: int = await self._transaction.fetchval(
-            "plan_windows",
-            self._stream_id,
-            definition.partitioned,
-            definition.size,
-            definition.slide,
-            timed.since,
-            timed.until,
-            definition.emit_empty,
-            *timed.slides.columns,
-        )
-        await self._remember(timed.until, more=timed.until < self._target)
-        return planned
-
-    # ---- windows that depend on what arrives ----
-
-    async def _gather(self, since: datetime) -> int:
-        rows = await self._transaction.fetch(
-            "segments_to_gather", self._stream_id, since, self._target, _SEGMENTS
-        )
-        until = self._target
-        if len(rows) >= _SEGMENTS:
-            until = rows[-1]["created_at"] + timedelta(microseconds=1)
-        arrived: dict[str, list[Written]] = {}
-        for row in sorted(rows, key=_in_order):
-            key = row["partition"] if self._definition.partitioned else GLOBAL_KEY
-            arrived.setdefault(key, []).append(
-                Written(
-                    row["partition_id"],
-                    row["base_offset"],
-                    row["end_offset"],
-                    row["created_at"],
-                    row["bytes"],
-                )
-            )
-        open_rows = await self._transaction.fetch("gathered", self._stream_id, list(arrived), until)
-        gathered = {row["key"]: row["gathered"] for row in open_rows}
-        closed = await self._close(arrived, gathered, until)
-        await self._remember(until, more=until < self._target)
-        return closed
-
-    async def _close(
-        self, arrived: dict[str, list[Written]], gathered: dict[str, bytes], until: datetime
-    ) -> int:
-        windows: list[tuple[str, Closed]] = []
-        kept: list[tuple[str, datetime, datetime, bytes]] = []
-        dropped: list[str] = []
-        for key in sorted(arrived.keys() | gathered.keys()):
-            closed, state = self._advance(gathered.get(key), arrived.get(key, []), until)
-            windows += [(key, one) for one in closed]
-            if state is not None:
-                kept.append((key, *state))
-            elif key in gathered:
-                dropped.append(key)
-        if kept:
-            columns = map(list, zip(*kept, strict=True))
-            await self._transaction.execute("keep_gathered", self._stream_id, *columns)
-        if dropped:
-            await self._transaction.execute("drop_gathered", self._stream_id, dropped)
-        await self._write(windows)
-        return len(windows)
-
-    def _advance(
-        self, state: bytes | None, arrived: list[Written], until: datetime
-    ) -> tuple[list[Closed], tuple[datetime, datetime, bytes] | None]:
-        """Return the windows of one key that are complete, and what is left of it."""
-        definition = self._definition
-        encode = msgspec.msgpack.encode
-        if definition.window_type == "session":
-            open_session = _sessions.decode(state) if state else None
-            closed, left = gather_sessions(open_session, arrived, definition.gap, until)
-            if left is None:
-                return closed, None
-            return closed, (left.first_at, left.last_at + definition.gap, encode(left))
-        size = definition.window_size_count or 1
-        counted = _counts.decode(state) if state else None
-        closed, rest = gather_counts(counted, arrived, size, definition.slide_count)
-        if not rest.runs:
-            return closed, None
-        return closed, (rest.runs[0].at, _NEVER, encode(rest))
-
-    async def _write(self, windows: list[tuple[str, Closed]]) -> None:
-        if not windows:
-            return
-        windows.sort(key=lambda pair: (pair[1].ends_at, pair[0]))
-        ranges = [
-            (number, partition_id, low, high)
-            for number, (_, one) in enumerate(windows, start=1)
-            for partition_id, (low, high) in one.ranges.items()
-        ]
-        await self._transaction.execute(
-            "write_windows",
-            self._stream_id,
-            [key for key, _ in windows],
-            [one.starts_at for _, one in windows],
-            [one.ends_at for _, one in windows],
-            [one.messages for _, one in windows],
-            [one.bytes for _, one in windows],
-            *map(list, zip(*ranges, strict=True)),
-        )
-
-
-def _in_order(row: Record) -> tuple[datetime, int, int]:
-    return row["created_at"], row["partition_id"], row["base_offset"]
-
-
-async def move_gathered(transaction: Transaction, queue_ids: list[int], by: timedelta) -> None:
-    """Move the times of what streams over some queues have gathered, for tests."""
-    rows = await transaction.fetch("gathered_of_queues", queue_ids)
-    moved: list[bytes] = []
-    for row in rows:
-        is_session = _definition.decode(row["definition"]).window_type == "session"
-        decoder = _sessions if is_session else _counts
-        moved.append(msgspec.msgpack.encode(decoder.decode(row["gathered"]).shift(by)))
-    columns = [row["stream_id"] for row in rows], [row["key"] for row in rows], moved
-    await transaction.execute("change_gathered", *columns)
 
 
 async def forget_windows(transaction: Transaction) -> bool:

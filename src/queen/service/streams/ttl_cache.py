@@ -17,18 +17,18 @@ _MOMENT_S = 1.0
 _MANY = 10_000
 
 
-class Recent(Generic[K, V]):
+class TtlCache(Generic[K, V]):
     def __init__(self) -> None:
-        self._known: dict[K, tuple[float, V]] = {}
+        self._entries: dict[K, tuple[float, V]] = {}
 
     def get(self, key: K) -> V | None:
-        at, value = self._known.get(key, (0.0, None))
+        at, value = self._entries.get(key, (0.0, None))
         return value if time.monotonic() - at < _MOMENT_S else None
 
     def put(self, key: K, value: V) -> None:
-        if len(self._known) >= _MANY:
-            self._known.clear()
-        self._known[key] = (time.monotonic(), value)
+        if len(self._entries) >= _MANY:
+            self._entries.clear()
+        self._entries[key] = (time.monotonic(), value)
 
     def forget(self, key: K) -> None:
-        self._known.pop(key, None)
+        self._entries.pop(key, None)

@@ -28,7 +28,7 @@ from queen.service.sinks.publish import Publisher
 from queen.service.sinks.sinks import Batch
 from queen.service.streams.content import WindowSpan
 from queen.service.streams.definitions import Stream
-from queen.service.streams.ttl_cache import Recent
+from queen.service.streams.ttl_cache import TtlCache
 from queen.service.transactions.transact import Transactor
 from queen.storage.database import Abandoned, Database, Record, Transaction
 
@@ -52,12 +52,12 @@ class Lease(NamedTuple):
 def parse_window_lease(text: str) -> Lease | None:
     """Return the lease of a text, or None for one that was never given."""
     try:
-        found = uuid.UUID(text)
+        lease_id = uuid.UUID(text)
     except ValueError:
         return None
-    digits = found.hex
+    digits = lease_id.hex
     group_id, window_id = int(digits[:8], 16), int(digits[8:20], 16)
-    return Lease(found, group_id, window_id) if group_id < 2**31 else None
+    return Lease(lease_id, group_id, window_id) if group_id < 2**31 else None
 
 
 def window_lease(text: str) -> Lease:
@@ -119,8 +119,8 @@ class Work:
         self._waiting: dict[int, dict[asyncio.Event, int]] = {}
         self._closed = False
         # Ids of groups, and whose they are, for as long as they are surely true.
-        self._groups: Recent[tuple[int, str], int] = Recent()
-        self._owners: Recent[int, Owner] = Recent()
+        self._groups: TtlCache[tuple[int, str], int] = TtlCache()
+        self._owners: TtlCache[int, Owner] = TtlCache()
         # For whoever watches: windows that were settled here, by outcome.
         self.settled: Counter[str] = Counter()
 
@@ -165,8 +165,8 @@ class Work:
 
     async def recent_group(self, stream: Stream, name: str, starts_at: datetime | None) -> int:
         """Return the id that a group has, or had a moment ago."""
-        known = self._groups.get((stream.id, name))
-        return await self.group(stream, name, starts_at) if known is None else known
+        group_id = self._groups.get((stream.id, name))
+        return await self.group(stream, name, starts_at) if group_id is None else group_id
 
     def forget_group(self, stream: Stream, name: str) -> None:
         """A group was deleted: who comes by its name afterwards is a new one."""
@@ -265,21 +265,21 @@ class Work:
 
     async def owner(self, lease: Lease) -> Owner:
         """Return whose lease it is; a lease of a group that is gone is lost."""
-        known = self._owners.get(lease.group_id)
-        if known is not None:
-            return known
+        owner = self._owners.get(lease.group_id)
+        if owner is not None:
+            return owner
         row = await self._database.findrow("stream_of_group", lease.group_id)
         if row is None:
             raise LeaseLost
-        found = Owner(
+        owner = Owner(
             row["id"],
             row["name"],
             row["namespace"],
             row["group_name"],
             _definition.decode(row["definition"]),
         )
-        self._owners.put(lease.group_id, found)
-        return found
+        self._owners.put(lease.group_id, owner)
+        return owner
 
     async def settle(
         self,
@@ -304,14 +304,14 @@ class Work:
 
         async def decide(transaction: Transaction) -> None:
             nonlocal outcome
-            outcome = _checked(await transaction.fetchval("settle_window", *decision))
+            outcome = _check_outcome(await transaction.fetchval("settle_window", *decision))
 
         try:
             if appends or scheduled:
                 await self._transactor.run(appends, scheduled, [], [], decide)
             elif batch is None or not (await self._publisher.publish(batch, decide)).is_new:
                 # A batch that is published already was so with this ack, or without any.
-                outcome = _checked(await self._database.fetchval("settle_window", *decision))
+                outcome = _check_outcome(await self._database.fetchval("settle_window", *decision))
         except _AlreadyDone:
             return False
         self.settled[outcome] += 1
@@ -320,9 +320,9 @@ class Work:
 
     async def release(self, owner: Owner, lease: Lease) -> None:
         """Give a window back without fault: it comes again at once and nothing is counted."""
-        place = lease.group_id, lease.window_id, lease.id
-        if not await self._database.findval("release_window", *place):
-            raise LeaseLost("Invalid or expired lease")
+        key = lease.group_id, lease.window_id, lease.id
+        if not await self._database.findval("release_window", *key):
+            raise LeaseLost(_STALE)
         self._look_everywhere(owner.stream_id)
 
     async def renew(self, lease: Lease, extend_ms: int) -> datetime | None:
@@ -359,9 +359,9 @@ class Work:
         self._look_everywhere(stream.id)
 
 
-def _checked(outcome: str) -> str:
+def _check_outcome(outcome: str) -> str:
     if outcome == "lost":
-        raise LeaseLost("Invalid or expired lease")
+        raise LeaseLost(_STALE)
     if outcome == "already":
         raise _AlreadyDone
     return outcome
@@ -394,4 +394,4 @@ def _granted(stream: Stream, group: str, group_id: int, row: Record) -> Granted:
 def spans_of(row: Record) -> list[WindowSpan]:
     """Return the ranges of a window's row."""
     columns = row["partitions"], row["from_offsets"], row["to_offsets"]
-    return [WindowSpan(*one) for one in zip(*columns, strict=True)]
+    return [WindowSpan(*span) for span in zip(*columns, strict=True)]
