@@ -40,7 +40,7 @@ from queen.errors import LeaseLost
 from queen.service.admin.groups import BEGINNING
 from queen.service.broker import Broker, Limits
 from queen.service.log.append import Append
-from queen.service.streams.work import Granted
+from queen.service.streams.work import LeasedWindow
 
 RUNS = int(os.environ.get("QUEEN_TEST_MODEL_RUNS", "0"))
 DEFAULT_RUNS, STEPS = 8, 40
@@ -73,7 +73,7 @@ Messages = frozenset[tuple[int, int]]
 
 
 class Held:
-    def __init__(self, granted: Granted, broker: int) -> None:
+    def __init__(self, granted: LeasedWindow, broker: int) -> None:
         self.granted = granted
         self.broker = broker
 
@@ -113,7 +113,7 @@ class StreamsAgainstModel(RuleBasedStateMachine):
         self.content: dict[int, Messages] = {}
         self.keys: dict[int, str] = {}
         # Leases that are over, to be shown again.
-        self.stale: list[tuple[str, Granted]] = []
+        self.stale: list[tuple[str, LeasedWindow]] = []
         self.stream_id = 0
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -259,7 +259,7 @@ class StreamsAgainstModel(RuleBasedStateMachine):
         progress.seen.add(window)
         return True
 
-    async def _polled(self, broker: int, group: str) -> Granted | None:
+    async def _polled(self, broker: int, group: str) -> LeasedWindow | None:
         one = self.brokers[broker]
         stream = await one.streams.get(self.name)
         group_id = await one.work.find_group(stream, group)
@@ -316,7 +316,7 @@ class StreamsAgainstModel(RuleBasedStateMachine):
         else:
             progress.resting.add(window)
 
-    async def _settled(self, broker: int, granted: Granted, success: bool) -> bool:
+    async def _settled(self, broker: int, granted: LeasedWindow, success: bool) -> bool:
         work = self.brokers[broker].work
         owner = await work.owner(granted.lease)
         return await work.settle(

@@ -18,7 +18,7 @@ from queen.service.catalog import Partition, Queue
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.log.append import Append
 from queen.service.read.sealed_reads import OffsetRange
-from queen.service.streams.content import Place, WindowSpan
+from queen.service.streams.content import PagePosition, WindowSpan
 
 _SEGMENT_BYTES = 1024 * 1024
 _SEGMENTS = 24
@@ -100,7 +100,7 @@ async def test_the_next_page_is_read_when_it_is_asked_for(
 
 
 async def test_a_page_of_a_window_is_bounded_in_bytes(broker: Broker, large: Partition) -> None:
-    spans, place, offsets = [WindowSpan(large.id, 0, _SEGMENTS)], Place(0, 0), []
+    spans, place, offsets = [WindowSpan(large.id, 0, _SEGMENTS)], PagePosition(0, 0), []
     while True:
         found, following = await broker.content.page(spans, place, 10_000)
         assert sum(piece.stored.segment.size_bytes for piece, _ in found) < 16 * 1024 * 1024
@@ -124,7 +124,7 @@ async def test_a_window_that_is_too_large_is_not_read_to_find_that_out(
 
     monkeypatch.setattr(broker.database, "fetch", noting)
     spans = [WindowSpan(large.id, 0, _SEGMENTS)]
-    assert await broker.content.pieces(spans, 4 * 1024 * 1024) is None
+    assert await broker.content.parts(spans, 4 * 1024 * 1024) is None
     assert len(rows) == 1
 
 

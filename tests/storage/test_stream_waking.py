@@ -13,7 +13,7 @@ import pytest
 from queen.service.broker import Broker, Limits
 from queen.service.streams import work as work_module
 from queen.service.streams.definitions import Stream
-from queen.service.streams.work import Granted
+from queen.service.streams.work import LeasedWindow
 
 # Nobody finds anything by looking again after a while: only by being woken.
 NET_S = 600.0
@@ -44,23 +44,23 @@ class Waiting:
         self._looks.put_nowait(None)
         return found
 
-    async def poll(self, group: str, timeout_s: float) -> Granted | None:
+    async def poll(self, group: str, timeout_s: float) -> LeasedWindow | None:
         group_id = await self.broker.work.group(self.stream, group, None)
         return await self.broker.work.poll(self.stream, group, group_id, "", timeout_s)
 
-    async def take(self, group: str) -> Granted:
+    async def take(self, group: str) -> LeasedWindow:
         granted = await self.poll(group, 0)
         await self._looks.get()
         assert granted is not None
         return granted
 
-    async def wait(self, group: str) -> asyncio.Task[Granted | None]:
+    async def wait(self, group: str) -> asyncio.Task[LeasedWindow | None]:
         """Begin a poll; return when it has found nothing and waits."""
         task = asyncio.create_task(self.poll(group, WAIT_S))
         await self._looks.get()
         return task
 
-    async def ack(self, granted: Granted) -> None:
+    async def ack(self, granted: LeasedWindow) -> None:
         owner = await self.broker.work.owner(granted.lease)
         await self.broker.work.settle(
             owner, granted.lease, success=True, error=None, appends=[], scheduled=[]

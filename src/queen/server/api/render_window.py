@@ -11,9 +11,9 @@ import msgspec
 
 from queen.core.ids import message_prefix, partition_uuid
 from queen.service.catalog import Partition
-from queen.service.streams.content import Piece, WindowSpan
+from queen.service.streams.content import SegmentPart, WindowSpan
 from queen.service.streams.definitions import Stream
-from queen.service.streams.work import Granted
+from queen.service.streams.work import LeasedWindow
 from queen.wire.answers import iso, message_list
 from queen.wire.streams import Range
 
@@ -31,7 +31,7 @@ def window_id(stream: Stream, key: str, start: datetime, end: datetime, number: 
     return name if stream.definition.window_type != "count" else f"{name}:{number}"
 
 
-def id_of(granted: Granted) -> str:
+def id_of(granted: LeasedWindow) -> str:
     times = granted.starts_at, granted.ends_at
     return window_id(granted.stream, granted.key, *times, granted.lease.window_id)
 
@@ -50,7 +50,7 @@ def ranges_of(spans: list[WindowSpan], partitions: dict[int, Partition]) -> list
     ]
 
 
-def messages_of(piece: Piece, places: Sequence[int]) -> Iterator[list[bytes]]:
+def messages_of(piece: SegmentPart, places: Sequence[int]) -> Iterator[list[bytes]]:
     """Yield messages of a segment as JSON, some at a time. Payloads go out as they came."""
     if not places:
         return
@@ -60,7 +60,7 @@ def messages_of(piece: Piece, places: Sequence[int]) -> Iterator[list[bytes]]:
             yield _run_of(piece, run, low, high)
 
 
-def _run_of(piece: Piece, places: Sequence[int], low: int, high: int) -> list[bytes]:
+def _run_of(piece: SegmentPart, places: Sequence[int], low: int, high: int) -> list[bytes]:
     segment, base = piece.stored.segment, piece.stored.base_offset
     ids, payloads = segment.id_bytes(low, high), segment.payloads(low, high)
     traces = segment.column("traceId")
@@ -80,7 +80,7 @@ def _run_of(piece: Piece, places: Sequence[int], low: int, high: int) -> list[by
 
 
 def window_bits(
-    granted: Granted, ranges: list[Range], pieces: list[Piece] | None, lost: int
+    granted: LeasedWindow, ranges: list[Range], pieces: list[SegmentPart] | None, lost: int
 ) -> Iterator[bytes]:
     """Yield the answer of a poll bit by bit; without messages they are to be fetched."""
     shown = None if pieces is None else [(piece, piece.visible()) for piece in pieces]
@@ -109,7 +109,7 @@ def window_bits(
     yield b"]}}"
 
 
-def page_bits(pieces: list[tuple[Piece, list[int]]], following: bytes) -> Iterator[bytes]:
+def page_bits(pieces: list[tuple[SegmentPart, list[int]]], following: bytes) -> Iterator[bytes]:
     """Yield a page of the messages of a window bit by bit."""
     messages = chain.from_iterable(messages_of(piece, places) for piece, places in pieces)
     yield from message_list(b'{"messages":[', messages)

@@ -37,7 +37,7 @@ class WindowSpan(NamedTuple):
     high: int
 
 
-class Piece(NamedTuple):
+class SegmentPart(NamedTuple):
     """Messages [low, high) of a stored segment, counted from its first."""
 
     partition: Partition
@@ -49,17 +49,17 @@ class Piece(NamedTuple):
         """Return which of them are shown."""
         segment = self.stored.segment
         deleted, only = segment.column(DELETED), segment.column(ONLY_GROUP)
-        places = range(self.low, self.high)
+        positions = range(self.low, self.high)
         if deleted is None and only is None:
-            return list(places)
-        return [at for at in places if not _is_hidden(deleted, only, at)]
+            return list(positions)
+        return [at for at in positions if not _is_hidden(deleted, only, at)]
 
 
 def _is_hidden(deleted: Sequence[object] | None, only: Sequence[object] | None, at: int) -> bool:
     return bool((deleted and deleted[at]) or (only and only[at]))
 
 
-class Place(NamedTuple):
+class PagePosition(NamedTuple):
     """Where the next page of a window begins: the range, and the offset in it."""
 
     span: int
@@ -85,7 +85,7 @@ class Content:
             for span in spans
         )
 
-    async def pieces(self, spans: list[WindowSpan], max_bytes: int) -> list[Piece] | None:
+    async def parts(self, spans: list[WindowSpan], max_bytes: int) -> list[SegmentPart] | None:
         """Return everything in order of time, or None when it is more than so many bytes."""
         rows = await self._database.fetch("window_segments", *_columns(spans), max_bytes)
         if rows and rows[0]["all_bytes"] > max_bytes:
@@ -96,34 +96,34 @@ class Content:
         bounds = {span.partition_id: span for span in spans}
         partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
         return [
-            self._piece(partitions[row["partition_id"]], row, bounds[row["partition_id"]])
+            self._part(partitions[row["partition_id"]], row, bounds[row["partition_id"]])
             for row in rows
             if row["partition_id"] in partitions
         ]
 
     async def page(
-        self, spans: list[WindowSpan], place: Place, limit: int
-    ) -> tuple[list[tuple[Piece, list[int]]], Place | None]:
+        self, spans: list[WindowSpan], position: PagePosition, limit: int
+    ) -> tuple[list[tuple[SegmentPart, list[int]]], PagePosition | None]:
         """Return some messages of a window, range by range, and where the next page begins."""
-        parts: list[tuple[Piece, list[int]]] = []
+        parts: list[tuple[SegmentPart, list[int]]] = []
         left, decoded_bytes = limit, 0
-        for number in range(place.span, len(spans)):
-            low = place.offset if number == place.span else 0
-            async for piece in self._walk(spans[number], low):
-                visible = piece.visible()
+        for number in range(position.span, len(spans)):
+            low = position.offset if number == position.span else 0
+            async for part in self._walk(spans[number], low):
+                visible = part.visible()
                 is_full = decoded_bytes > _DECODED_BYTES
                 if visible and (is_full or len(visible) > left):
                     shown = 0 if is_full else left
                     if shown:
-                        parts.append((piece, visible[:shown]))
-                    return parts, Place(number, piece.stored.base_offset + visible[shown])
+                        parts.append((part, visible[:shown]))
+                    return parts, PagePosition(number, part.stored.base_offset + visible[shown])
                 if visible:
-                    parts.append((piece, visible))
+                    parts.append((part, visible))
                     left -= len(visible)
-                    decoded_bytes += piece.stored.segment.size_bytes
+                    decoded_bytes += part.stored.segment.size_bytes
         return parts, None
 
-    async def _walk(self, span: WindowSpan, low: int) -> AsyncGenerator[Piece, None]:
+    async def _walk(self, span: WindowSpan, low: int) -> AsyncGenerator[SegmentPart, None]:
         """Yield what a range holds from an offset on; each segment is decoded when it is due."""
         offset = max(span.low, low)
         partition = (await self._catalog.partitions([span.partition_id])).get(span.partition_id)
@@ -136,7 +136,7 @@ class Content:
             bounds = span._replace(low=offset)
             offset = rows[-1]["end_offset"]
             for row in rows:
-                yield self._piece(partition, row, bounds)
+                yield self._part(partition, row, bounds)
 
     async def frames(self, spans: list[WindowSpan]) -> AsyncGenerator[bytes, None]:
         """Yield the stored segments of a window as they are, range by range."""
@@ -150,10 +150,10 @@ class Content:
             ):
                 yield frames
 
-    def _piece(self, partition: Partition, row: Record, span: WindowSpan) -> Piece:
+    def _part(self, partition: Partition, row: Record, span: WindowSpan) -> SegmentPart:
         segment: Segment = self._encryption.decode_segment(row)
         stored = StoredSegment(row["base_offset"], row["created_at"], segment)
-        return Piece(partition, stored, *stored.part(span.low, span.high))
+        return SegmentPart(partition, stored, *stored.part(span.low, span.high))
 
 
 def _columns(spans: list[WindowSpan]) -> tuple[list[int], list[int], list[int]]:

@@ -70,8 +70,8 @@ def window_lease(text: str) -> Lease:
     return lease
 
 
-class Granted(NamedTuple):
-    """A leased window."""
+class LeasedWindow(NamedTuple):
+    """A window, and the lease that a member of a group has on it."""
 
     stream: Stream
     group: str
@@ -178,7 +178,7 @@ class Work:
             raise NotFound("Consumer group not found")
         return int(group_id)
 
-    async def leased(self, viewer: Viewer, text: str) -> Record:
+    async def find_leased(self, viewer: Viewer, text: str) -> Record:
         """Return the window of a lease that lives and is the viewer's."""
         lease = window_lease(text)
         window = await self._database.findrow(
@@ -190,7 +190,7 @@ class Work:
 
     async def poll(
         self, stream: Stream, group: str, group_id: int, consumer: str, timeout_s: float
-    ) -> Granted | None:
+    ) -> LeasedWindow | None:
         """Lease a window; wait for one that long."""
         deadline = time.monotonic() + timeout_s
         event = asyncio.Event()
@@ -198,10 +198,10 @@ class Work:
         try:
             while not self._closed:
                 event.clear()
-                granted, pause_s = await self._claim(stream, group, group_id, consumer)
+                window, pause_s = await self._claim(stream, group, group_id, consumer)
                 left_s = deadline - time.monotonic()
-                if granted is not None or left_s <= 0:
-                    return granted
+                if window is not None or left_s <= 0:
+                    return window
                 await _wait(event, min(pause_s, left_s))
             return None
         finally:
@@ -215,7 +215,7 @@ class Work:
 
     async def _claim(
         self, stream: Stream, group: str, group_id: int, consumer: str
-    ) -> tuple[Granted | None, float]:
+    ) -> tuple[LeasedWindow | None, float]:
         """Return a window, or how long to wait before another look."""
         definition = stream.definition
         while True:
@@ -234,7 +234,7 @@ class Work:
                 await self._bury(stream, group_id, row["window_id"])
                 continue
             if row["outcome"] == _LEASED:
-                return _granted(stream, group, group_id, row), 0.0
+                return _leased_window(stream, group, group_id, row), 0.0
             wait_ms = row["wait_ms"]
             return None, _NET_S if wait_ms is None else min(wait_ms / 1000, _NET_S)
 
@@ -255,11 +255,11 @@ class Work:
             self.settled[outcome] += 1
         self._look_everywhere(stream.id)
 
-    async def give_back(self, granted: Granted) -> None:
-        """Take back a grant that its client did not wait for."""
-        lease = granted.lease
+    async def give_back(self, window: LeasedWindow) -> None:
+        """Take back a window that its client did not wait for."""
+        lease = window.lease
         await self._database.execute("return_window", lease.group_id, lease.window_id, lease.id)
-        self._look_everywhere(granted.stream.id)
+        self._look_everywhere(window.stream.id)
 
     # ---- settle ----
 
@@ -375,8 +375,8 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
         pass
 
 
-def _granted(stream: Stream, group: str, group_id: int, row: Record) -> Granted:
-    return Granted(
+def _leased_window(stream: Stream, group: str, group_id: int, row: Record) -> LeasedWindow:
+    return LeasedWindow(
         stream,
         group,
         Lease(row["lease_id"], group_id, row["window_id"]),

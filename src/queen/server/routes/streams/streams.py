@@ -26,11 +26,11 @@ from queen.server.protocol.long_poll import unless_gone
 from queen.service.admin.groups import BEGINNING
 from queen.service.broker import Broker
 from queen.service.scope import check_stream_is_seen
-from queen.service.streams.content import Place
+from queen.service.streams.content import PagePosition
 from queen.service.streams.definitions import Stream
 from queen.service.streams.work import (
-    Granted,
     Lease,
+    LeasedWindow,
     Owner,
     parse_window_lease,
     spans_of,
@@ -201,7 +201,7 @@ class StreamRoutes:
 
     async def _lease_window(
         self, stream: Stream, sent: wire.PollRequest, starts_at: datetime | None
-    ) -> Granted | None:
+    ) -> LeasedWindow | None:
         work, group = self._broker.work, sent.consumerGroup
         consumer, timeout_s = sent.consumer or "", sent.timeout / 1000
         group_id = await work.recent_group(stream, group, starts_at)
@@ -223,7 +223,7 @@ class StreamRoutes:
             raise BadRequest(f"subscriptionMode {mode!r} is not known: all, new or timestamp")
         return None
 
-    async def _render(self, granted: Granted, max_bytes: int) -> Iterator[bytes]:
+    async def _render(self, granted: LeasedWindow, max_bytes: int) -> Iterator[bytes]:
         content = self._broker.content
         partitions = await self._broker.catalog.partitions(
             span.partition_id for span in granted.spans
@@ -231,7 +231,7 @@ class StreamRoutes:
         ranges = ranges_of(granted.spans, partitions)
         pieces = None
         if granted.bytes <= max_bytes:
-            pieces = await content.pieces(granted.spans, max_bytes)
+            pieces = await content.parts(granted.spans, max_bytes)
         if pieces is None:
             lost = await content.lost(granted.spans)
             return window_bits(granted, ranges, None, lost)
@@ -240,7 +240,7 @@ class StreamRoutes:
 
     async def messages(self, request: Request) -> Response | None:
         query = Query(request.query)
-        row = await self._broker.work.leased(request.caller, query.text("leaseId"))
+        row = await self._broker.work.find_leased(request.caller, query.text("leaseId"))
         spans = spans_of(row)
         if CONTENT_TYPE.encode() in request.headers.get(b"accept", b""):
             await stream_frames(request, self._broker.content.frames(spans))
@@ -346,10 +346,10 @@ def _definition_of(sent: wire.DefineRequest) -> StreamDefinition:
         raise BadRequest(str(error)) from None
 
 
-def _place(text: str) -> Place:
+def _place(text: str) -> PagePosition:
     if not text:
-        return Place(0, 0)
+        return PagePosition(0, 0)
     span, _, offset = text.partition("-")
     if not (span.isdecimal() and offset.isdecimal() and len(text) < 40):
         raise BadRequest(f"after is not a place that a page has given: {text!r}")
-    return Place(int(span), int(offset))
+    return PagePosition(int(span), int(offset))
