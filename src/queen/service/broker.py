@@ -53,8 +53,8 @@ from queen.service.read.fetch import Fetcher
 from queen.service.read.message_finder import Lookup
 from queen.service.read.sealed_reads import SealedReads
 from queen.service.scope import Scope
-from queen.service.sdk.sdk_cycles import Cycles
-from queen.service.sdk.sdk_queries import Queries
+from queen.service.sdk.sdk_cycles import SdkCycles
+from queen.service.sdk.sdk_queries import SdkQueries
 from queen.service.signals import Signals
 from queen.service.sinks.publish import Publisher
 from queen.service.sinks.sinks import JOB as SINKS_JOB
@@ -234,9 +234,9 @@ class Broker:
             self.activity,
             self.maintenance,
         )
-        self.queries = Queries(self.database, self.catalog, self.encryption)
-        self.cycles = Cycles(
-            self.database, self.catalog, self.queries, self.lease_book, self.acker, self.transactor
+        self.sdk_queries = SdkQueries(self.database, self.catalog, self.encryption)
+        self.sdk_cycles = SdkCycles(
+            self.database, self.catalog, self.sdk_queries, self.lease_book, self.acker, self.transactor
         )
         self.sinks = Sinks(
             self.database, self.catalog, self.scope, self.encryption, self.maintenance

@@ -27,7 +27,7 @@ from queen.service.consume.cursors import lock
 from queen.service.consume.lease_book import LeaseBook, Span
 from queen.service.log.append import Append
 from queen.service.outbox.scheduled import Scheduled
-from queen.service.sdk.sdk_queries import Queries, Query
+from queen.service.sdk.sdk_queries import SdkQueries, SdkQuery
 from queen.service.transactions.transact import Transactor
 from queen.storage.database import Abandoned, Database, Transaction
 
@@ -55,7 +55,7 @@ class CycleAck:
 class Cycle:
     """What one round of a query wants done, and what became of it."""
 
-    query: Query
+    sdk_query: SdkQuery
     group: str
     # New values by key; None removes.
     state: dict[str, bytes | None]
@@ -69,7 +69,7 @@ class Cycle:
 
     @property
     def has_ended_lease(self) -> bool:
-        return any(one.ended for one in self.ack_batches)
+        return any(batch.ended for batch in self.ack_batches)
 
     @property
     def result(self) -> AckResult:
@@ -85,19 +85,19 @@ class _Windowed(msgspec.Struct, rename="camel"):
 _windowed = msgspec.json.Decoder(_Windowed)
 
 
-class Cycles:
+class SdkCycles:
     def __init__(
         self,
         database: Database,
         catalog: Catalog,
-        queries: Queries,
+        sdk_queries: SdkQueries,
         leases: LeaseBook,
         acker: Acker,
         transactor: Transactor,
     ) -> None:
         self._database = database
         self._catalog = catalog
-        self._queries = queries
+        self._sdk_queries = sdk_queries
         self._leases = leases
         self._acker = acker
         self._transactor = transactor
@@ -120,18 +120,17 @@ class Cycles:
             pass
 
     async def _prepare(self, cycle: Cycle) -> None:
-        query = cycle.query
+        sdk_query = cycle.sdk_query
         if cycle.ack is not None:
             cycle.ack_batches = await self._ack_batches(cycle, cycle.ack)
-        if query.last_group is None:
-            place = (query.id, query.partition.id)
-            await self._database.execute("open_query_partition", *place, cycle.group)
-        if not query.is_windowed and any(map(is_of_a_window, cycle.state)):
-            await self._database.execute("mark_windowed", query.id)
+        if sdk_query.last_group is None:
+            await self._database.execute("open_query_partition", *sdk_query.key, cycle.group)
+        if not sdk_query.is_windowed and any(map(is_of_a_window, cycle.state)):
+            await self._database.execute("mark_windowed", sdk_query.id)
 
     async def _ack_batches(self, cycle: Cycle, ack: CycleAck) -> list[AckBatch]:
         """Return what the ack says of the lease: of its front, and if it ends, of the rest."""
-        partition = cycle.query.partition
+        partition = cycle.sdk_query.partition
         group_id = await self._catalog.find_group(partition.queue, cycle.group)
         if group_id is None:
             raise LeaseLost(STALE)
@@ -143,7 +142,7 @@ class Cycles:
         done = count_up_to(first.span.ids, ack.transaction_id, ack.count)
         if done is None:
             raise NotFound("Message not found")
-        front, back = _parted(first.span, done)
+        front, back = _split_span(first.span, done)
         first.span = front
         first.statuses = dict.fromkeys(front.ids, AckStatus.DONE)
         first.statuses[ack.transaction_id] = ack.status
@@ -158,16 +157,13 @@ class Cycles:
 
     async def _write(self, transaction: Transaction, cycle: Cycle) -> None:
         """Change the state; the cursor is locked and has moved already."""
-        query = cycle.query
         if cycle.ack is not None:
             if cycle.result in REPEATS:
                 cycle.is_repeated = True
                 raise _Undone
         elif cycle.state:
             await self._check_settled(transaction, cycle)
-        row = await transaction.findrow(
-            "lock_query_partition", query.id, query.partition.id, cycle.group
-        )
+        row = await transaction.findrow("lock_query_partition", *cycle.sdk_query.key, cycle.group)
         if row is None:
             raise Unavailable("a query or a partition was deleted at the same moment")
         await self._remove(transaction, cycle, row["offered"])
@@ -178,7 +174,7 @@ class Cycles:
 
         What is unread may belong to the windows, and whoever reads it closes them too.
         """
-        partition = cycle.query.partition
+        partition = cycle.sdk_query.partition
         group_id = await self._catalog.find_group(partition.queue, cycle.group)
         if group_id is not None:
             cursors = await lock(transaction, [(partition.id, group_id)])
@@ -190,36 +186,33 @@ class Cycles:
         raise _Undone
 
     async def _remove(self, transaction: Transaction, cycle: Cycle, offered: int) -> None:
-        query = cycle.query
         keys = [key for key, value in cycle.state.items() if value is None]
         if not keys:
             return
         epoch = _ANY_EPOCH if cycle.ack is not None else offered
-        place = (query.id, query.partition.id)
-        removed = await transaction.fetch("delete_query_state", *place, keys, epoch)
+        removed = await transaction.fetch("delete_query_state", *cycle.sdk_query.key, keys, epoch)
         if cycle.ack is None and len(removed) < len(keys):
             cycle.skipped = _CLOSED
             raise _Undone
 
     async def _put(self, transaction: Transaction, cycle: Cycle, epoch: int) -> None:
-        partition = cycle.query.partition
+        partition = cycle.sdk_query.partition
         put = {key: value for key, value in cycle.state.items() if value is not None}
         if not put:
             return
-        stored = [self._queries.stored(partition, value) for value in put.values()]
+        encoded = [self._sdk_queries.encode_value(partition, value) for value in put.values()]
         await transaction.execute(
             "put_query_state",
-            cycle.query.id,
-            partition.id,
+            *cycle.sdk_query.key,
             epoch,
             list(put),
             [_window_end_ms(value) for value in put.values()],
-            [codec for codec, _ in stored],
-            [value for _, value in stored],
+            [codec for codec, _ in encoded],
+            [value for _, value in encoded],
         )
 
 
-def _parted(span: Span, count: int) -> tuple[Span, Span]:
+def _split_span(span: Span, count: int) -> tuple[Span, Span]:
     """Return the first messages of a lease, and the others."""
     middle = span.start + count
     owner = (span.partition, span.group, span.group_id)

@@ -27,7 +27,7 @@ from queen.service.consume.ack_batch import storable
 from queen.service.intake.items import Planned
 from queen.service.intake.pushes import Later
 from queen.service.sdk.sdk_cycles import STALE, Cycle, CycleAck
-from queen.service.sdk.sdk_queries import Query, Wanted
+from queen.service.sdk.sdk_queries import SdkQuery, StateFilter
 from queen.wire import queries as wire
 from queen.wire.answers import MAX_ITEMS, iso
 from queen.wire.requests import PushItem
@@ -133,7 +133,7 @@ class SdkQueryRoutes:
         sink = _require_name("sink_queue", sent.sink_queue) if sent.sink_queue else None
         for queue in filter(None, (source, sink)):
             await self._broker.scope.queue(request.caller, queue)
-        registered = await self._broker.queries.register(
+        registered = await self._broker.sdk_queries.register(
             name, source, sink, config_hash, bool(sent.reset)
         )
         if registered.config_hash != config_hash:
@@ -157,7 +157,7 @@ class SdkQueryRoutes:
         answer = wire.CycleAnswer(False, sent.query_id, sent.partition_id)
         try:
             work = await self._work(request.caller, sent, answer)
-            await self._broker.cycles.run(work.cycle)
+            await self._broker.sdk_cycles.run(work.cycle)
         except QueenError as error:
             if error.retryable:
                 raise
@@ -173,8 +173,8 @@ class SdkQueryRoutes:
             for text in (*(sent.keys or []), sent.key_prefix or ""):
                 if "\0" in text:
                     raise BadRequest("key has a NUL character")
-            selection = Wanted(sent.keys or [], sent.key_prefix, sent.ripe_at_or_before)
-            state = await self._broker.queries.state(sdk_query, selection)
+            selection = StateFilter(sent.keys or [], sent.key_prefix, sent.ripe_at_or_before)
+            state = await self._broker.sdk_queries.read_state(sdk_query, selection)
         except QueenError as error:
             if error.retryable:
                 raise
@@ -187,7 +187,7 @@ class SdkQueryRoutes:
 
     async def _find_query(
         self, caller: Caller, query_id: str | None, partition_id: str | None
-    ) -> Query:
+    ) -> SdkQuery:
         """Return the query that a request is about, in the partition that it is about."""
         if not query_id:
             raise BadRequest("query_id is required")
@@ -203,7 +203,7 @@ class SdkQueryRoutes:
             parsed = uuid.UUID(query_id)
         except ValueError:
             raise NotFound("Query not found, or it does not read this partition") from None
-        return await self._broker.queries.find(parsed, partitions[partition_number])
+        return await self._broker.sdk_queries.find(parsed, partitions[partition_number])
 
     async def _work(
         self, caller: Caller, sent: wire.CycleRequest, answer: wire.CycleAnswer
@@ -276,7 +276,7 @@ def _ack(ack: wire.CycleAck) -> CycleAck:
     return CycleAck(ack.transactionId, lease_id, status, ack.count, error)
 
 
-def _name_results(items: list[PushItem], sdk_query: Query, ack: CycleAck) -> None:
+def _name_results(items: list[PushItem], sdk_query: SdkQuery, ack: CycleAck) -> None:
     """Give results that have no id the one that the same cycle would give them again."""
     place = (str(sdk_query.id), sdk_query.partition.uuid, ack.transaction_id)
     for index, item in enumerate(items):
