@@ -236,7 +236,12 @@ class Broker:
         )
         self.sdk_queries = SdkQueries(self.database, self.catalog, self.encryption)
         self.sdk_cycles = SdkCycles(
-            self.database, self.catalog, self.sdk_queries, self.lease_book, self.acker, self.transactor
+            self.database,
+            self.catalog,
+            self.sdk_queries,
+            self.lease_book,
+            self.acker,
+            self.transactor,
         )
         self.sinks = Sinks(
             self.database, self.catalog, self.scope, self.encryption, self.maintenance

@@ -53,7 +53,7 @@ class GroupState(NamedTuple):
 
 
 @dataclass(slots=True)
-class Browsed:
+class BrowsedMessage:
     """One message and what became of it. A list of them holds no payloads and no segments."""
 
     partition: Partition
@@ -73,38 +73,39 @@ class Browsed:
     @property
     def queue_status(self) -> str:
         """What queue mode has done with it."""
-        mine = [one.status for one in self.groups if one.group == QUEUE_MODE_GROUP]
-        return mine[0] if mine else PENDING
+        own = [state.status for state in self.groups if state.group == QUEUE_MODE_GROUP]
+        return own[0] if own else PENDING
 
     @property
     def status(self) -> str:
-        states = {one.status for one in self.groups}
-        if DEAD in states:
+        statuses = {state.status for state in self.groups}
+        if DEAD in statuses:
             return DEAD
-        if any(one.group == QUEUE_MODE_GROUP for one in self.groups):
+        if any(state.group == QUEUE_MODE_GROUP for state in self.groups):
             return self.queue_status
-        if states == {COMPLETED}:
+        if statuses == {COMPLETED}:
             return COMPLETED
-        return PROCESSING if PROCESSING in states else PENDING
+        return PROCESSING if PROCESSING in statuses else PENDING
 
     @property
     def consumed_by(self) -> int:
         """How many groups have done it, queue mode not counted."""
         done = {COMPLETED, DEAD}
-        return sum(one.status in done and one.group != QUEUE_MODE_GROUP for one in self.groups)
+        bus = [state for state in self.groups if state.group != QUEUE_MODE_GROUP]
+        return sum(state.status in done for state in bus)
 
     @property
     def bus_groups(self) -> int:
-        return sum(one.group != QUEUE_MODE_GROUP for one in self.groups)
+        return sum(state.group != QUEUE_MODE_GROUP for state in self.groups)
 
     @property
     def lease_until(self) -> datetime | None:
-        ends = [one.lease_until for one in self.groups if one.lease_until is not None]
+        ends = [state.lease_until for state in self.groups if state.lease_until is not None]
         return max(ends, default=None)
 
     @property
     def retry_count(self) -> int:
-        return max((one.retry_count for one in self.groups), default=0)
+        return max((state.retry_count for state in self.groups), default=0)
 
 
 class Browser:
@@ -122,25 +123,25 @@ class Browser:
         to_time: datetime = LATEST,
         limit: int = 50,
         offset: int = 0,
-    ) -> list[Browsed]:
+    ) -> list[BrowsedMessage]:
         """Return a page of a queue's messages, newest first; those retention took are gone."""
-        found: list[tuple[Record, int, int]] = []
-        skip, wanted = offset, limit
+        parts: list[tuple[Record, int, int]] = []
+        skip, left = offset, limit
         last: Record | None = None
-        while wanted:
+        while left:
             rows = await self._walk(queue, partition, from_time, to_time, last)
             for row in rows:
                 count = row["end_offset"] - row["first_offset"]
-                if skip < count and wanted:
+                if skip < count and left:
                     stop = row["end_offset"] - skip
-                    start = max(row["first_offset"], stop - wanted)
-                    found.append((row, start, stop))
-                    wanted -= stop - start
+                    start = max(row["first_offset"], stop - left)
+                    parts.append((row, start, stop))
+                    left -= stop - start
                 skip = max(0, skip - count)
             if len(rows) < _WALK_ROWS:
                 break
             last = rows[-1]
-        return await self._read(found)
+        return await self._read(parts)
 
     async def _walk(
         self,
@@ -161,52 +162,53 @@ class Browser:
             at = (last["created_at"], last["partition_id"], last["base_offset"])
         return await self._database.fetch("browse_queue", queue.id, from_time, *at, _WALK_ROWS)
 
-    async def at(self, partition: Partition, offset: int) -> Browsed | None:
+    async def at(self, partition: Partition, offset: int) -> BrowsedMessage | None:
         """Return one message, None when it is not, or no longer, there."""
-        found = await self._spans([(partition, offset, offset + 1)], with_payloads=True)
-        return found[0] if found else None
+        messages = await self._read_spans([(partition, offset, offset + 1)], with_payloads=True)
+        return messages[0] if messages else None
 
-    async def _read(self, found: list[tuple[Record, int, int]]) -> list[Browsed]:
+    async def _read(self, parts: list[tuple[Record, int, int]]) -> list[BrowsedMessage]:
         """Return the messages of parts of segments, reading some segments at a time."""
-        partitions = await self._catalog.partitions(row["partition_id"] for row, _, _ in found)
-        browsed: list[Browsed] = []
+        partitions = await self._catalog.partitions(row["partition_id"] for row, _, _ in parts)
+        messages: list[BrowsedMessage] = []
         spans: list[tuple[Partition, int, int]] = []
         size = 0
-        for row, start, stop in found:
+        for row, start, stop in parts:
             if row["partition_id"] not in partitions:
                 continue
             if spans and size + row["bytes"] > _READ_BYTES:
-                browsed += await self._spans(spans)
+                messages += await self._read_spans(spans)
                 spans, size = [], 0
             spans.append((partitions[row["partition_id"]], start, stop))
             size += row["bytes"]
-        return browsed + await self._spans(spans) if spans else browsed
+        return messages + await self._read_spans(spans) if spans else messages
 
-    async def _spans(
+    async def _read_spans(
         self, spans: Iterable[tuple[Partition, int, int]], *, with_payloads: bool = False
-    ) -> list[Browsed]:
+    ) -> list[BrowsedMessage]:
         """Return the messages of spans of offsets, newest first in each."""
         partitions, starts, stops = zip(*spans, strict=True)
         ids = [partition.id for partition in partitions]
         rows = await self._database.fetch("read_spans", ids, list(starts), list(stops))
-        known = {partition.id: partition for partition in partitions}
-        groups = await self._groups_of(ids, list(starts), list(stops))
-        found = []
+        by_id = {partition.id: partition for partition in partitions}
+        groups = await self._read_groups(ids, list(starts), list(stops))
+        messages = []
         for row in rows:
             at = row["span"] - 1
             low, high = max(starts[at], row["base_offset"]), min(stops[at], row["end_offset"])
-            for one in self._messages(known[row["partition_id"]], row, low, high, with_payloads):
-                if not one.column(DELETED):
-                    only = one.column(ONLY_GROUP)
-                    one.groups = groups.states(one.partition.id, one.offset, only)
-                    found.append(one)
+            partition = by_id[row["partition_id"]]
+            for message in self._decode(partition, row, low, high, with_payloads):
+                if not message.column(DELETED):
+                    only = message.column(ONLY_GROUP)
+                    message.groups = groups.states(partition.id, message.offset, only)
+                    messages.append(message)
             # A large segment takes its time; others have their turn before the next one.
             await asyncio.sleep(0)
-        return found
+        return messages
 
-    def _messages(
+    def _decode(
         self, partition: Partition, row: Record, low: int, high: int, with_payloads: bool
-    ) -> list[Browsed]:
+    ) -> list[BrowsedMessage]:
         """Return messages of one segment, newest first. One that does not open hides no other."""
         offsets = range(high - 1, low - 1, -1)
         try:
@@ -215,24 +217,26 @@ class Browser:
             if with_payloads:
                 raise
             at, why = row["created_at"], error.message
-            return [Browsed(partition, one, at, "", b"", {}, [], why) for one in offsets]
-        found = []
+            return [
+                BrowsedMessage(partition, offset, at, "", b"", {}, [], why) for offset in offsets
+            ]
+        messages = []
         for offset in offsets:
             index = offset - row["base_offset"]
-            one = _browsed(partition, row, segment, index)
+            message = _message(partition, row, segment, index)
             if with_payloads:
-                one.payload = segment.payloads(index, index + 1)[0]
-            found.append(one)
-        return found
+                message.payload = segment.payloads(index, index + 1)[0]
+            messages.append(message)
+        return messages
 
-    async def _groups_of(self, ids: list[int], starts: list[int], stops: list[int]) -> _Standing:
+    async def _read_groups(self, ids: list[int], starts: list[int], stops: list[int]) -> _Standing:
         cursors = await self._database.fetch("browse_cursors", list(set(ids)))
-        letters = await self._database.fetch("browse_dead_letters", ids, starts, stops)
-        return _Standing(cursors, letters)
+        dead_letters = await self._database.fetch("browse_dead_letters", ids, starts, stops)
+        return _Standing(cursors, dead_letters)
 
 
-def _browsed(partition: Partition, row: Record, segment: Segment, index: int) -> Browsed:
-    return Browsed(
+def _message(partition: Partition, row: Record, segment: Segment, index: int) -> BrowsedMessage:
+    return BrowsedMessage(
         partition,
         row["base_offset"] + index,
         row["created_at"],
@@ -246,12 +250,13 @@ def _browsed(partition: Partition, row: Record, segment: Segment, index: int) ->
 class _Standing:
     """Where the groups of some partitions stand."""
 
-    def __init__(self, cursors: list[Record], letters: list[Record]) -> None:
+    def __init__(self, cursors: list[Record], dead_letters: list[Record]) -> None:
         self._cursors: dict[int, list[Record]] = {}
         for row in cursors:
             self._cursors.setdefault(row["partition_id"], []).append(row)
-        self._letters = {
-            (row["partition_id"], row["group_id"], row["message_offset"]): row for row in letters
+        self._dead_letters = {
+            (row["partition_id"], row["group_id"], row["message_offset"]): row
+            for row in dead_letters
         }
 
     def states(self, partition_id: int, offset: int, only: str | None) -> list[GroupState]:
@@ -260,14 +265,15 @@ class _Standing:
         return [self._state(row, offset) for row in rows if only in (None, row["name"])]
 
     def _state(self, row: Record, offset: int) -> GroupState:
-        letter = self._letters.get((row["partition_id"], row["group_id"], offset))
-        name, place = row["name"], row["next_offset"]
-        if letter is not None:
-            return GroupState(name, DEAD, None, letter["attempts"], letter["error"])
+        dead = self._dead_letters.get((row["partition_id"], row["group_id"], offset))
+        name, following = row["name"], row["next_offset"]
+        if dead is not None:
+            return GroupState(name, DEAD, None, dead["attempts"], dead["error"])
         done = bits_from_bytes(row["acked"])
-        if offset < place or (row["is_read"] and done >> (offset - place) & 1):
+        if offset < following or (row["is_read"] and done >> (offset - following) & 1):
             return GroupState(name, COMPLETED, None, 0, None)
         if row["live"] and offset < row["batch_end"]:
             tries = max(row["attempts"] - 1, 0)
             return GroupState(name, PROCESSING, row["lease_until"], tries, None)
-        return GroupState(name, PENDING, None, row["attempts"] if offset == place else 0, None)
+        tries = row["attempts"] if offset == following else 0
+        return GroupState(name, PENDING, None, tries, None)

@@ -57,12 +57,12 @@ class Fetcher:
         """Yield the frames of one partition in order, whole segments that touch the range."""
         start = from_offset
         if from_time is not None:
-            found: int = await self._database.fetchval("offset_at", partition.id, from_time)
-            start = max(start, found)
+            first: int = await self._database.fetchval("offset_at", partition.id, from_time)
+            start = max(start, first)
         start = await self._database.findval("segment_start", partition.id, start) or 0
         stop = _END if to_offset is None else to_offset
 
-        async def page(after: _End | None) -> _Page:
+        async def read_page(after: _End | None) -> _Page:
             low = start if after is None else after.end_offset
             return await self._database.fetch(
                 "fetch_partition",
@@ -74,7 +74,7 @@ class Fetcher:
                 _PAGE_BYTES,
             )
 
-        async for frames in self._pages(page):
+        async for frames in self._pages(read_page):
             yield frames
 
     async def queue(
@@ -83,48 +83,51 @@ class Fetcher:
         """Yield the frames of a queue in order of time; each partition stays in order."""
         first = from_time or _EARLIEST
 
-        async def page(after: _End | None) -> _Page:
+        async def read_page(after: _End | None) -> _Page:
             at = Point(first, -1, -1) if after is None else after.point
             return await self._database.fetch(
                 "fetch_queue", queue.id, *at, to_time or _LATEST, _PAGE_ROWS, _PAGE_BYTES
             )
 
-        async for frames in self._pages(page):
+        async for frames in self._pages(read_page):
             yield frames
 
     async def ranges(
         self, ranges: Sequence[TimeRange | OffsetRange]
     ) -> AsyncGenerator[bytes, None]:
         """Yield the frames of ranges, one after the other."""
-        for one in ranges:
-            page = self._offsets(one) if isinstance(one, OffsetRange) else self._times(one)
-            async for frames in self._pages(page):
+        for part in ranges:
+            if isinstance(part, OffsetRange):
+                read_page = self._reader_by_offset(part)
+            else:
+                read_page = self._reader_by_time(part)
+            async for frames in self._pages(read_page):
                 yield frames
 
-    def _times(self, one: TimeRange) -> _NextPage:
-        async def page(after: _End | None) -> _Page:
-            low = one.start
+    def _reader_by_time(self, part: TimeRange) -> _NextPage:
+        async def read_page(after: _End | None) -> _Page:
+            low = part.start
             if after is not None:
                 low = after.point._replace(offset=after.point.offset + 1)
             return await self._database.fetch(
-                "fetch_slice", one.queue.id, *low, *one.end, _SLICE_ROWS, _PAGE_BYTES
+                "fetch_slice", part.queue.id, *low, *part.end, _SLICE_ROWS, _PAGE_BYTES
             )
 
-        return page
+        return read_page
 
-    def _offsets(self, one: OffsetRange) -> _NextPage:
-        async def page(after: _End | None) -> _Page:
-            low = one.low if after is None else after.end_offset
+    def _reader_by_offset(self, part: OffsetRange) -> _NextPage:
+        async def read_page(after: _End | None) -> _Page:
+            low = part.low if after is None else after.end_offset
             if after is None:
-                low = await self._database.findval("segment_start", one.partition.id, low) or 0
+                low = await self._database.findval("segment_start", part.partition.id, low) or 0
             return await self._database.fetch(
-                "fetch_offsets", one.partition.id, low, one.high, _SLICE_ROWS, _PAGE_BYTES
+                "fetch_offsets", part.partition.id, low, part.high, _SLICE_ROWS, _PAGE_BYTES
             )
 
-        return page
+        return read_page
 
-    async def _pages(self, page: _NextPage) -> AsyncGenerator[bytes, None]:
-        rows = await page(None)
+    async def _pages(self, read_page: _NextPage) -> AsyncGenerator[bytes, None]:
+        rows = await read_page(None)
         while rows:
             end = _end_of(rows[-1])
             frames = await self._frames(rows)
@@ -132,7 +135,7 @@ class Fetcher:
             rows.clear()
             yield frames
             del frames
-            rows = await page(end)
+            rows = await read_page(end)
 
     async def _frames(self, rows: _Page) -> bytes:
         partitions = await self._catalog.partitions(row["partition_id"] for row in rows)

@@ -35,8 +35,8 @@ class Lookup:
 
     async def by_transaction_id(self, partition: Partition, transaction_id: str) -> Message | None:
         """Return the newest message of a partition with this id; what retention took is gone."""
-        wanted = transaction_id.encode()
-        digest = hash_ids([wanted]).tobytes()
+        id_bytes = transaction_id.encode()
+        digest = hash_ids([id_bytes]).tobytes()
         before, bodies = _END, 0
         while bodies < _MAX_BODIES:
             page = await self._database.fetchrow(
@@ -46,16 +46,17 @@ class Lookup:
                 return None
             suspects: list[int] = page["suspects"] or []
             for at in range(0, len(suspects), _BODIES):
-                found = await self._newest(partition, suspects[at : at + _BODIES], wanted)
-                if found is not None:
-                    return found
+                starts = suspects[at : at + _BODIES]
+                message = await self._find_newest(partition, starts, id_bytes)
+                if message is not None:
+                    return message
             before = page["first"]
             bodies += len(suspects)
         return None
 
     async def recent_offsets(self, partition: Partition, ids: Iterable[bytes]) -> dict[bytes, int]:
         """Return where ids stand that were stored lately, the newest of each, without the rest."""
-        wanted, found = set(ids), dict[bytes, int]()
+        sought, offsets = set(ids), dict[bytes, int]()
         page = await self._database.fetchrow(
             "suspects_before", partition.id, _END, _ANY_HASH, _RECENT_BODIES
         )
@@ -68,11 +69,11 @@ class Lookup:
                 stored = enumerate(
                     self._encryption.decode_segment(row).id_bytes(), row["base_offset"]
                 )
-                here = {one: offset for offset, one in stored if one in wanted}
-                found = {**here, **found}
-            if len(found) == len(wanted):
+                here = {id_bytes: offset for offset, id_bytes in stored if id_bytes in sought}
+                offsets = {**here, **offsets}
+            if len(offsets) == len(sought):
                 break
-        return found
+        return offsets
 
     async def at(self, partition: Partition, offset: int) -> Message | None:
         """Return the message at an offset, unless it is not written yet or no longer there."""
@@ -82,17 +83,17 @@ class Lookup:
             return self._message(row, offset)
         return None
 
-    async def _newest(
-        self, partition: Partition, starts: list[int], wanted: bytes
+    async def _find_newest(
+        self, partition: Partition, starts: list[int], id_bytes: bytes
     ) -> Message | None:
         """Return the newest message with an id among segments that are given newest first."""
         for row in await self._database.fetch("segments_at", partition.id, starts):
             ids = self._encryption.decode_segment(row).id_bytes()
             for at in range(len(ids) - 1, -1, -1):
-                if ids[at] == wanted:
-                    found = self._message(row, row["base_offset"] + at)
-                    if found is not None:
-                        return found
+                if ids[at] == id_bytes:
+                    message = self._message(row, row["base_offset"] + at)
+                    if message is not None:
+                        return message
         return None
 
     def _message(self, row: Record, offset: int) -> Message | None:

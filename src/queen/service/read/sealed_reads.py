@@ -112,12 +112,12 @@ class Walk:
 
     def edges(self, slices: int) -> list[tuple[int, Mark]]:
         """Return where slices begin, or go on in the next source, with their numbers."""
-        found: list[tuple[int, Mark]] = []
+        edges: list[tuple[int, Mark]] = []
         for mark in self.marks:
             number = mark.weight * slices // self._weight
-            if not found or found[-1][0] != number or found[-1][1].source != mark.source:
-                found.append((number, mark))
-        return found
+            if not edges or edges[-1][0] != number or edges[-1][1].source != mark.source:
+                edges.append((number, mark))
+        return edges
 
 
 class SealedReads:
@@ -132,10 +132,10 @@ class SealedReads:
         ids = [queue.id for queue in queues]
         at: datetime | None = await self._database.fetchval("cut", ids, since)
         rows = await self._database.fetch("cut_queues", ids, group)
-        found = {row["id"]: row for row in rows}
-        if at is None or len(found) < len(ids):
+        by_id = {row["id"]: row for row in rows}
+        if at is None or len(by_id) < len(ids):
             raise NotFound("a queue was deleted at the same moment")
-        return at, found
+        return at, by_id
 
     async def progress(
         self, group: str, moves: Mapping[int, int], done_until: datetime | None
@@ -146,7 +146,7 @@ class SealedReads:
         """
         ids = sorted(moves)
         rows = await self._database.fetch(
-            "record_progress", ids, group, done_until, [moves[one] for one in ids]
+            "record_progress", ids, group, done_until, [moves[queue_id] for queue_id in ids]
         )
         if len(rows) < len(ids):
             raise Conflict(
@@ -189,7 +189,7 @@ class SealedReads:
             TimeRange(queues[mark.source], mark.at, _end(mark, after, end))
             for (_, mark), after in _with_next(edges)
         ]
-        return _planned(walk, edges, ranges, until)
+        return _build_plan(walk, edges, ranges, until)
 
     async def _add_page(
         self, walk: Walk, queue: Queue, after: Point, until: datetime
@@ -212,8 +212,8 @@ class SealedReads:
         slices: int,
     ) -> Plan:
         """Cut a part of some partitions into slices."""
-        ids, times = [one.id for one in partitions], list(partitions.values())
-        by_id = {one.id: one for one in partitions}
+        ids, times = [partition.id for partition in partitions], list(partitions.values())
+        by_id = {partition.id: partition for partition in partitions}
         walk, highs = Walk(), {}
         for row in await self._database.fetch("plan_bounds", ids, times, until, *offsets):
             highs[row["partition_id"]] = row["high"]
@@ -227,7 +227,7 @@ class SealedReads:
             end = Point(until, mark.source, highs[mark.source])
             high = _end(mark, later, end).offset
             ranges.append(OffsetRange(by_id[mark.source], mark.at.offset, high))
-        return _planned(walk, edges, ranges, until)
+        return _build_plan(walk, edges, ranges, until)
 
     async def _add_offsets(
         self, walk: Walk, partition_id: int, after: int, low: int, high: int
@@ -254,23 +254,23 @@ def _end(mark: Mark, after: tuple[int, Mark] | None, end: Point) -> Point:
     return after[1].at if after is not None and after[1].source == mark.source else end
 
 
-def _planned(
+def _build_plan(
     walk: Walk,
     edges: list[tuple[int, Mark]],
     ranges: list[TimeRange | OffsetRange],
     until: datetime,
 ) -> Plan:
     """Return ranges by slice; each edge knows what lies before it, the next one where it ends."""
-    found: dict[int, Slice] = {}
+    slices: dict[int, Slice] = {}
     ends = [(mark.messages, mark.bytes) for _, mark in edges[1:]] + [(walk.messages, walk.bytes)]
-    for (number, mark), one, (messages_end, bytes_end) in zip(edges, ranges, ends, strict=False):
-        so_far = found.get(number, Slice([], 0, 0))
-        found[number] = Slice(
-            [*so_far.ranges, one],
+    for (number, mark), part, (messages_end, bytes_end) in zip(edges, ranges, ends, strict=False):
+        so_far = slices.get(number, Slice([], 0, 0))
+        slices[number] = Slice(
+            [*so_far.ranges, part],
             so_far.messages + messages_end - mark.messages,
             so_far.bytes + bytes_end - mark.bytes,
         )
-    return Plan(until, walk.messages, walk.bytes, list(found.values()))
+    return Plan(until, walk.messages, walk.bytes, list(slices.values()))
 
 
 def _point(row: Record) -> Point:

@@ -26,7 +26,7 @@ from queen.service.broker import Broker
 from queen.service.catalog import Partition, Queue
 from queen.service.consume.ack_batch import storable
 from queen.service.log.message import Message
-from queen.service.read.browse import Browsed
+from queen.service.read.browse import BrowsedMessage
 from queen.wire import messages as wire
 from queen.wire.answers import iso
 
@@ -249,7 +249,7 @@ class MessageRoutes:
         return Response(200, msgspec.json.encode(answer))
 
 
-def _mode(messages: list[Browsed]) -> wire.Mode:
+def _mode(messages: list[BrowsedMessage]) -> wire.Mode:
     names = {group.group for message in messages for group in message.groups}
     bus = len(names - {QUEUE_MODE_GROUP})
     return wire.Mode(QUEUE_MODE_GROUP in names, bus, _mode_type(QUEUE_MODE_GROUP in names, bus))
@@ -261,7 +261,7 @@ def _mode_type(queue_mode: bool, bus_groups: int) -> str:
     return "bus" if bus_groups else "none"
 
 
-def _fields(message: Browsed) -> dict[str, object]:
+def _fields(message: BrowsedMessage) -> dict[str, object]:
     partition, queue = message.partition, message.partition.queue
     return {
         "id": message_id(partition.id, message.offset),
@@ -285,11 +285,11 @@ def _fields(message: Browsed) -> dict[str, object]:
     }
 
 
-def _entry(message: Browsed) -> wire.ListedMessage:
+def _entry(message: BrowsedMessage) -> wire.ListedMessage:
     return wire.ListedMessage(**_fields(message))  # type: ignore[arg-type]
 
 
-def _detail(message: Browsed) -> wire.MessageDetail:
+def _detail(message: BrowsedMessage) -> wire.MessageDetail:
     options = message.partition.queue.options
     mode = _mode([message])
     payload = msgspec.Raw(message.payload)

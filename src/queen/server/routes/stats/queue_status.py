@@ -27,7 +27,14 @@ from queen.server.api.time_range import RANGE_PARAMS, TimeRange, filter_of, time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.broker import Broker
-from queen.service.read.browse import COMPLETED, DEAD, MAX_OFFSET, PENDING, PROCESSING, Browsed
+from queen.service.read.browse import (
+    COMPLETED,
+    DEAD,
+    MAX_OFFSET,
+    PENDING,
+    PROCESSING,
+    BrowsedMessage,
+)
 from queen.service.rows import Record
 from queen.wire import status as wire
 from queen.wire.answers import iso
@@ -103,7 +110,7 @@ class QueueStatusRoutes:
 
     async def _browse(
         self, name: str, partition_name: str, time_range: TimeRange, limit: int, offset: int
-    ) -> list[Browsed]:
+    ) -> list[BrowsedMessage]:
         queue = await self._broker.catalog.queue(name)
         if queue is None:
             return []
@@ -175,7 +182,7 @@ def _partition(row: Record) -> wire.PartitionStatus:
     )
 
 
-def _message(message: Browsed, now: datetime) -> wire.MessageRow:
+def _message(message: BrowsedMessage, now: datetime) -> wire.MessageRow:
     status = "failed" if message.status == DEAD else message.status
     seconds = max((now - message.created_at).total_seconds(), 0.0)
     waiting = status in (PENDING, PROCESSING)

@@ -72,7 +72,9 @@ class StreamRangeRoutes:
         ]
 
     async def leased_window(self, request: Request) -> Response:
-        row = await self._broker.work.find_leased(request.caller, Query(request.query).text("leaseId"))
+        row = await self._broker.work.find_leased(
+            request.caller, Query(request.query).text("leaseId")
+        )
         stream = await self._broker.scope.stream(request.caller, row["stream"])
         (window,) = await self._windows(stream, [row])
         return Response(200, msgspec.json.encode(window))
