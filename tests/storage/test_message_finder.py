@@ -51,21 +51,21 @@ async def test_a_message_is_found_by_its_id(
     for n in range(30):
         await _push(broker, partition, f"a{n}", f"b{n}", f"ü{n}", traces=n == 7)
     for n in (0, 7, 29):
-        found = await broker.lookup.by_transaction_id(partition, f"ü{n}")
+        found = await broker.message_finder.by_transaction_id(partition, f"ü{n}")
         assert found is not None
         assert found.offset == 3 * n + 2
         assert found.payload == f'"ü{n}"'.encode()
         assert found.transaction_id == f"ü{n}"
         assert found.trace_id == (f"trace of ü{n}" if n == 7 else None)
-        assert found == await broker.lookup.at(partition, found.offset)
-    assert await broker.lookup.by_transaction_id(partition, "c1") is None
+        assert found == await broker.message_finder.at(partition, found.offset)
+    assert await broker.message_finder.by_transaction_id(partition, "c1") is None
 
 
 async def test_of_equal_ids_the_newest_is_found(broker: Broker) -> None:
     partition = await _partition(broker, "off")
     for ids in (["x", "a"], ["x", "x", "b"], ["c"]):
         await _push(broker, partition, *ids)
-    found = await broker.lookup.by_transaction_id(partition, "x")
+    found = await broker.message_finder.by_transaction_id(partition, "x")
     assert found is not None and found.offset == 3
 
 
@@ -78,7 +78,7 @@ async def test_a_collision_finds_the_right_message(
     for n in range(20):
         await _push(broker, partition, f"{n}")
     for n in (0, 19):
-        found = await broker.lookup.by_transaction_id(partition, f"{n}")
+        found = await broker.message_finder.by_transaction_id(partition, f"{n}")
         assert found is not None and found.offset == n
 
 
@@ -88,9 +88,9 @@ async def test_what_retention_took_is_not_found(
     partition = await _partition(broker, "window")
     await _push(broker, partition, "gone", "kept")
     await connection.execute("update partitions set tail = 1 where id = $1", partition.id)
-    assert await broker.lookup.by_transaction_id(partition, "gone") is None
-    assert await broker.lookup.at(partition, 0) is None
-    found = await broker.lookup.by_transaction_id(partition, "kept")
+    assert await broker.message_finder.by_transaction_id(partition, "gone") is None
+    assert await broker.message_finder.at(partition, 0) is None
+    found = await broker.message_finder.by_transaction_id(partition, "kept")
     assert found is not None and found.offset == 1
 
 
@@ -98,7 +98,7 @@ async def test_what_retention_took_is_not_found(
 async def test_an_offset_that_was_never_written_is_not_found(broker: Broker, offset: int) -> None:
     partition = await _partition(broker, "window")
     await _push(broker, partition, "a", "b")
-    assert await broker.lookup.at(partition, offset) is None
+    assert await broker.message_finder.at(partition, offset) is None
 
 
 async def test_the_search_without_hashes_ends_at_its_bound(
@@ -109,5 +109,5 @@ async def test_the_search_without_hashes_ends_at_its_bound(
     partition = await _partition(broker, "off")
     for n in range(6):
         await _push(broker, partition, f"{n}")
-    assert await broker.lookup.by_transaction_id(partition, "2") is not None
-    assert await broker.lookup.by_transaction_id(partition, "1") is None
+    assert await broker.message_finder.by_transaction_id(partition, "2") is not None
+    assert await broker.message_finder.by_transaction_id(partition, "1") is None

@@ -50,7 +50,7 @@ from queen.service.outbox.relay import Relay
 from queen.service.outbox.scheduled import Outbox
 from queen.service.read.browse import Browser
 from queen.service.read.fetch import Fetcher
-from queen.service.read.message_finder import Lookup
+from queen.service.read.message_finder import MessageFinder
 from queen.service.read.sealed_reads import SealedReads
 from queen.service.scope import Scope
 from queen.service.sdk.sdk_cycles import SdkCycles
@@ -224,13 +224,13 @@ class Broker:
 
     def _decide_together(self) -> None:
         """What acks and appends in one transaction, and what publishes for many."""
-        self.lookup = Lookup(self.database, self.encryption)
+        self.message_finder = MessageFinder(self.database, self.encryption)
         self.transactor = Transactor(
             self.database,
             self.appender,
             self.acker,
             self.leases,
-            Repeats(self.catalog, self.lookup),
+            Repeats(self.catalog, self.message_finder),
             self.activity,
             self.maintenance,
         )

@@ -28,7 +28,7 @@ _ANY_HASH = b""
 _END = 2**62
 
 
-class Lookup:
+class MessageFinder:
     def __init__(self, database: Database, encryption: SegmentEncryption) -> None:
         self._database = database
         self._encryption = encryption

@@ -15,7 +15,7 @@ from queen.service.catalog import Catalog
 from queen.service.consume.ack_batch import AckBatch
 from queen.service.log.append import UNKNOWN_OFFSET, Append
 from queen.service.outbox.scheduled import Scheduled
-from queen.service.read.message_finder import Lookup
+from queen.service.read.message_finder import MessageFinder
 
 
 def is_repeat(ack_batches: list[AckBatch]) -> bool:
@@ -25,9 +25,9 @@ def is_repeat(ack_batches: list[AckBatch]) -> bool:
 
 
 class Repeats:
-    def __init__(self, catalog: Catalog, lookup: Lookup) -> None:
+    def __init__(self, catalog: Catalog, finder: MessageFinder) -> None:
         self._catalog = catalog
-        self._lookup = lookup
+        self._finder = finder
 
     async def leave_out(self, appends: Iterable[Append]) -> None:
         """Mark as stored what dedup cannot know again, each with its offset where that is found."""
@@ -37,7 +37,7 @@ class Repeats:
             forgetful = partition.queue.options.dedup == "off"
             unknown = range(len(append)) if forgetful else append.unnamed
             named = [append.ids[at] for at in unknown if at not in append.unnamed]
-            offsets = await self._lookup.recent_offsets(partition, named) if named else {}
+            offsets = await self._finder.recent_offsets(partition, named) if named else {}
             repeats = {at: offsets.get(append.ids[at], UNKNOWN_OFFSET) for at in unknown}
             append.repeats = {**(append.repeats or {}), **repeats}
 

@@ -170,7 +170,9 @@ class TraceRoutes:
             key = (row["partition_id"], row["transaction_id"])
             if key in payloads or key[0] not in partitions:
                 continue
-            message = await self._broker.lookup.by_transaction_id(partitions[key[0]], key[1])
+            message = await self._broker.message_finder.by_transaction_id(
+                partitions[key[0]], key[1]
+            )
             payloads[key] = msgspec.Raw(message.payload) if message is not None else _NULL
         return payloads
 

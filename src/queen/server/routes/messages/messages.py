@@ -179,7 +179,7 @@ class MessageRoutes:
             partition = partitions.get(partition_id)
         if partition is None:
             raise NotFound("Message not found")
-        lookup, parsed = self._broker.lookup, parse_message(name)
+        lookup, parsed = self._broker.message_finder, parse_message(name)
         message = None
         if parsed is not None and parsed[0] == partition_id:
             message = await lookup.at(partition, parsed[1])
