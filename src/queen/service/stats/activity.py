@@ -137,10 +137,10 @@ class Activity:
     def of(self, queue: Queue) -> Counters:
         self._version += 1
         self._touched.add(queue.id)
-        found = self._queues.get(queue.id)
-        if found is None:
-            found = self._queues[queue.id] = Counters(queue.name)
-        return found
+        counters = self._queues.get(queue.id)
+        if counters is None:
+            counters = self._queues[queue.id] = Counters(queue.name)
+        return counters
 
     def version(self) -> int:
         """Grows with everything that is counted."""
@@ -155,8 +155,8 @@ class Activity:
         for append in appends:
             if append.target is not None:
                 by_queue.setdefault(append.target.queue, []).append(append)
-        for queue, group in by_queue.items():
-            self._pushed_to(queue, group)
+        for queue, of_queue in by_queue.items():
+            self._pushed_to(queue, of_queue)
 
     def _pushed_to(self, queue: Queue | None, appends: Iterable[Append]) -> None:
         if queue is None:
@@ -210,16 +210,16 @@ class Activity:
                 counters.lag_sum_ms += (high - low) * lag_ms
                 counters.lag_max_ms = max(counters.lag_max_ms, lag_ms)
 
-    def settled(self, one: AckBatch) -> None:
+    def settled(self, batch: AckBatch) -> None:
         """Acknowledgments of one lease in one partition were decided."""
-        if not one.statuses:
+        if not batch.statuses:
             return
-        counters = self.of(one.partition.queue)
+        counters = self.of(batch.partition.queue)
         counters.ack_requests += 1
-        if one.all_done:
-            counters.ack_ok += len(one.statuses)
+        if batch.all_done:
+            counters.ack_ok += len(batch.statuses)
             return
-        for result in one.results.values():
+        for result in batch.results.values():
             if result is AckResult.DONE or result is AckResult.ALREADY:
                 counters.ack_ok += 1
             else:
@@ -266,7 +266,8 @@ class Activity:
         self._was_parked = set(parked)
         touched = sorted(self._touched & self._queues.keys())
         self._touched.clear()
-        return [Count(at, self._queues[at], self._queues[at].values()) for at in touched]
+        counters = [(queue_id, self._queues[queue_id]) for queue_id in touched]
+        return [Count(queue_id, of_queue, of_queue.values()) for queue_id, of_queue in counters]
 
     def put_back(self, counts: list[Count]) -> None:
         """A report was not written: the next one has its numbers too."""

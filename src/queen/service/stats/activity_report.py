@@ -111,8 +111,8 @@ class ActivityReport:
             rows.append((*done, counters.bucket_lag_max_ms, counters.bucket_parked))
         columns = [list(column) for column in zip(*rows, strict=True)]
         queue_ids = [count.queue_id for count in counts]
-        known = await transaction.fetch("report_activity", minute, server_id, queue_ids, *columns)
-        for queue_id in set(queue_ids) - {row[0] for row in known}:
+        written = await transaction.fetch("report_activity", minute, server_id, queue_ids, *columns)
+        for queue_id in set(queue_ids) - {row[0] for row in written}:
             self._activity.forget(queue_id)
 
     async def forget_old(self, transaction: Transaction) -> bool:

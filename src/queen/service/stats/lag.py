@@ -40,24 +40,24 @@ class Worst:
 
     def add(self, rows: list[Record]) -> None:
         """Add what one page of partitions has found, in which none is there twice."""
-        found: defaultdict[str, list[Late]] = defaultdict(list)
+        by_namespace: defaultdict[str, list[Late]] = defaultdict(list)
         for row in rows:
             late = Late(row["oldest"], row["partition_id"], row["group_id"], row["outstanding"])
-            found[row["namespace"]].append(late)
-        for namespace, some in found.items():
+            by_namespace[row["namespace"]].append(late)
+        for namespace, lates in by_namespace.items():
             kept = self._by_namespace.get(namespace, [])
-            self._by_namespace[namespace] = sorted([*kept, *some])[: self.share]
-            self._of_all += some
+            self._by_namespace[namespace] = sorted([*kept, *lates])[: self.share]
+            self._of_all += lates
         self._of_all = sorted(self._of_all)[:MAX_LAGGING]
 
     def columns(self) -> tuple[list[Any], ...]:
         """Return what was kept as `store_lagging` takes it."""
         kept = set(self._of_all).union(*self._by_namespace.values())
         return (
-            [one.group_id for one in kept],
-            [one.partition_id for one in kept],
-            [one.pending for one in kept],
-            [one.oldest_at for one in kept],
+            [late.group_id for late in kept],
+            [late.partition_id for late in kept],
+            [late.pending for late in kept],
+            [late.oldest_at for late in kept],
         )
 
 
@@ -78,8 +78,8 @@ class Lag:
         """
         limit = min(limit, max(_MAX_PARTITIONS // max(len(group_ids), 1), 1))
         rows = await self._database.fetch("group_partitions", group_ids, limit + 1, offset)
-        found: dict[int, list[Record]] = defaultdict(list)
+        by_group: dict[int, list[Record]] = defaultdict(list)
         for row in rows:
-            found[row["group_id"]].append(row)
-        more = {group_id for group_id, some in found.items() if len(some) > limit}
-        return {group_id: some[:limit] for group_id, some in found.items()}, more
+            by_group[row["group_id"]].append(row)
+        more = {group_id for group_id, page in by_group.items() if len(page) > limit}
+        return {group_id: page[:limit] for group_id, page in by_group.items()}, more

@@ -56,22 +56,22 @@ class StoredNumbers:
     # ---- what there is ----
 
     async def list_queues(
-        self, wanted: QueueFilter, limit: int, offset: int, *, by_priority: bool = False
+        self, queue_filter: QueueFilter, limit: int, offset: int, *, by_priority: bool = False
     ) -> list[Record]:
-        return await self._fetch("list_queues", *wanted, limit, offset, by_priority)
+        return await self._fetch("list_queues", *queue_filter, limit, offset, by_priority)
 
-    async def queue(self, wanted: QueueFilter) -> Record:
+    async def queue(self, queue_filter: QueueFilter) -> Record:
         """Return the only queue that a filter names, with its counts."""
-        rows = await self.list_queues(wanted, 1, 0)
+        rows = await self.list_queues(queue_filter, 1, 0)
         if not rows:
             raise NotFound("Queue not found")
         return rows[0]
 
-    async def sum_queues(self, wanted: QueueFilter) -> Record:
-        return await self._fetchrow("sum_queues", *wanted)
+    async def sum_queues(self, queue_filter: QueueFilter) -> Record:
+        return await self._fetchrow("sum_queues", *queue_filter)
 
-    async def list_groups(self, wanted: QueueFilter, limit: int) -> list[Record]:
-        return await self._fetch("list_groups", *wanted, limit)
+    async def list_groups(self, queue_filter: QueueFilter, limit: int) -> list[Record]:
+        return await self._fetch("list_groups", *queue_filter, limit)
 
     async def partition_page(self, queue_id: int, limit: int, offset: int) -> list[Record]:
         return await self._fetch("partition_page", queue_id, limit, offset)
@@ -93,39 +93,41 @@ class StoredNumbers:
     async def cluster_totals(self) -> list[Record]:
         return await self._fetch("cluster_totals")
 
-    async def active_queues(self, within: Range, wanted: QueueFilter) -> list[Record]:
-        return await self._fetch("active_queues", *within, *wanted)
+    async def active_queues(self, within: Range, queue_filter: QueueFilter) -> list[Record]:
+        return await self._fetch("active_queues", *within, *queue_filter)
 
     async def activity_series(
-        self, minutes: int, within: Range, wanted: QueueFilter
+        self, minutes: int, within: Range, queue_filter: QueueFilter
     ) -> list[Record]:
-        return await self._fetch("activity_series", minutes, *within, *wanted)
+        return await self._fetch("activity_series", minutes, *within, *queue_filter)
 
     async def queue_series(
-        self, minutes: int, within: Range, wanted: QueueFilter, queues: int
+        self, minutes: int, within: Range, queue_filter: QueueFilter, queues: int
     ) -> list[Record]:
-        return await self._fetch("queue_series", minutes, *within, *wanted, queues)
+        return await self._fetch("queue_series", minutes, *within, *queue_filter, queues)
 
-    async def parked_series(self, minutes: int, within: Range, wanted: QueueFilter) -> list[Record]:
-        return await self._fetch("parked_series", minutes, *within, *wanted)
+    async def parked_series(
+        self, minutes: int, within: Range, queue_filter: QueueFilter
+    ) -> list[Record]:
+        return await self._fetch("parked_series", minutes, *within, *queue_filter)
 
     async def retention_series(
-        self, minutes: int, within: Range, wanted: QueueFilter
+        self, minutes: int, within: Range, queue_filter: QueueFilter
     ) -> list[Record]:
-        return await self._fetch("retention_series", minutes, *within, *wanted)
+        return await self._fetch("retention_series", minutes, *within, *queue_filter)
 
     # ---- dead letters ----
 
     async def dead_letter_series(
-        self, minutes: int, within: Range, wanted: QueueFilter
+        self, minutes: int, within: Range, queue_filter: QueueFilter
     ) -> list[Record]:
-        return await self._fetch("dead_letter_series", minutes, *within, *wanted)
+        return await self._fetch("dead_letter_series", minutes, *within, *queue_filter)
 
-    async def top_errors(self, wanted: QueueFilter, within: Range) -> list[Record]:
-        return await self._fetch("top_errors", *wanted, *within)
+    async def top_errors(self, queue_filter: QueueFilter, within: Range) -> list[Record]:
+        return await self._fetch("top_errors", *queue_filter, *within)
 
-    async def affected_partitions(self, wanted: QueueFilter, within: Range) -> int:
-        return int(await self._fetchval("affected_partitions", *wanted, *within))
+    async def affected_partitions(self, queue_filter: QueueFilter, within: Range) -> int:
+        return int(await self._fetchval("affected_partitions", *queue_filter, *within))
 
     # ---- servers and PostgreSQL ----
 

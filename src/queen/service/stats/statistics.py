@@ -23,6 +23,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime
+from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,15 +41,20 @@ _CHEAP_MS = 15.0
 _CHEAP_ROWS = 3000
 _STALE_S = 0.25
 _PAGE_PARTITIONS = 10_000
-_PAGE_LETTERS = 100_000
+_PAGE_DEAD_LETTERS = 100_000
 _PAGE_SEGMENTS = 100_000
 _TRIES = 20
 _FIRST_TRIES = 1000
 _REFRESH_TRIES = 500
 _TRY_PAUSE_S = 0.01
 
-# What a round is to count.
-_WHAT_IS_DUE, _WHAT_IS_CHEAP, _ALL = range(3)
+
+class _Extent(Enum):
+    """What a round is to count."""
+
+    DUE = "due"
+    CHEAP = "cheap"
+    ALL = "all"
 
 
 class Stamp(NamedTuple):
@@ -64,10 +70,10 @@ class _Count:
 
     __slots__ = (
         "behind",
+        "dead_letters",
         "done",
         "leased",
         "leased_partitions",
-        "letters",
         "members",
         "oldest",
         "outstanding",
@@ -78,7 +84,7 @@ class _Count:
 
     def __init__(self) -> None:
         self.partitions = self.written = self.retained = self.outstanding = 0
-        self.leased = self.leased_partitions = self.done = self.behind = self.letters = 0
+        self.leased = self.leased_partitions = self.done = self.behind = self.dead_letters = 0
         self.members = 0
         self.oldest: datetime | None = None
 
@@ -128,9 +134,9 @@ class Statistics:
 
         What another server began before it was asked here may lack what the caller has done.
         """
-        asked = (await self._round())["now"]
+        asked_at = (await self._round())["now"]
         for _ in range(_REFRESH_TRIES):
-            if await self._run(_ALL) or (await self._round())["computed_at"] >= asked:
+            if await self._run(_Extent.ALL) or (await self._round())["computed_at"] >= asked_at:
                 return True
             await asyncio.sleep(_TRY_PAUSE_S)
         return False
@@ -138,10 +144,10 @@ class Statistics:
     async def _round(self) -> Record:
         return await self._database.fetchrow("stats_round")
 
-    async def _run(self, wanted: int) -> bool:
+    async def _run(self, extent: _Extent) -> bool:
         # What this server does from here on the count may not see.
         version = self._version()
-        has_run = await self._jobs.run_once(JOB, partial(self._work, wanted))
+        has_run = await self._jobs.run_once(JOB, partial(self._count_extent, extent))
         if has_run:
             self._counted_version = version
         return has_run
@@ -157,7 +163,7 @@ class Statistics:
     async def _count_since(self, since: datetime, tries: int = _TRIES) -> None:
         for _ in range(tries):
             try:
-                await self._run(_WHAT_IS_CHEAP)
+                await self._run(_Extent.CHEAP)
             except QueenError:
                 # A queue was deleted under the count, or another server's count came first.
                 await asyncio.sleep(_TRY_PAUSE_S)
@@ -170,18 +176,18 @@ class Statistics:
     # ---- counting ----
 
     async def _count_what_is_due(self, transaction: Transaction) -> bool:
-        await self._work(_WHAT_IS_DUE, transaction)
+        await self._count_extent(_Extent.DUE, transaction)
         return False
 
-    async def _work(self, wanted: int, transaction: Transaction) -> bool:
+    async def _count_extent(self, extent: _Extent, transaction: Transaction) -> bool:
         """Count everything at one instant, unless that was done a moment ago."""
         await transaction.execute("commit_lazily")
         last = await transaction.fetchrow("stats_round")
-        if wanted != _WHAT_IS_DUE or _is_due(last["age_s"], last["took_ms"], _INTERVAL_S):
+        if extent is not _Extent.DUE or _is_due(last["age_s"], last["took_ms"], _INTERVAL_S):
             await self._count(transaction, last["now"])
         cheap = last["bytes_took_ms"] < _CHEAP_MS or last["segments_counted"] <= _CHEAP_ROWS
         due = _is_due(last["bytes_age_s"], last["bytes_took_ms"], _BYTES_INTERVAL_S)
-        if due or wanted == _ALL or (wanted == _WHAT_IS_CHEAP and cheap):
+        if due or extent is _Extent.ALL or (extent is _Extent.CHEAP and cheap):
             await self._count_bytes(transaction, last["now"])
         return True
 
@@ -191,12 +197,12 @@ class Statistics:
         groups: defaultdict[int, _Count] = defaultdict(_Count)
         worst = Worst(await transaction.fetchval("stats_namespaces"))
         await _count_partitions(transaction, at, queues, groups, worst)
-        await _count_letters(transaction, queues, groups)
+        await _count_dead_letters(transaction, queues, groups)
         await transaction.execute("store_queue_stats", *_queue_columns(queues))
         await transaction.execute("store_group_stats", *_group_columns(groups))
         await transaction.execute("store_lagging", *worst.columns())
         counts = (*queues.values(), *groups.values())
-        rows = sum(one.partitions + one.letters for one in counts)
+        rows = sum(count.partitions + count.dead_letters for count in counts)
         took_ms = (time.perf_counter() - started) * 1000
         await transaction.execute("store_round", at, took_ms, rows)
 
@@ -243,18 +249,18 @@ async def _count_partitions(
         low = bound["high"]
 
 
-async def _count_letters(
+async def _count_dead_letters(
     transaction: Transaction,
     queues: defaultdict[int, _Count],
     groups: defaultdict[int, _Count],
 ) -> None:
-    last, count = 0, _PAGE_LETTERS
-    while count == _PAGE_LETTERS:
-        rows = await transaction.fetch("stats_dead_letters", last, _PAGE_LETTERS)
+    last, count = 0, _PAGE_DEAD_LETTERS
+    while count == _PAGE_DEAD_LETTERS:
+        rows = await transaction.fetch("stats_dead_letters", last, _PAGE_DEAD_LETTERS)
         count = 0
         for row in rows:
-            queues[row["queue_id"]].letters += row["letters"]
-            groups[row["group_id"]].letters += row["letters"]
+            queues[row["queue_id"]].dead_letters += row["letters"]
+            groups[row["group_id"]].dead_letters += row["letters"]
             count += row["letters"]
             last = max(last, row["last"])
 
@@ -279,13 +285,13 @@ def _queue_columns(queues: dict[int, _Count]) -> tuple[list[Any], ...]:
     counts = list(queues.values())
     return (
         list(queues),
-        [one.partitions for one in counts],
-        [one.written for one in counts],
-        [one.retained for one in counts],
-        [one.outstanding for one in counts],
-        [one.leased_partitions for one in counts],
-        [one.leased for one in counts],
-        [one.letters for one in counts],
+        [count.partitions for count in counts],
+        [count.written for count in counts],
+        [count.retained for count in counts],
+        [count.outstanding for count in counts],
+        [count.leased_partitions for count in counts],
+        [count.leased for count in counts],
+        [count.dead_letters for count in counts],
     )
 
 
@@ -293,12 +299,12 @@ def _group_columns(groups: dict[int, _Count]) -> tuple[list[Any], ...]:
     counts = list(groups.values())
     return (
         list(groups),
-        [one.outstanding for one in counts],
-        [one.behind for one in counts],
-        [one.leased_partitions for one in counts],
-        [one.leased for one in counts],
-        [one.done for one in counts],
-        [one.letters for one in counts],
-        [one.oldest for one in counts],
-        [one.members for one in counts],
+        [count.outstanding for count in counts],
+        [count.behind for count in counts],
+        [count.leased_partitions for count in counts],
+        [count.leased for count in counts],
+        [count.done for count in counts],
+        [count.dead_letters for count in counts],
+        [count.oldest for count in counts],
+        [count.members for count in counts],
     )
