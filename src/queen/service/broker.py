@@ -124,7 +124,7 @@ class Broker:
         self.limits = limits
         self.events = Events()
         self.activity = Activity(name)
-        self.events.partitions_made.subscribe(self.activity.made_partitions)
+        self.events.partitions_made.subscribe(self.activity.count_partitions)
         self.encryption = SegmentEncryption(keys)
         self.clock = Clock(self.database)
         self.jobs = Jobs(self.database)

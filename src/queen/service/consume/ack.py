@@ -155,7 +155,7 @@ class Acker:
     def finish(self, batch: AckBatch) -> None:
         """Tell whoever waits for the partition, then whoever asked."""
         if batch.error is None:
-            self._activity.settled(batch)
+            self._activity.count_acks(batch)
         if batch.ended:
             if batch.lease_id is not None:
                 self._leases.close(batch.lease_id, batch.partition.id)
@@ -310,7 +310,7 @@ class Acker:
             await self._burial.bury(transaction, [dead_letter for _, dead_letter in dead_letters])
             after = set_aside(cursor, offset)
             await store(transaction, {batch.key: after}, {})
-        self._activity.gave_up(partition.queue)
+        self._activity.count_given_up(partition.queue)
 
     async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
         """End a lease of which the group is shown nothing."""

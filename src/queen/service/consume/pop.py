@@ -92,7 +92,7 @@ class Popper:
             if not pop.busy and (not pop.waits or self.gives_nothing):
                 pop.finish([])
             grants = await self._wait_for_grants(pop, timeout_s)
-            self._activity.popped(queues, grants)
+            self._activity.count_pop(queues, grants)
             return grants
         except BaseException:
             # The client has gone, or looking failed. What a claim still brings goes back.

@@ -213,7 +213,7 @@ class Appender:
                 share.answer()
 
     def _remember(self, share: Share, row: Outcome) -> None:
-        self._activity.stored(share)
+        self._activity.count_stored(share)
         if row.head < min(share.head, share.partition.head):
             self._catalog.went_back(share.partition, row.head)
         offset = row.head

@@ -94,7 +94,7 @@ class Pusher:
         errors = [append.error for append in appends if append.error is not None]
         if len(errors) == len(appends):
             raise errors[0]
-        self._activity.pushed(appends)
+        self._activity.count_push(appends)
 
     @property
     def waiting(self) -> int:
@@ -183,7 +183,9 @@ class Pusher:
             if alone:
                 raise
             return await self._leave_locked(shares)
-        self._activity.flushed(sum(share.total for share in shares), time.perf_counter() - started)
+        self._activity.count_flush(
+            sum(share.total for share in shares), time.perf_counter() - started
+        )
         self._tell(shares, rows)
         return await self._learn(shares, rows, alone=alone)
 

@@ -399,9 +399,11 @@ class Publisher:
             partition.saw_head(row.head + target.messages - again)
             if target.compared and target.messages > _MANY_MESSAGES:
                 partition.known = None
-            self._activity.published(partition.queue, target.messages - again, target.bytes, again)
+            self._activity.count_published(
+                partition.queue, target.messages - again, target.bytes, again
+            )
         if rows:
-            self._activity.transacted(target.partition.queue for target in work.targets)
+            self._activity.count_transaction(target.partition.queue for target in work.targets)
             self._events.written([target.partition for target in work.targets])
 
 

@@ -146,19 +146,19 @@ class Activity:
         """Grows with everything that is counted."""
         return self._version
 
-    def pushed(self, appends: Sequence[Append]) -> None:
-        """A push request was answered."""
+    def count_push(self, appends: Sequence[Append]) -> None:
+        """Count a push request that was answered."""
         if len(appends) == 1:
-            self._pushed_to(appends[0].target.queue if appends[0].target else None, appends)
+            self._count_push_to(appends[0].target.queue if appends[0].target else None, appends)
             return
         by_queue: dict[Queue, list[Append]] = {}
         for append in appends:
             if append.target is not None:
                 by_queue.setdefault(append.target.queue, []).append(append)
         for queue, of_queue in by_queue.items():
-            self._pushed_to(queue, of_queue)
+            self._count_push_to(queue, of_queue)
 
-    def _pushed_to(self, queue: Queue | None, appends: Iterable[Append]) -> None:
+    def _count_push_to(self, queue: Queue | None, appends: Iterable[Append]) -> None:
         if queue is None:
             return
         counters = self.of(queue)
@@ -167,27 +167,29 @@ class Activity:
             if append.repeats:
                 counters.push_duplicates += len(append.repeats)
 
-    def stored(self, share: Share) -> None:
-        """Messages of one partition were committed."""
+    def count_stored(self, share: Share) -> None:
+        """Count messages of one partition that were committed."""
         counters = self.of(share.partition.queue)
         counters.push_messages += share.total
         for built in share.segments:
             counters.push_bytes += len(built.body)
 
-    def published(self, queue: Queue, messages: int, stored_bytes: int, duplicates: int) -> None:
-        """Messages that were staged by a sink were committed."""
+    def count_published(
+        self, queue: Queue, messages: int, stored_bytes: int, duplicates: int
+    ) -> None:
+        """Count messages that a sink had staged and that were committed."""
         counters = self.of(queue)
         counters.push_messages += messages
         counters.push_bytes += stored_bytes
         counters.push_duplicates += duplicates
 
-    def flushed(self, messages: int, seconds: float) -> None:
-        """Appends were written in one transaction."""
+    def count_flush(self, messages: int, seconds: float) -> None:
+        """Count appends that were written in one transaction."""
         self.flush_seconds.observe(seconds)
         self.flush_messages.observe(messages)
 
-    def popped(self, queues: Sequence[Queue], grants: Sequence[Grant]) -> None:
-        """A pop was answered, with or without messages."""
+    def count_pop(self, queues: Sequence[Queue], grants: Sequence[Grant]) -> None:
+        """Count a pop that was answered, with or without messages."""
         if not grants:
             for queue in queues:
                 counters = self.of(queue)
@@ -210,8 +212,8 @@ class Activity:
                 counters.lag_sum_ms += (high - low) * lag_ms
                 counters.lag_max_ms = max(counters.lag_max_ms, lag_ms)
 
-    def settled(self, batch: AckBatch) -> None:
-        """Acknowledgments of one lease in one partition were decided."""
+    def count_acks(self, batch: AckBatch) -> None:
+        """Count acknowledgments of one lease in one partition that were decided."""
         if not batch.statuses:
             return
         counters = self.of(batch.partition.queue)
@@ -226,15 +228,15 @@ class Activity:
                 counters.ack_failed += 1
                 counters.dead_letters += result is AckResult.DEAD
 
-    def gave_up(self, queue: Queue) -> None:
-        """A message was set aside that no consumer came back from."""
+    def count_given_up(self, queue: Queue) -> None:
+        """Count a message that was set aside because no consumer came back from it."""
         self.of(queue).dead_letters += 1
 
-    def transacted(self, queues: Iterable[Queue]) -> None:
+    def count_transaction(self, queues: Iterable[Queue]) -> None:
         for queue in set(queues):
             self.of(queue).transactions += 1
 
-    def made_partitions(self, queue: Queue, count: int) -> None:
+    def count_partitions(self, queue: Queue, count: int) -> None:
         self.of(queue).partitions_created += count
 
     # ---- reading what is in memory ----
@@ -281,7 +283,8 @@ class Activity:
                 totals[at] += now - before
         return totals
 
-    def written(self, counts: list[Count]) -> None:
+    def note_report(self, counts: list[Count]) -> None:
+        """A report was written: the next one begins where it ended."""
         self._totals = self.totals_with(counts)
         for count in counts:
             count.counters.sent = count.values

@@ -74,7 +74,7 @@ class ActivityReport:
                 counts = await self._write(transaction, server_id)
             # Only now: a row that was rolled back must not be written to again.
             self.server_id = server_id
-            self._activity.written(counts)
+            self._activity.note_report(counts)
 
     async def _join(self, transaction: Transaction) -> int:
         if self.server_id is not None:

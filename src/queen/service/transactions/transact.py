@@ -171,7 +171,7 @@ class Transactor:
             self._acker.finish(batch)
         partitions = [append.target for append in appends]
         partitions += [batch.partition for batch in ack_batches]
-        self._activity.transacted(
+        self._activity.count_transaction(
             partition.queue for partition in partitions if partition is not None
         )
 
