@@ -14,7 +14,7 @@ from queen.core.cipher import KeyRing, parse_keys
 from queen.core.cursor import AckResult, AckStatus
 from queen.core.options import QueueOptions
 from queen.errors import Contended, QueenError, Unreadable
-from queen.service.admin.groups import BEGINNING, Target
+from queen.service.admin.groups import BEGINNING, SeekTarget
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import FROM_BEGINNING, Queue
 from queen.service.consume.ack_batch import AckBatch
@@ -184,7 +184,7 @@ async def test_a_grant_ends_before_what_is_damaged_and_a_seek_passes_over_it(
     assert told.value.offset == 2
     (group,) = await broker.groups.find("g", name)
     partition = await broker.catalog.partition(await _found(broker, name), "p")
-    await broker.groups.seek(group, partition, Target(BEGINNING, 3), dry=False)
+    await broker.groups.seek(group, partition, SeekTarget(BEGINNING, 3), dry=False)
     assert await _ids(broker, name, auto=True) == ["3"]
 
 

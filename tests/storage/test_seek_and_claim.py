@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queen.core.options import QueueOptions
-from queen.service.admin.groups import BEGINNING, Target
+from queen.service.admin.groups import BEGINNING, SeekTarget
 from queen.service.broker import Broker, Limits
 from queen.service.consume.feeds import Pop
 from queen.service.log.append import Append
@@ -40,7 +40,7 @@ async def test_a_lease_that_ended_before_it_was_known_does_not_block_its_partiti
         rows = await fetch(statement, *arguments)
         if statement == "claim":
             monkeypatch.setattr(broker.hot, "fetch", fetch)
-            await broker.groups.seek(group, None, Target(BEGINNING), dry=False)
+            await broker.groups.seek(group, None, SeekTarget(BEGINNING), dry=False)
             # The look at all partitions that a seek starts is over as well.
             while feed.sweep_after is not None:
                 await broker.hot.fetchval("now")

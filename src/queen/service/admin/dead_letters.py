@@ -29,12 +29,12 @@ from queen.storage.database import Database, Record
 
 _log = logging.getLogger(__name__)
 
-# Letters that are tried again in one transaction.
+# Dead letters that are tried again in one transaction.
 REDRIVE_BATCH = 250
 _BY_HAND = "Moved by hand"
 
 
-class Filter(NamedTuple):
+class DeadLetterFilter(NamedTuple):
     """Which dead letters are meant; None matches all."""
 
     queue_id: int | None = None
@@ -48,7 +48,7 @@ class Filter(NamedTuple):
 
 
 class _Taken(Exception):
-    """Somebody else has taken one of the letters; leaves the transaction."""
+    """Somebody else has taken one of the dead letters; leaves the transaction."""
 
 
 class DeadLetters:
@@ -67,66 +67,70 @@ class DeadLetters:
 
     # ---- looking ----
 
-    async def page(self, wanted: Filter, limit: int, offset: int) -> list[Record]:
+    async def page(
+        self, dead_letter_filter: DeadLetterFilter, limit: int, offset: int
+    ) -> list[Record]:
         """Return dead letters, the latest first; `payload_of` has what is in them."""
-        return await self._database.fetch("dead_letters", *wanted, limit, offset)
+        return await self._database.fetch("dead_letters", *dead_letter_filter, limit, offset)
 
     def payload_of(self, row: Record) -> bytes:
         return self._encryption.decrypt_dead_letter(
             row["partition_id"], row["codec"], row["payload"]
         )
 
-    async def count(self, wanted: Filter) -> int:
-        found: int = await self._database.fetchval("count_dead_letters", *wanted)
-        return found
+    async def count(self, dead_letter_filter: DeadLetterFilter) -> int:
+        count: int = await self._database.fetchval("count_dead_letters", *dead_letter_filter)
+        return count
 
-    async def errors(self, wanted: Filter, limit: int) -> list[Record]:
+    async def errors(self, dead_letter_filter: DeadLetterFilter, limit: int) -> list[Record]:
         """Return how many died of what, the most frequent first."""
-        return await self._database.fetch("dead_letter_errors", *wanted, limit)
+        return await self._database.fetch("dead_letter_errors", *dead_letter_filter, limit)
 
     # ---- the way out ----
 
-    async def purge(self, wanted: Filter, limit: int) -> int:
-        """Remove letters for good, the oldest first; return how many."""
-        return len(await self._database.fetch("purge_dead_letters", *wanted, limit))
+    async def purge(self, dead_letter_filter: DeadLetterFilter, limit: int) -> int:
+        """Remove dead letters for good, the oldest first; return how many."""
+        return len(await self._database.fetch("purge_dead_letters", *dead_letter_filter, limit))
 
     async def of_message(self, partition_id: int, offset: int) -> list[Record]:
-        """Return the letters of a message: one for each group that has given it up."""
+        """Return the dead letters of a message: one for each group that has given it up."""
         return await self._database.fetch("letters_of_message", partition_id, offset)
 
-    async def retry(self, wanted: Filter, limit: int) -> int:
-        """Deliver letters again to the groups that gave them up; return how many.
+    async def retry(self, dead_letter_filter: DeadLetterFilter, limit: int) -> int:
+        """Deliver dead letters again to the groups that gave them up; return how many.
 
-        Raises when there are only such that cannot be opened.
+        Raises when all that there are cannot be opened.
         """
         retried = 0
         locked: dict[int, EncryptionUnavailable] = {}
         while retried < limit:
-            rows = await self.page(wanted, min(limit - retried, REDRIVE_BATCH), len(locked))
+            rows = await self.page(
+                dead_letter_filter, min(limit - retried, REDRIVE_BATCH), len(locked)
+            )
             if not rows:
                 break
-            opened = await self._openable(rows, locked)
-            if opened:
-                retried += await self._redrive(opened)
+            openable = await self._pick_openable(rows, locked)
+            if openable:
+                retried += await self._redrive(openable)
         if locked and not retried:
             raise next(iter(locked.values()))
         return retried
 
-    async def _openable(
+    async def _pick_openable(
         self, rows: list[Record], locked: dict[int, EncryptionUnavailable]
     ) -> list[Record]:
-        """Return letters that can be read and appended; note the others."""
+        """Return the dead letters that can be read and appended; note the others."""
         partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
-        found: list[Record] = []
+        openable: list[Record] = []
         for row in rows:
             try:
                 self._check_opens(row, partitions.get(row["partition_id"]))
-                found.append(row)
+                openable.append(row)
             except EncryptionUnavailable as error:
                 locked[row["id"]] = error
-                place = row["queue"], row["partition"]
-                _log.warning("a dead letter of %r %r stays: %s", *place, error)
-        return found
+                names = row["queue"], row["partition"]
+                _log.warning("a dead letter of %r %r stays: %s", *names, error)
+        return openable
 
     def _check_opens(self, row: Record, partition: Partition | None) -> None:
         self.payload_of(row)
@@ -136,7 +140,7 @@ class DeadLetters:
             raise EncryptionUnavailable
 
     async def _redrive(self, rows: list[Record]) -> int:
-        """Append letters again and remove them, in one transaction; return how many."""
+        """Append dead letters again and remove them, in one transaction; return how many."""
         ids = [row["id"] for row in rows]
         redriven = 0
 
@@ -165,24 +169,27 @@ class DeadLetters:
         return redriven
 
     async def _appends(self, rows: list[Record]) -> list[Append]:
-        """Return an append for each partition, with its letters in their old order."""
+        """Return an append for each partition, with its dead letters in their old order."""
         partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
-        groups: dict[int, list[Record]] = defaultdict(list)
+        by_partition: dict[int, list[Record]] = defaultdict(list)
         for row in sorted(rows, key=lambda row: (row["message_offset"], row["id"])):
-            groups[row["partition_id"]].append(row)
-        return [self._append(partitions[one], letters) for one, letters in groups.items()]
+            by_partition[row["partition_id"]].append(row)
+        return [
+            self._append(partitions[partition_id], dead_letters)
+            for partition_id, dead_letters in by_partition.items()
+        ]
 
-    def _append(self, partition: Partition, letters: list[Record]) -> Append:
-        extras: dict[str, list[Any]] = {ONLY_GROUP: [row["consumer_group"] for row in letters]}
+    def _append(self, partition: Partition, dead_letters: list[Record]) -> Append:
+        extras: dict[str, list[Any]] = {ONLY_GROUP: [row["consumer_group"] for row in dead_letters]}
         for name, column in (("traceId", "trace_id"), ("producerSub", "producer_sub")):
-            values = [row[column] for row in letters]
+            values = [row[column] for row in dead_letters]
             if any(values):
                 extras[name] = values
-        payloads = [self.payload_of(row) for row in letters]
+        payloads = [self.payload_of(row) for row in dead_letters]
         append = Append(
             partition.queue.name,
             partition.name,
-            [row["transaction_id"].encode() for row in letters],
+            [row["transaction_id"].encode() for row in dead_letters],
             payloads,
             sum(map(len, payloads)) + 64 * len(payloads),
             extras,
@@ -204,22 +211,22 @@ class DeadLetters:
             # Nobody has read it yet: those who will come without a group are spared it.
             await self._catalog.group(partition.queue, QUEUE_MODE_GROUP, FROM_BEGINNING)
             groups = await self._database.fetch("groups_of_queue", partition.queue.id)
-        wanted = {row["id"]: row["name"] for row in groups if group in (None, row["name"])}
-        if not wanted:
+        names = {row["id"]: row["name"] for row in groups if group in (None, row["name"])}
+        if not names:
             return []
-        keys = [(partition.id, one) for one in sorted(wanted)]
+        keys = [(partition.id, group_id) for group_id in sorted(names)]
         after: dict[Key, Cursor] = {}
-        letters: list[DeadLetter] = []
+        dead_letters: list[DeadLetter] = []
         async with self._database.transaction() as transaction:
-            await transaction.execute("open_cursors", partition.id, sorted(wanted))
+            await transaction.execute("open_cursors", partition.id, sorted(names))
             for key, cursor in (await lock(transaction, keys)).items():
                 if not is_done(cursor, message.offset):
                     after[key] = set_aside(cursor, message.offset)
                     tries = cursor.failures.get(message.offset, 0)
                     reason = error or _BY_HAND
-                    letters.append(
+                    dead_letters.append(
                         self._burial.dead_letter(partition, key[1], message, reason, tries)
                     )
-            await self._burial.bury(transaction, letters)
+            await self._burial.bury(transaction, dead_letters)
             await store(transaction, after, {})
-        return [wanted[letter.group_id] for letter in letters]
+        return [names[dead_letter.group_id] for dead_letter in dead_letters]

@@ -20,14 +20,14 @@ END = datetime.max.replace(tzinfo=UTC)
 _MAX_QUEUES = 100_000
 
 
-class Target(NamedTuple):
+class SeekTarget(NamedTuple):
     """Where a seek goes: to an offset, or to the first message written at or after an instant."""
 
     at: datetime
     offset: int | None = None
 
 
-class Moved(NamedTuple):
+class SeekResult(NamedTuple):
     """What a seek did, or would do."""
 
     partitions: int
@@ -90,8 +90,8 @@ class Groups:
         return deleted
 
     async def seek(
-        self, group: Record, partition: Partition | None, target: Target, *, dry: bool
-    ) -> Moved:
+        self, group: Record, partition: Partition | None, target: SeekTarget, *, dry: bool
+    ) -> SeekResult:
         """Move a group in one partition, or (None) in all of its queue, and end its leases."""
         at = target.at
         if group["reads_by_time"] and partition is not None:
@@ -101,8 +101,8 @@ class Groups:
             )
         if not dry and target.offset is None and at != BEGINNING:
             # Nothing that is before the target may come up behind our back.
-            sealed: datetime | None = await self._database.fetchval("seal", group["queue_id"])
-            at = min(at, sealed or at)
+            sealed_until: datetime | None = await self._database.fetchval("seal", group["queue_id"])
+            at = min(at, sealed_until or at)
         partition_id = partition.id if partition is not None else None
         rows = await self._database.fetch("seek", group["id"], partition_id, at, target.offset, dry)
         if not rows:
@@ -113,7 +113,7 @@ class Groups:
         (row,) = rows
         taken = None if target.offset is not None or at in (BEGINNING, END) else at
         moved = (row["partitions"], row["again"], row["skipped"], row["new_offset"] or 0)
-        return Moved(*moved, taken)
+        return SeekResult(*moved, taken)
 
     async def written_at(self, partition: Partition, offset: int) -> datetime | None:
         at: datetime | None = await self._database.findval("written_at", partition.id, offset)

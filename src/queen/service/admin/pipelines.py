@@ -44,8 +44,8 @@ class Pipelines:
         Names are one for all namespaces. With `among`, a pipeline of another namespace is left
         as it is, and nothing is told of it but that it is there.
         """
-        said = plain(definition)
-        text, print_ = msgspec.json.encode(said).decode(), fingerprint(said)
+        plain_definition = plain(definition)
+        text, print_ = msgspec.json.encode(plain_definition).decode(), fingerprint(plain_definition)
         values = (definition.name, definition.namespace, text, print_)
         version = await self._database.findval("insert_pipeline", *values)
         if version is not None:

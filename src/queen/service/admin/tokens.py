@@ -37,7 +37,7 @@ _SHAPE = re.compile(r"queen_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NOBODY = hashlib.sha256(b"nobody").digest()
 
 
-class Known(NamedTuple):
+class Token(NamedTuple):
     """A token as a server remembers it."""
 
     id: str
@@ -64,7 +64,7 @@ def is_ours(text: str) -> bool:
 class Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._known: dict[str, Known] = {}
+        self._tokens: dict[str, Token] = {}
         # All transactions before this one are over, and what they changed is known.
         self._since = 0
         self._asked_at = float("-inf")
@@ -86,7 +86,7 @@ class Tokens:
     ) -> NewToken:
         """Store a new token and return it; its text is never to be had again."""
         check_new_token(name, role, namespaces, lifetime_s)
-        new, row = _made(name, role, namespaces, lifetime_s, by)
+        new, row = _make(name, role, namespaces, lifetime_s, by)
         if await self._database.findval("create_token", *row) is None:
             raise Conflict("the id of the new token was taken; ask again")
         await self.refresh()
@@ -94,13 +94,13 @@ class Tokens:
 
     async def page(self, among: frozenset[str] | None, limit: int, offset: int = 0) -> list[Record]:
         """Return tokens, newest first; `among` limits them to those of some namespaces."""
-        return await self._database.fetch("list_tokens", _listed(among), limit, offset)
+        return await self._database.fetch("list_tokens", _sorted(among), limit, offset)
 
     async def revoke(self, token_id: str, among: frozenset[str] | None) -> bool:
         """End a token; false when there is none."""
-        found = await self._database.findval("revoke_token", token_id, _listed(among))
+        revoked_id = await self._database.findval("revoke_token", token_id, _sorted(among))
         await self.refresh()
-        return found is not None
+        return revoked_id is not None
 
     async def first(self) -> NewToken | None:
         """Return a new admin token if nobody has one, so that somebody can come in."""
@@ -108,13 +108,13 @@ class Tokens:
             await transaction.execute("lock_first_token")
             if await transaction.fetchval("has_admin_token"):
                 return None
-            new, row = _made("first", "admin", None, None, "queen serve")
+            new, row = _make("first", "admin", None, None, "queen serve")
             await transaction.findval("create_token", *row)
         return new
 
     # ---- knowing them ----
 
-    async def find(self, text: str) -> Known | None:
+    async def find(self, text: str) -> Token | None:
         """Return the token that a text is, if it is good."""
         match = _SHAPE.fullmatch(text)
         if match is None:
@@ -122,15 +122,15 @@ class Tokens:
         token_id, secret = match.groups()
         if not self._is_loaded:
             await self.refresh()
-        known = self._known.get(token_id)
-        if known is None:
+        token = self._tokens.get(token_id)
+        if token is None:
             await self._ask_again()
-            known = self._known.get(token_id)
-        matches = hmac.compare_digest(known.hash if known else _NOBODY, _hash(secret))
-        if known is None or not matches or known.revoked or known.ends_at <= time.monotonic():
+            token = self._tokens.get(token_id)
+        matches = hmac.compare_digest(token.hash if token else _NOBODY, _hash(secret))
+        if token is None or not matches or token.revoked or token.ends_at <= time.monotonic():
             return None
         self._used.add(token_id)
-        return known
+        return token
 
     async def start(self) -> None:
         """Learn all there are; without a database, when somebody first shows one."""
@@ -145,10 +145,10 @@ class Tokens:
             if reached < self._since:
                 # Another database stands where ours was; its transactions count anew.
                 rows = await self._database.fetch("tokens_since", 0)
-                self._known.clear()
+                self._tokens.clear()
             for row in rows:
                 if row["id"] is not None:
-                    self._known[row["id"]] = _known(row)
+                    self._tokens[row["id"]] = _token(row)
             self._since = reached
             self._is_loaded = True
 
@@ -186,7 +186,7 @@ class Tokens:
             _log.warning("the use of tokens could not be noted: %s", error)
 
 
-def _made(
+def _make(
     name: str, role: str, namespaces: list[str] | None, lifetime_s: int | None, by: str
 ) -> tuple[NewToken, tuple[Any, ...]]:
     """Return a new token and the row that is stored of it."""
@@ -200,8 +200,8 @@ def check_new_token(
 ) -> None:
     """Raise `BadRequest` when a token like this cannot be made."""
     reason = reason_against_name("token", name)
-    for one in namespaces or []:
-        reason = reason or reason_against_name("namespace", one)
+    for namespace in namespaces or []:
+        reason = reason or reason_against_name("namespace", namespace)
     if reason:
         raise BadRequest(reason)
     if role not in ROLES:
@@ -216,13 +216,13 @@ def _hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def _listed(names: frozenset[str] | None) -> list[str] | None:
+def _sorted(names: frozenset[str] | None) -> list[str] | None:
     return None if names is None else sorted(names)
 
 
-def _known(row: Any) -> Known:
+def _token(row: Any) -> Token:
     namespaces, left_s = row["namespaces"], row["left_s"]
-    return Known(
+    return Token(
         row["id"],
         row["name"],
         row["hash"],

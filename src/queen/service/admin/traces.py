@@ -31,12 +31,12 @@ class Traces:
         names: list[str],
     ) -> int:
         """Keep an event and return its id."""
-        found: int | None = await self._database.findval(
+        trace_id: int | None = await self._database.findval(
             "record_trace", partition.id, transaction_id, group, event_type, data, names
         )
-        if found is None:
+        if trace_id is None:
             raise NotFound("Partition not found")
-        return found
+        return trace_id
 
     async def of_message(
         self, partition: Partition, transaction_id: str, limit: int, offset: int

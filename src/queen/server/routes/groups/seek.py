@@ -11,7 +11,7 @@ from queen.server.api.routing import Doc, Route
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Request, Response, check_name
-from queen.service.admin.groups import BEGINNING, END, Target
+from queen.service.admin.groups import BEGINNING, END, SeekTarget
 from queen.service.broker import Broker
 from queen.service.catalog import Partition
 from queen.service.rows import Record
@@ -81,7 +81,7 @@ class SeekRoutes:
 
     async def partition(self, request: Request) -> Response:
         sent = decode_body(_decoder, request.body) if request.body else SeekRequest()
-        target = _target(sent) or Target(END)
+        target = _target(sent) or SeekTarget(END)
         group, partition = await self._find(request)
         assert partition is not None
         groups, dry = self._broker.groups, bool(sent.dryRun)
@@ -127,17 +127,17 @@ class SeekRoutes:
         return row, partition
 
 
-def _target(sent: SeekRequest) -> Target | None:
+def _target(sent: SeekRequest) -> SeekTarget | None:
     """Return where a request wants to go; None when it does not say."""
     targets = []
     if sent.toEnd:
-        targets.append(Target(END))
+        targets.append(SeekTarget(END))
     if sent.toBeginning:
-        targets.append(Target(BEGINNING))
+        targets.append(SeekTarget(BEGINNING))
     if sent.timestamp is not None:
-        targets.append(Target(parse_time("timestamp", sent.timestamp)))
+        targets.append(SeekTarget(parse_time("timestamp", sent.timestamp)))
     if sent.offset is not None:
-        targets.append(Target(BEGINNING, sent.offset))
+        targets.append(SeekTarget(BEGINNING, sent.offset))
     if len(targets) > 1:
         raise BadRequest("Only one of 'toEnd', 'toBeginning', 'timestamp' and 'offset' can be")
     return targets[0] if targets else None

@@ -17,7 +17,7 @@ from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
-from queen.service.admin.dead_letters import Filter
+from queen.service.admin.dead_letters import DeadLetterFilter
 from queen.service.broker import Broker
 from queen.service.rows import Record
 from queen.service.scope import listed
@@ -157,13 +157,13 @@ class DeadLetterRoutes:
         await audit(self._broker, request, "deadletters.purge", request.params[0], purged=1)
         return Response(200, msgspec.json.encode(wire.Purged(True, 1)))
 
-    def _only(self, request: Request) -> Filter:
+    def _only(self, request: Request) -> DeadLetterFilter:
         allowed = listed(request.caller.namespaces)
-        return Filter(ids=[_parse_id(request.params[0])], namespaces=allowed)
+        return DeadLetterFilter(ids=[_parse_id(request.params[0])], namespaces=allowed)
 
-    async def _filter(self, request: Request, fields: Mapping[str, str]) -> Filter | None:
+    async def _filter(self, request: Request, fields: Mapping[str, str]) -> DeadLetterFilter | None:
         """Return what is asked for; None when it names something that does not exist."""
-        filter_ = Filter(
+        filter_ = DeadLetterFilter(
             group=fields.get("consumerGroup"),
             error=fields.get("error"),
             since=_time(fields, "from"),

@@ -21,7 +21,7 @@ from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.time_range import RANGE_PARAMS, time_range_of
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
-from queen.service.admin.dead_letters import Filter
+from queen.service.admin.dead_letters import DeadLetterFilter
 from queen.service.broker import Broker
 from queen.service.catalog import Partition, Queue
 from queen.service.consume.ack_batch import storable
@@ -206,7 +206,7 @@ class MessageRoutes:
             raise Conflict(
                 "no group has given the message up; to read it again, seek the group back"
             )
-        filter_ = Filter(ids=[row["id"] for row in rows])
+        filter_ = DeadLetterFilter(ids=[row["id"] for row in rows])
         retried = await self._broker.dead_letters.retry(filter_, len(rows))
         await audit(self._broker, request, "message.retry", "/".join(request.params))
         answer = wire.MessageRetried(True, retried, *request.params)
