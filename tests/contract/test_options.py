@@ -268,10 +268,10 @@ async def test_what_was_stored_before_follows_the_option_and_the_key(
     api.ack(first, "dlq")
     api.configure(queue, encryptionEnabled=True)
     old = KeyRing([bytes.fromhex(ENCRYPTION_KEY)])
-    await reseal(database, old)
+    await reencrypt(database, old)
     assert {key_name(body) for body in await bodies(connection, queue)} == {old.current}
     new = KeyRing([b"n" * 32, bytes.fromhex(ENCRYPTION_KEY)])
-    await reseal(database, new)
+    await reencrypt(database, new)
     # The servers of the tests only have the old key; with the new one alone all of it opens.
     encryption = SegmentEncryption(KeyRing([b"n" * 32]))
     rows = await connection.fetch(
@@ -288,7 +288,7 @@ async def test_what_was_stored_before_follows_the_option_and_the_key(
     )
     assert letter is not None
     assert encryption.decrypt_dead_letter(*letter) == b'"secret 0"'
-    await reseal(database, KeyRing([bytes.fromhex(ENCRYPTION_KEY), b"n" * 32]))
+    await reencrypt(database, KeyRing([bytes.fromhex(ENCRYPTION_KEY), b"n" * 32]))
 
 
 async def test_what_does_not_open_holds_up_nothing_behind_it(
@@ -312,7 +312,7 @@ async def test_what_does_not_open_holds_up_nothing_behind_it(
             offset + 1,
         )
     new = KeyRing([b"n" * 32, bytes.fromhex(ENCRYPTION_KEY)])
-    await reseal(database, new)
+    await reencrypt(database, new)
     keys = [body[2:10].hex() for body in await bodies(connection, queue)]
     assert (keys[0], keys[4]) == (new.current, new.current)
     assert new.current not in keys[1:4]
@@ -324,9 +324,9 @@ def _other_key(body: str) -> str:
     return f"overlay({body} placing '\\x0102030405060708' from 3)"
 
 
-async def reseal(database: Database, keys: KeyRing) -> None:
+async def reencrypt(database: Database, keys: KeyRing) -> None:
     # Pages so small that there are several.
-    resealer, more = Reencrypter(SegmentEncryption(keys), wait_s=0, page_rows=2), True
+    reencrypter, more = Reencrypter(SegmentEncryption(keys), wait_s=0, page_rows=2), True
     while more:
         async with database.transaction() as transaction:
-            more = await resealer.seal_some(transaction)
+            more = await reencrypter.encrypt_some(transaction)

@@ -16,7 +16,7 @@ from tests.conftest import ENCRYPTION_KEY
 from tests.contract.conftest import stored
 from tests.contract.querycalls import QueryCalls, ack, delete, upsert, window
 from tests.contract.test_ack import dead_letters, let_lapse
-from tests.contract.test_options import reseal
+from tests.contract.test_options import reencrypt
 
 _KEY = "tumb:1\x1f1970-01-01T00:00:00.000Z\x1fk"
 _STALE = "Invalid or expired lease"
@@ -348,12 +348,12 @@ async def test_state_follows_the_keys_of_its_queue(
     query.api.configure(query.queue, leaseTime=60, encryptionEnabled=True)
     current = bytes.fromhex(ENCRYPTION_KEY)
     for keys in ([current], [b"n" * 32, current]):
-        await reseal(database, KeyRing(keys))
+        await reencrypt(database, KeyRing(keys))
         value = await connection.fetchval(
             "select value from queen.query_state where query_id = $1", uuid.UUID(query.id)
         )
         assert key_name(value) == KeyRing(keys).current
-    await reseal(database, KeyRing([current, b"n" * 32]))
+    await reencrypt(database, KeyRing([current, b"n" * 32]))
     assert query.values(partition_id) == {_KEY: window(5)}
 
 

@@ -315,7 +315,7 @@ class Broker:
         retention = Retention(limits.abandoned_group_days, limits.idle_partition_days)
         self.indexer = Indexer(self.hot, self.jobs, self.events)
         self.jobs.add("retention", limits.retention_interval_s, retention.remove_old)
-        self.jobs.add("reseal", REENCRYPT_INTERVAL_S, Reencrypter(self.encryption).seal_some)
+        self.jobs.add("reseal", REENCRYPT_INTERVAL_S, Reencrypter(self.encryption).encrypt_some)
         self.jobs.add("idle_partitions", CLEANUP_INTERVAL_S, retention.drop_idle)
         self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
         self.jobs.add(SINKS_JOB, SINKS_INTERVAL_S, self.sinks.remove_old)

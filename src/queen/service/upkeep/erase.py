@@ -26,10 +26,10 @@ class Eraser:
             row = await transaction.findrow("lock_segment", partition.id, offset)
             if row is None:
                 return False
-            without = _without(self._encryption.decode_segment(row), offset - row["base_offset"])
-            if without is None:
+            erased = _erase(self._encryption.decode_segment(row), offset - row["base_offset"])
+            if erased is None:
                 return False
-            codec, body = compress(encode_body(without))
+            codec, body = compress(encode_body(erased))
             if partition.queue.options.encryption_enabled:
                 codec, body = self._encryption.encrypt_segment(partition.id, codec, body)
             await transaction.execute(
@@ -49,7 +49,7 @@ class Eraser:
         return removed
 
 
-def _without(segment: Segment, at: int) -> Segment | None:
+def _erase(segment: Segment, at: int) -> Segment | None:
     """Return a segment in which one message is deleted; None when it already is."""
     marks = list(segment.column(DELETED) or [None] * segment.count)
     if marks[at]:

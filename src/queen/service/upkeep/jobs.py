@@ -19,24 +19,24 @@ from queen.storage.database import Database, Isolation, Transaction
 
 _log = logging.getLogger(__name__)
 
-# Returns whether there is more to do right now.
-Work = Callable[[Transaction], Awaitable[bool]]
+# One round of a job; returns whether there is more to do right now.
+Round = Callable[[Transaction], Awaitable[bool]]
 
 
 class Jobs:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._jobs: dict[str, tuple[float, Work, Isolation]] = {}
+        self._jobs: dict[str, tuple[float, Round, Isolation]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
 
     def add(
         self,
         name: str,
         interval_s: float,
-        work: Work,
+        run_round: Round,
         isolation: Isolation = "read_committed",
     ) -> None:
-        self._jobs[name] = (interval_s, work, isolation)
+        self._jobs[name] = (interval_s, run_round, isolation)
         self._wakes[name] = asyncio.Event()
 
     def wake(self, name: str) -> None:
@@ -48,15 +48,15 @@ class Jobs:
             for name in self._jobs:
                 group.create_task(self._repeat(name))
 
-    async def run_once(self, name: str, instead: Work | None = None) -> bool:
+    async def run_once(self, name: str, instead: Round | None = None) -> bool:
         """Run one round of a job, or `instead` in its place, and return its answer.
 
         False too when another server is at it.
         """
-        _, work, isolation = self._jobs[name]
+        _, run_round, isolation = self._jobs[name]
         async with self._database.transaction(isolation) as transaction:
             is_mine: bool = await transaction.fetchval("try_job", name)
-            return is_mine and await (instead or work)(transaction)
+            return is_mine and await (instead or run_round)(transaction)
 
     async def _repeat(self, name: str) -> None:
         interval_s = self._jobs[name][0]

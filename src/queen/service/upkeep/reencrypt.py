@@ -1,9 +1,9 @@
-"""Resealing: what is stored follows the key and the option of its queue.
+"""Re-encryption: what is stored follows the key and the option of its queue.
 
 A queue that becomes encrypted has older messages in the clear, and after a rotation of keys
-older ones need the old key. A slow walk seals both with the current key. It goes page by page:
+older ones need the old key. A slow walk encrypts both with the current key. It goes page by page:
 a round looks at so many rows and writes so many bytes, whatever there is to do, and the next
-one goes on behind them. When a walk finds nothing, everything is sealed with the current key,
+one goes on behind them. When a walk finds nothing, everything is encrypted with the current key,
 and older keys can go; the log says so.
 
 What does not open is counted, named in the log and passed over: the others go on.
@@ -33,7 +33,7 @@ _COST_BYTES = 64 * 1024
 # How many that do not open are named in the log, in one walk.
 _NAMED = 10
 
-Seal = Callable[[Transaction, Record], Awaitable[None]]
+Encrypt = Callable[[Transaction, Record], Awaitable[None]]
 _FRONT = (datetime(1970, 1, 1, tzinfo=UTC), 0, -1)
 
 
@@ -45,7 +45,7 @@ class Reencrypter:
         self._page_rows = page_rows
         # Servers that are restarted one after the other get their keys one after the other.
         self._not_before = time.monotonic() + wait_s
-        # Something was sealed, and no walk since then has found everything in order.
+        # Something was encrypted, and no walk since then has found everything in order.
         self._is_news = False
         self._begin()
 
@@ -53,27 +53,27 @@ class Reencrypter:
         """Start a walk at the front."""
         self._queue = 0
         self._segment: tuple[datetime, int, int] = _FRONT
-        self._letter = 0
+        self._dead_letter = 0
         self._state = (uuid.UUID(int=0), 0, "")
-        self._sealed = self._locked = 0
+        self._encrypted = self._locked = 0
 
-    async def seal_some(self, transaction: Transaction) -> bool:
+    async def encrypt_some(self, transaction: Transaction) -> bool:
         """Look at the next page; return whether there is more to look at."""
         if time.monotonic() < self._not_before:
             return False
         if not self._encryption.keys or not await transaction.fetchval("any_encrypted"):
             return False
         more = [
-            await self._seal_segments(transaction),
-            await self._seal_letters(transaction),
-            await self._seal_states(transaction),
+            await self._encrypt_segments(transaction),
+            await self._encrypt_dead_letters(transaction),
+            await self._encrypt_states(transaction),
         ]
         if any(more):
             return True
-        if self._is_news and not self._sealed and not self._locked:
-            # Not at the end of the walk that sealed: one of its rounds may have failed.
+        if self._is_news and not self._encrypted and not self._locked:
+            # Not at the end of the walk that encrypted: one of its rounds may have failed.
             _log.info("everything is sealed with the current key now; older keys can go")
-        self._is_news = bool(self._sealed)
+        self._is_news = bool(self._encrypted)
         if self._locked:
             _log.warning(
                 "%d stored texts are damaged or need a key that this server lacks", self._locked
@@ -81,8 +81,8 @@ class Reencrypter:
         self._begin()
         return False
 
-    async def _seal_segments(self, transaction: Transaction) -> bool:
-        """Seal a page of the queue that is under way; return whether there is another one."""
+    async def _encrypt_segments(self, transaction: Transaction) -> bool:
+        """Encrypt a page of the queue that is under way; return whether there is another one."""
         queue_id = await transaction.findval("next_encrypted_queue", self._queue)
         if queue_id is None:
             return False
@@ -92,7 +92,7 @@ class Reencrypter:
         page = await transaction.fetch(
             "segments_to_seal", self._queue, *self._segment, name, self._page_rows
         )
-        done = await self._seal_page(transaction, page, self._seal_segment)
+        done = await self._encrypt_page(transaction, page, self._encrypt_segment)
         if done:
             last = page[done - 1]
             self._segment = (last["created_at"], last["partition_id"], last["base_offset"])
@@ -100,18 +100,18 @@ class Reencrypter:
             self._queue, self._segment = self._queue + 1, _FRONT
         return True
 
-    async def _seal_letters(self, transaction: Transaction) -> bool:
+    async def _encrypt_dead_letters(self, transaction: Transaction) -> bool:
         name = self._encryption.keys.name
-        page = await transaction.fetch("letters_to_seal", self._letter, name, self._page_rows)
-        done = await self._seal_page(transaction, page, self._seal_letter)
+        page = await transaction.fetch("letters_to_seal", self._dead_letter, name, self._page_rows)
+        done = await self._encrypt_page(transaction, page, self._encrypt_dead_letter)
         if done:
-            self._letter = page[done - 1]["id"]
+            self._dead_letter = page[done - 1]["id"]
         return not self._is_last(page, done)
 
-    async def _seal_states(self, transaction: Transaction) -> bool:
+    async def _encrypt_states(self, transaction: Transaction) -> bool:
         name = self._encryption.keys.name
         page = await transaction.fetch("states_to_seal", *self._state, name, self._page_rows)
-        done = await self._seal_page(transaction, page, self._seal_state)
+        done = await self._encrypt_page(transaction, page, self._encrypt_state)
         if done:
             last = page[done - 1]
             self._state = (last["query_id"], last["partition_id"], last["key"])
@@ -121,8 +121,10 @@ class Reencrypter:
         """Return whether nothing lies behind what was done of a page."""
         return done == len(page) and (not page or page[0]["looked"] < self._page_rows)
 
-    async def _seal_page(self, transaction: Transaction, page: list[Record], seal: Seal) -> int:
-        """Seal what a page holds, as far as one round goes; return how many rows that are."""
+    async def _encrypt_page(
+        self, transaction: Transaction, page: list[Record], encrypt: Encrypt
+    ) -> int:
+        """Encrypt what a page holds, as far as one round goes; return how many rows that is."""
         left = _ROUND_BYTES
         for done, row in enumerate(page):
             if not row["to_seal"]:
@@ -131,33 +133,33 @@ class Reencrypter:
                 return done
             left -= row["bytes"] + _COST_BYTES
             try:
-                await seal(transaction, row)
-                self._sealed += 1
+                await encrypt(transaction, row)
+                self._encrypted += 1
             except EncryptionUnavailable as error:
                 self._locked += 1
                 if self._locked <= _NAMED:
                     _log.warning("partition %d: %s", row["partition_id"], error)
         return len(page)
 
-    async def _seal_segment(self, transaction: Transaction, row: Record) -> None:
-        place = (row["partition_id"], row["base_offset"])
-        for stored in await transaction.fetch("segment_to_seal", *place):
-            plain = self._encryption.decrypt_segment(place[0], stored["codec"], stored["body"])
-            codec, body = self._encryption.encrypt_segment(place[0], *plain)
-            await transaction.execute("rewrite_segment", *place, codec, body)
+    async def _encrypt_segment(self, transaction: Transaction, row: Record) -> None:
+        row_key = (row["partition_id"], row["base_offset"])
+        for stored in await transaction.fetch("segment_to_seal", *row_key):
+            plain = self._encryption.decrypt_segment(row_key[0], stored["codec"], stored["body"])
+            codec, body = self._encryption.encrypt_segment(row_key[0], *plain)
+            await transaction.execute("rewrite_segment", *row_key, codec, body)
 
-    async def _seal_letter(self, transaction: Transaction, row: Record) -> None:
+    async def _encrypt_dead_letter(self, transaction: Transaction, row: Record) -> None:
         for stored in await transaction.fetch("letter_to_seal", row["id"]):
             partition_id = row["partition_id"]
             payload = self._encryption.decrypt_dead_letter(
                 partition_id, stored["codec"], stored["payload"]
             )
-            _, sealed = self._encryption.encrypt_dead_letter(partition_id, payload)
-            await transaction.execute("rewrite_letter", row["id"], CODEC_ENCRYPTED, sealed)
+            _, encrypted = self._encryption.encrypt_dead_letter(partition_id, payload)
+            await transaction.execute("rewrite_letter", row["id"], CODEC_ENCRYPTED, encrypted)
 
-    async def _seal_state(self, transaction: Transaction, row: Record) -> None:
-        place = (row["query_id"], row["partition_id"], row["key"])
-        for stored in await transaction.fetch("state_to_seal", *place):
-            value = self._encryption.decrypt_state(place[1], stored["codec"], stored["value"])
-            sealed = self._encryption.encrypt_state(place[1], value)
-            await transaction.execute("rewrite_query_state", *place, *sealed)
+    async def _encrypt_state(self, transaction: Transaction, row: Record) -> None:
+        row_key = (row["query_id"], row["partition_id"], row["key"])
+        for stored in await transaction.fetch("state_to_seal", *row_key):
+            value = self._encryption.decrypt_state(row_key[1], stored["codec"], stored["value"])
+            encrypted = self._encryption.encrypt_state(row_key[1], value)
+            await transaction.execute("rewrite_query_state", *row_key, *encrypted)

@@ -46,14 +46,14 @@ class Rule(NamedTuple):
 
 def rules_of(options: QueueOptions) -> list[Rule]:
     """Return what a queue wants removed."""
-    found = [
+    rules = [
         Rule("ttl", options.ttl),
         Rule("max_wait_time_eviction", options.max_wait_time_seconds),
     ]
     if options.retention_enabled:
-        found.append(Rule("retention", options.retention_seconds))
-        found.append(Rule("completed_retention", options.completed_retention_seconds, True))
-    return [rule for rule in found if rule.age_s > 0]
+        rules.append(Rule("retention", options.retention_seconds))
+        rules.append(Rule("completed_retention", options.completed_retention_seconds, True))
+    return [rule for rule in rules if rule.age_s > 0]
 
 
 def _rules_of_row(row: Record) -> list[Rule]:
@@ -94,8 +94,8 @@ class Retention:
         return bool(self._todo)
 
     async def _apply(self, transaction: Transaction, queue_id: int, rule: Rule) -> bool:
-        place = (queue_id, rule.kind)
-        after = self._positions.get(place, _BEGINNING)
+        key = (queue_id, rule.kind)
+        after = self._positions.get(key, _BEGINNING)
         live_s = self._abandoned_s if rule.done_only else None
         done = await transaction.fetchrow(
             "expire_segments", queue_id, rule.age_s, after, live_s, _SEGMENTS
@@ -106,11 +106,11 @@ class Retention:
             )
         if done["looked"] >= _SEGMENTS:
             if rule.done_only:
-                self._positions[place] = done["looked_until"]
+                self._positions[key] = done["looked_until"]
             return True
         # At the end: the next walk begins at the front. One that was long is not made often.
-        if self._positions.pop(place, None) is not None:
-            self._rests[place] = time.monotonic() + _REST_S
+        if self._positions.pop(key, None) is not None:
+            self._rests[key] = time.monotonic() + _REST_S
         return False
 
     async def drop_idle(self, transaction: Transaction) -> bool:

@@ -30,7 +30,7 @@ _STOP_TIMEOUT_S = 10.0
 Loop = Callable[[], Awaitable[None]]
 
 
-class _Kept:
+class _SupervisedLoop:
     """One loop and how it does."""
 
     def __init__(self, name: str, run: Loop) -> None:
@@ -41,7 +41,7 @@ class _Kept:
         self.in_a_row = 0
         self.began_at: float | None = None
 
-    def failed(self) -> None:
+    def note_failure(self) -> None:
         if self._ran_well():
             self.in_a_row = 0
         self.failures += 1
@@ -61,21 +61,21 @@ class _Kept:
 
 class Supervisor:
     def __init__(self) -> None:
-        self._kept: dict[str, _Kept] = {}
+        self._loops: dict[str, _SupervisedLoop] = {}
         self._tasks: dict[asyncio.Task[None], str] = {}
 
     def start(self, name: str, run: Loop) -> None:
         """Run a loop under a name until `stop`."""
-        kept = self._kept[name] = _Kept(name, run)
-        self._tasks[asyncio.create_task(self._keep(kept), name=name)] = name
+        loop = self._loops[name] = _SupervisedLoop(name, run)
+        self._tasks[asyncio.create_task(self._keep(loop), name=name)] = name
 
     def failures(self) -> dict[str, int]:
         """Return how often each loop has ended by an error."""
-        return {name: kept.failures for name, kept in self._kept.items()}
+        return {name: loop.failures for name, loop in self._loops.items()}
 
     def failing(self) -> list[str]:
         """Return the loops that end again and again."""
-        return [name for name, kept in self._kept.items() if kept.is_failing]
+        return [name for name, loop in self._loops.items() if loop.is_failing]
 
     async def stop(self) -> None:
         """End all loops; one that does not end is named and left behind."""
@@ -87,21 +87,21 @@ class Supervisor:
         for task in left:
             _log.error("the loop %s does not end", self._tasks[task])
 
-    async def _keep(self, kept: _Kept) -> None:
+    async def _keep(self, loop: _SupervisedLoop) -> None:
         while True:
-            kept.began_at = time.monotonic()
+            loop.began_at = time.monotonic()
             try:
-                await kept.run()
-                _log.error("the loop %s has ended by itself; it begins again", kept.name)
+                await loop.run()
+                _log.error("the loop %s has ended by itself; it begins again", loop.name)
             except asyncio.CancelledError:
                 if _is_cancelled():
                     raise
                 # Something inside it was cancelled, not the loop.
-                _log.exception("the loop %s was cut off; it begins again", kept.name)
+                _log.exception("the loop %s was cut off; it begins again", loop.name)
             except Exception:
-                _log.exception("the loop %s has failed; it begins again", kept.name)
-            kept.failed()
-            await asyncio.sleep(kept.pause_s())
+                _log.exception("the loop %s has failed; it begins again", loop.name)
+            loop.note_failure()
+            await asyncio.sleep(loop.pause_s())
 
 
 def _is_cancelled() -> bool:
