@@ -22,7 +22,7 @@ PATIENCE_S = 20.0
 @pytest.fixture
 async def brokers(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Broker]]:
     """Two servers, neither of which hears the other, and which never look at all partitions."""
-    monkeypatch.setattr(Signals, "_heard", lambda *_: None)
+    monkeypatch.setattr(Signals, "_hear", lambda *_: None)
     monkeypatch.setattr(sweeper, "_SWEEP_INTERVAL_S", 3600.0)
     started = [await Broker.start(dsn, Limits(dedup_hashes=1000, connections=3)) for _ in range(2)]
     yield started

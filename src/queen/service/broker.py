@@ -132,6 +132,7 @@ class Broker:
         self.background = Background()
         self._remember()
         self._consume()
+        self._connect_servers()
         self._produce()
         self._decide_together()
         self._cut_windows()
@@ -180,6 +181,9 @@ class Broker:
             self.maintenance,
             self.events,
         )
+
+    def _connect_servers(self) -> None:
+        """What servers tell each other, and who may see what."""
         self.wakeups = Wakeups(
             self.hot,
             self.catalog,

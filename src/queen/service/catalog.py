@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import NamedTuple
@@ -71,6 +72,7 @@ class Partition:
     """One partition and what this server believes about it."""
 
     __slots__ = (
+        "dedup_window_s",
         "erasures",
         "head",
         "id",
@@ -80,7 +82,6 @@ class Partition:
         "prefix",
         "queue",
         "uuid",
-        "window_s",
     )
 
     def __init__(self, partition_id: int, queue: Queue, name: str, head: int) -> None:
@@ -100,7 +101,7 @@ class Partition:
         # in time, and that what is known is no longer true.
         self.known_at: datetime | None = None
         # How far back in time they have been kept since.
-        self.window_s = 0
+        self.dedup_window_s = 0
 
     def knows(self, offset: int, at: datetime) -> None:
         """This server now holds the recent hashes up to an offset."""
@@ -136,7 +137,7 @@ class Catalog:
         self._queues: dict[str, Queue] = {}
         self._by_id: dict[int, Partition] = {}
         self._groups: dict[tuple[int, str], int] = {}
-        self._made = asyncio.Event()
+        self._queue_made = asyncio.Event()
         self._appearing = SingleFlight[Queue | None]()
         self._registering = SingleFlight[int]()
         self._stopping = False
@@ -144,17 +145,17 @@ class Catalog:
     def sizes(self) -> Sizes:
         return Sizes(len(self._queues), len(self._by_id), len(self._groups))
 
-    def cached(self, queue: str, partition: str) -> Partition | None:
+    def cached(self, queue_name: str, name: str) -> Partition | None:
         """Return a partition without asking the database, or None if that takes a question."""
-        known = self._queues.get(queue)
-        if known is None or time.monotonic() - known.loaded_at > _OPTIONS_TTL_S:
+        queue = self._queues.get(queue_name)
+        if queue is None or time.monotonic() - queue.loaded_at > _OPTIONS_TTL_S:
             return None
-        return known.partitions.get(partition)
+        return queue.partitions.get(name)
 
-    def known(self, queue: str, partition: str) -> Partition | None:
+    def known(self, queue_name: str, name: str) -> Partition | None:
         """Return a partition that was just resolved, however old the queue's options are."""
-        found = self._queues.get(queue)
-        return found.partitions.get(partition) if found is not None else None
+        queue = self._queues.get(queue_name)
+        return queue.partitions.get(name) if queue is not None else None
 
     def partition_by_id(self, partition_id: int) -> Partition | None:
         return self._by_id.get(partition_id)
@@ -166,30 +167,30 @@ class Catalog:
 
     async def queues(self, names: Iterable[str]) -> list[Queue]:
         """Return those of some queues that exist."""
-        wanted = set(names)
-        await self._load_queues(wanted)
-        return [self._queues[name] for name in wanted if name in self._queues]
+        names = set(names)
+        await self._load_queues(names)
+        return [self._queues[name] for name in names if name in self._queues]
 
-    async def appearance(
+    async def wait_for_queue(
         self, name: str, timeout_s: float, in_vain: Callable[[], bool]
     ) -> Queue | None:
         """Wait for a queue that nobody has made yet, unless it would be in vain."""
         deadline = time.monotonic() + timeout_s
-        found = await self.queue(name)
-        while found is None and time.monotonic() < deadline:
+        queue = await self.queue(name)
+        while queue is None and time.monotonic() < deadline:
             if self._stopping or in_vain():
                 return None
-            self._made.clear()
+            self._queue_made.clear()
             with contextlib.suppress(TimeoutError):
                 # This server wakes us at once; another one's queue is found by asking.
                 async with asyncio.timeout(min(_APPEARANCE_POLL_S, deadline - time.monotonic())):
-                    await self._made.wait()
-            found = await self._appearing.ask(name, lambda: self.queue(name))
-        return found
+                    await self._queue_made.wait()
+            queue = await self._appearing.ask(name, lambda: self.queue(name))
+        return queue
 
     def stop_waiting(self) -> None:
         self._stopping = True
-        self._made.set()
+        self._queue_made.set()
 
     async def queues_by_label(self, namespace: str, task: str) -> list[Queue]:
         rows = await self._database.fetch("queues_by_label", namespace, task)
@@ -200,18 +201,18 @@ class Catalog:
 
         Raises `Contended` when somebody holds one of the queues for longer than `wait_ms`.
         """
-        wanted = list(dict.fromkeys(names))
-        queues = list(dict.fromkeys(queue for queue, _ in wanted))
-        await self._load_queues(queues)
-        for name in queues:
-            await self.ensure_queue(name, wait_ms)
+        pairs = list(dict.fromkeys(names))
+        queue_names = list(dict.fromkeys(queue_name for queue_name, _ in pairs))
+        await self._load_queues(queue_names)
+        for queue_name in queue_names:
+            await self.ensure_queue(queue_name, wait_ms)
         # One that was deleted in the same moment is missing; the next try makes it anew.
-        known = [(self._queues[q], p) for q, p in wanted if q in self._queues]
-        pairs = [(queue, p) for queue, p in known if p not in queue.partitions]
-        if pairs:
-            await self._resolve_partitions(pairs, wait_ms)
-        for queue, partition in pairs:
-            if partition not in queue.partitions:
+        existing = [(self._queues[queue], name) for queue, name in pairs if queue in self._queues]
+        missing = [(queue, name) for queue, name in existing if name not in queue.partitions]
+        if missing:
+            await self._resolve_partitions(missing, wait_ms)
+        for queue, name in missing:
+            if name not in queue.partitions:
                 # Deleted by another server a moment ago; the next try makes it anew.
                 self.forget_queue(queue.name)
 
@@ -229,30 +230,30 @@ class Catalog:
         queues = {queue.id: queue for queue, _ in pairs}
         rows = await self._database.fetch("partitions_by_name", ids, names)
         if len(rows) < len(pairs):
-            known = {(row["queue_id"], row["name"]) for row in rows}
+            existing = {(row["queue_id"], row["name"]) for row in rows}
             await self._database.execute("ensure_partitions", ids, names, wait_ms)
+            made = Counter(queue.id for queue, name in pairs if (queue.id, name) not in existing)
             for queue in queues.values():
-                new = sum(one is queue and (one.id, name) not in known for one, name in pairs)
-                self._events.partitions_made(queue, new)
+                self._events.partitions_made(queue, made[queue.id])
             rows = await self._database.fetch("partitions_by_name", ids, names)
         for row in rows:
             self._remember(Partition(row["id"], queues[row["queue_id"]], row["name"], row["head"]))
 
     async def partition(self, queue: Queue, name: str) -> Partition | None:
         """Return a partition if it exists."""
-        found = queue.partitions.get(name)
-        if found is None:
+        partition = queue.partitions.get(name)
+        if partition is None:
             rows = await self._database.fetch("partitions_by_name", [queue.id], [name])
             for row in rows:
-                found = self._remember(Partition(row["id"], queue, name, row["head"]))
-        return found
+                partition = self._remember(Partition(row["id"], queue, name, row["head"]))
+        return partition
 
     async def partitions(self, ids: Iterable[int]) -> dict[int, Partition]:
         """Return partitions by id; ids that do not exist are left out."""
-        wanted = list(dict.fromkeys(ids))
+        ids = list(dict.fromkeys(ids))
         # Kept at hand: to remember others may mean to forget these.
-        found = {one: self._by_id[one] for one in wanted if one in self._by_id}
-        unknown = [one for one in wanted if one not in found]
+        partitions = {number: self._by_id[number] for number in ids if number in self._by_id}
+        unknown = [number for number in ids if number not in partitions]
         if unknown:
             rows = await self._database.fetch("partitions_by_id", unknown)
             queues = {
@@ -262,25 +263,25 @@ class Catalog:
                 queue = queues.get(row["queue"])
                 if queue is not None:
                     partition = Partition(row["id"], queue, row["name"], row["head"])
-                    found[row["id"]] = self._remember(partition)
-        return {one: found[one] for one in wanted if one in found}
+                    partitions[row["id"]] = self._remember(partition)
+        return {number: partitions[number] for number in ids if number in partitions}
 
     def remember_row(self, queue: Queue, partition_id: int, name: str, head: int) -> Partition:
         """Return the cached partition of a row that some statement returned."""
-        found = self._by_id.get(partition_id)
-        if found is None:
-            found = self._remember(Partition(partition_id, queue, name, head))
-        found.saw_head(head)
-        return found
+        partition = self._by_id.get(partition_id)
+        if partition is None:
+            partition = self._remember(Partition(partition_id, queue, name, head))
+        partition.saw_head(head)
+        return partition
 
     async def group(self, queue: Queue, name: str, subscription: Subscription) -> int:
         """Return the id of a group, registering it at first contact."""
-        found = self._groups.get((queue.id, name))
-        if found is None:
-            found = await self._registering.ask(
+        group_id = self._groups.get((queue.id, name))
+        if group_id is None:
+            group_id = await self._registering.ask(
                 (queue.id, name), lambda: self._register(queue, name, subscription)
             )
-        return found
+        return group_id
 
     async def register(self, queues: list[Queue], name: str, subscription: Subscription) -> None:
         """Make sure that a group of many queues is known, by one question. Where it cannot be had,
@@ -302,61 +303,59 @@ class Catalog:
             raise Conflict(
                 f"group {name!r} is that of a query, which reads by time: consume with another one"
             )
-        found: int = row["id"]
-        self._groups[queue.id, name] = found
-        return found
+        group_id: int = row["id"]
+        self._groups[queue.id, name] = group_id
+        return group_id
 
     async def find_group(self, queue: Queue, name: str) -> int | None:
         """Return the id of a group that has been here before."""
-        found = self._groups.get((queue.id, name))
-        if found is None:
-            found = await self._database.findval("find_group", queue.id, name)
-            if found is not None:
-                self._groups[queue.id, name] = found
-        return found
+        group_id = self._groups.get((queue.id, name))
+        if group_id is None:
+            group_id = await self._database.findval("find_group", queue.id, name)
+            if group_id is not None:
+                self._groups[queue.id, name] = group_id
+        return group_id
 
     def forget_group(self, queue_id: int, group_id: int) -> None:
         """Ask again for a group that was deleted: its name may stand for a new one."""
-        for key in [key for key, known in self._groups.items() if known == group_id]:
+        for key in [key for key, value in self._groups.items() if value == group_id]:
             if key[0] == queue_id:
                 del self._groups[key]
 
     async def _load_queues(self, names: Iterable[str]) -> None:
         stale = time.monotonic() - _OPTIONS_TTL_S
-        wanted = [
+        names = [
             name
             for name in names
             if name not in self._queues or self._queues[name].loaded_at < stale
         ]
-        if not wanted:
+        if not names:
             return
-        found = set()
-        for row in await self._database.fetch("queues_by_name", wanted):
-            found.add(self._remember_queue(row).name)
-        for name in set(wanted) - found:
+        rows = await self._database.fetch("queues_by_name", names)
+        for name in set(names) - {self._remember_queue(row).name for row in rows}:
             self.forget_queue(name)
 
     def _remember_queue(self, row: Record) -> Queue:
         name, text = row["name"], row["options"]
-        known = self._queues.get(name)
-        if known is None or known.id != row["id"]:
+        queue = self._queues.get(name)
+        if queue is None or queue.id != row["id"]:
             self.forget_queue(name)
-            known = Queue(row["id"], name, row["namespace"], row["task"], _options.decode(text))
-            self._queues[name] = known
-            self._made.set()
-        elif known.options_text != text:
-            known.options = _options.decode(text)
-        known.namespace, known.task = row["namespace"], row["task"]
-        known.revision, known.is_indexed = row["revision"], row["is_indexed"]
-        known.options_text = text
-        known.loaded_at = time.monotonic()
-        return known
+            queue = Queue(row["id"], name, row["namespace"], row["task"], _options.decode(text))
+            self._queues[name] = queue
+            self._queue_made.set()
+        elif queue.options_text != text:
+            queue.options = _options.decode(text)
+        queue.namespace, queue.task = row["namespace"], row["task"]
+        queue.revision, queue.is_indexed = row["revision"], row["is_indexed"]
+        queue.options_text = text
+        queue.loaded_at = time.monotonic()
+        return queue
 
     def _remember(self, partition: Partition) -> Partition:
-        known = self._by_id.get(partition.id)
-        if known is not None:
-            known.saw_head(partition.head)
-            return known
+        remembered = self._by_id.get(partition.id)
+        if remembered is not None:
+            remembered.saw_head(partition.head)
+            return remembered
         if len(self._by_id) >= _MAX_PARTITIONS:
             self._forget_some()
         partition.queue.partitions[partition.name] = partition

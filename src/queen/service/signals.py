@@ -199,9 +199,9 @@ class Signals:
         closed = asyncio.Event()
         connection.add_termination_listener(lambda _: closed.set())
         try:
-            await connection.add_listener(_CHANNEL, self._heard)
+            await connection.add_listener(_CHANNEL, self._hear)
             for channel in self._others:
-                await connection.add_listener(channel, self._heard_other)
+                await connection.add_listener(channel, self._hear_other)
             # After a failover the database may be one that never had what we remember.
             self._cache.forget_all()
             if self._connections > 1:
@@ -220,7 +220,7 @@ class Signals:
         except QueenError as error:
             _log.debug("listen: %s", error)
 
-    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+    def _hear(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         sender, *words = str(payload).split(" ")
         if sender == self._id:
             return
@@ -228,7 +228,7 @@ class Signals:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _heard_other(self, _connection: object, _pid: int, channel: str, _payload: object) -> None:
+    def _hear_other(self, _connection: object, _pid: int, channel: str, _payload: object) -> None:
         self._others[channel]()
 
     async def _act(self, words: list[str]) -> None:

@@ -32,14 +32,14 @@ class SingleFlight(Generic[Answer]):
         # the loop would never come to it.
         if task is None or task.done():
             task = self._under_way[key] = asyncio.create_task(ask())
-            task.add_done_callback(lambda done: self._ended(key, done))
+            task.add_done_callback(lambda done: self._end(key, done))
         # Who goes away does not take the answer from the others.
         return await asyncio.shield(task)
 
-    def _ended(self, key: Hashable, task: asyncio.Task[Answer]) -> None:
+    def _end(self, key: Hashable, task: asyncio.Task[Answer]) -> None:
         if self._under_way.get(key) is task:
             del self._under_way[key]
-        _look_at(task)
+        _mark_error_seen(task)
 
 
 class Rounds(Generic[Answer]):
@@ -55,7 +55,7 @@ class Rounds(Generic[Answer]):
             before = self._last.get(key)
             task = asyncio.create_task(self._round(key, before, ask))
             self._last[key] = self._open[key] = task
-            task.add_done_callback(lambda done: self._ended(key, done))
+            task.add_done_callback(lambda done: self._end(key, done))
         return await asyncio.shield(task)
 
     async def _round(
@@ -67,16 +67,17 @@ class Rounds(Generic[Answer]):
         del self._open[key]
         return await ask()
 
-    def _ended(self, key: Hashable, task: asyncio.Task[Answer]) -> None:
+    def _end(self, key: Hashable, task: asyncio.Task[Answer]) -> None:
         if self._last.get(key) is task:
             del self._last[key]
         if self._open.get(key) is task:
             # Cancelled before it could begin.
             del self._open[key]
-        _look_at(task)
+        _mark_error_seen(task)
 
 
-def _look_at(task: asyncio.Task[Any]) -> None:
-    """Whoever waits has the error of a task; there may be nobody left."""
+def _mark_error_seen(task: asyncio.Task[Any]) -> None:
+    """Look at the error of a task: whoever asked has it, but there may be nobody left, and
+    asyncio complains of errors that nobody has seen."""
     if not task.cancelled():
         task.exception()

@@ -123,9 +123,9 @@ class Dedup:
 
     def _widen(self, partition: Partition) -> None:
         window_s = partition.queue.options.dedup_window_seconds
-        if window_s > partition.window_s:
+        if window_s > partition.dedup_window_s:
             self.recent.widen(window_s)
-            partition.window_s = window_s
+            partition.dedup_window_s = window_s
             if partition.known:
                 # What is older than the window was may have been dropped.
                 partition.known = None

@@ -163,7 +163,9 @@ class PopRoutes:
             # A consumer may come before its producer; what is new is new since it came.
             pop = _pop_of(query, partition, await self._broker.clock.now())
             started = time.monotonic()
-            waiting = self._broker.catalog.appearance(name, timeout_s, lambda: popper.gives_nothing)
+            waiting = self._broker.catalog.wait_for_queue(
+                name, timeout_s, lambda: popper.gives_nothing
+            )
             queue = await unless_gone(request, waiting)
             if queue is not None:
                 # It may have come up in another namespace than its name says.
