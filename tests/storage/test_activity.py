@@ -40,12 +40,12 @@ async def _queue(connection: asyncpg.Connection, name: str) -> Queue:
     return Queue(queue_id, name, "", "", QueueOptions())
 
 
-async def _pushed(connection: asyncpg.Connection, queue: Queue) -> int:
-    found: int = await connection.fetchval(
+async def _count_pushed(connection: asyncpg.Connection, queue: Queue) -> int:
+    count: int = await connection.fetchval(
         "select coalesce(sum(push_messages), 0)::bigint from queen.activity where queue_id = $1",
         queue.id,
     )
-    return found
+    return count
 
 
 async def test_a_report_that_is_repeated_counts_once(
@@ -60,7 +60,7 @@ async def test_a_report_that_is_repeated_counts_once(
     await report.flush()
     activity.of(made)
     await report.flush()
-    assert await _pushed(connection, made) == 7
+    assert await _count_pushed(connection, made) == 7
     assert activity.totals()["push_messages"] == 7
     totals = await connection.fetchval(
         "select totals from queen.servers where id = $1", report.server_id
@@ -83,13 +83,13 @@ async def test_what_could_not_be_written_is_written_later(
     activity.of(made).push_messages += 5
     with pytest.raises(Unavailable):
         await report.flush()
-    assert await _pushed(connection, made) == 0
+    assert await _count_pushed(connection, made) == 0
     is_refused = False
     activity.of(made).push_messages += 1
     await report.flush()
     activity.of(made).push_messages += 1
     await report.flush()
-    assert await _pushed(connection, made) == 7
+    assert await _count_pushed(connection, made) == 7
     assert activity.totals()["push_messages"] == 7
 
 

@@ -40,10 +40,10 @@ where (p.id * 7 + g.id) % 3 > 0
 """
 
 # Partition, group, how much it has not read, and since when.
-Lane = tuple[int, int, int, datetime]
+Lagging = tuple[int, int, int, datetime]
 
 
-async def _by_hand(connection: asyncpg.Connection, low: int) -> dict[str, list[Lane]]:
+async def _count_by_hand(connection: asyncpg.Connection, low: int) -> dict[str, list[Lagging]]:
     """Return everything that waits, by namespace, the worst first."""
     rows = await connection.fetch(
         """
@@ -57,16 +57,16 @@ async def _by_hand(connection: asyncpg.Connection, low: int) -> dict[str, list[L
         low,
     )
     day = await connection.fetchval("select interval '1 day'")
-    found: defaultdict[str, list[Lane]] = defaultdict(list)
+    by_namespace: defaultdict[str, list[Lagging]] = defaultdict(list)
     for row in rows:
         oldest = row["head_at"] - (day if row["committed"] < 2 else 0 * day)
-        lane = row["partition"], row["group"], 4 - row["committed"], oldest
-        found[row["namespace"]].append(lane)
-    return {name: sorted(lanes, key=_order) for name, lanes in found.items()}
+        lagging = row["partition"], row["group"], 4 - row["committed"], oldest
+        by_namespace[row["namespace"]].append(lagging)
+    return {name: sorted(in_namespace, key=_order) for name, in_namespace in by_namespace.items()}
 
 
-def _order(lane: Lane) -> Any:
-    partition, group, _, oldest = lane
+def _order(lagging: Lagging) -> Any:
+    partition, group, _, oldest = lagging
     return oldest, partition, group
 
 
@@ -86,7 +86,7 @@ async def test_the_worst_are_named(
         high = await connection.fetchval("select max(id) from queen.partitions")
         at = await connection.fetchval("select now()")
         rows = await connection.fetch(statements()["stats_page"].sql, low, high, at, 3, 10)
-        by_namespace = await _by_hand(connection, low)
+        by_namespace = await _count_by_hand(connection, low)
     finally:
         await undone.rollback()
     told = [
@@ -94,10 +94,12 @@ async def test_the_worst_are_named(
         for row in rows
         if row["partition_id"] is not None
     ]
-    everything = sorted((lane for lanes in by_namespace.values() for lane in lanes), key=_order)
+    everything = sorted(
+        (lagging for in_namespace in by_namespace.values() for lagging in in_namespace), key=_order
+    )
     assert len(by_namespace) == namespaces and len(everything) > 20 * namespaces
-    wanted = set(everything[:10])
-    for lanes in by_namespace.values():
-        wanted |= set(lanes[:3])
-    assert len(told) == len(wanted)
-    assert set(told) == wanted
+    expected = set(everything[:10])
+    for in_namespace in by_namespace.values():
+        expected |= set(in_namespace[:3])
+    assert len(told) == len(expected)
+    assert set(told) == expected

@@ -22,8 +22,8 @@ _LOOKED_AT = """
     from pg_stat_xact_user_tables where relid = 'queen.segments'::regclass"""
 
 
-async def _filled(connection: asyncpg.Connection) -> int:
-    """A queue of many segments, one a microsecond, in a thousand partitions."""
+async def _fill_queue(connection: asyncpg.Connection) -> int:
+    """Make a queue of many segments, one a microsecond, in a thousand partitions."""
     queue_id: int = await connection.fetchval(
         "insert into queen.queues (name) values ($1) returning id", uuid.uuid4().hex
     )
@@ -54,7 +54,7 @@ async def test_a_limit_is_found_without_reading_what_lies_behind(
     transaction = connection.transaction()
     await transaction.start()
     try:
-        queue_id = await _filled(connection)
+        queue_id = await _fill_queue(connection)
         call = (
             f"select queen.latest_instant_within(array[{queue_id}], "
             "array['-infinity'::timestamptz], 'infinity'::timestamptz, {limit}, null)"
@@ -70,7 +70,7 @@ async def test_a_page_of_a_slice_reads_a_page(connection: asyncpg.Connection) ->
     transaction = connection.transaction()
     await transaction.start()
     try:
-        queue_id = await _filled(connection)
+        queue_id = await _fill_queue(connection)
         sql = statements()["fetch_slice"].sql
         await connection.execute(
             "prepare page (integer, timestamptz, bigint, bigint, timestamptz, bigint, bigint,"
@@ -114,7 +114,7 @@ async def test_a_page_of_a_walk_reads_a_page(
     transaction = connection.transaction()
     await transaction.start()
     try:
-        queue = await _filled(connection)
+        queue = await _fill_queue(connection)
         stream = await connection.fetchval(
             "with s as (insert into queen.streams (name, definition, plan_at)"
             " values ($1, '{}', 'infinity') returning id)"

@@ -61,7 +61,7 @@ async def _stream(connection: asyncpg.Connection, queues: list[int], **more: Any
     return {"id": stream_id, "name": name, "queue_ids": queues, "planned_until": None, **row}
 
 
-async def _planned(
+async def _plan_all(
     database: Database, connection: asyncpg.Connection, row: dict[str, Any], page: int
 ) -> list[Any]:
     """Plan a stream to its end; everything about its windows but their ids."""
@@ -97,7 +97,7 @@ async def test_windows_do_not_depend_on_the_pages(
     found = []
     for page in (3, 10_000):
         row = await _stream(connection, queues, **kind)
-        found.append(await _planned(database, connection, row, page))
+        found.append(await _plan_all(database, connection, row, page))
     paged, at_once = found
     assert paged == at_once
     if "windowSlideMs" not in kind:
@@ -108,10 +108,10 @@ async def test_equal_slides_are_put_together_when_they_are_many(
     database: Database, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queues = [await _queue(connection, 0)]
-    at_once = await _planned(database, connection, await _stream(connection, queues), 10_000)
+    at_once = await _plan_all(database, connection, await _stream(connection, queues), 10_000)
     monkeypatch.setattr("queen.service.streams.slides._MANY_SLIDES", 8)
     row = await _stream(connection, queues)
-    assert await _planned(database, connection, row, 2) == at_once
+    assert await _plan_all(database, connection, row, 2) == at_once
 
 
 async def test_what_was_planned_meanwhile_is_not_planned_again(
@@ -119,7 +119,7 @@ async def test_what_was_planned_meanwhile_is_not_planned_again(
 ) -> None:
     queues = [await _queue(connection, 0)]
     row = await _stream(connection, queues)
-    first = await _planned(database, connection, dict(row), 10_000)
+    first = await _plan_all(database, connection, dict(row), 10_000)
     # As a server that had begun before.
     await Planner(database, Events())._plan(row)  # type: ignore[arg-type]
     count = await connection.fetchval(

@@ -70,7 +70,7 @@ class Stream:
         while (row := await self.claim()) is not None:
             yield row
 
-    async def claimed(self) -> list[int]:
+    async def claim_all(self) -> list[int]:
         return [row["window_id"] async for row in self.rows()]
 
     async def settle(self, row: Any, *, success: bool = True, retries: int = 3) -> str:
@@ -119,7 +119,7 @@ async def test_a_window_that_comes_back_from_the_dead_waits_for_room(stream: Str
     assert again["window_id"] == first
     assert await stream.claim() is None
     await stream.settle(again)
-    assert await stream.claimed() == [third]
+    assert await stream.claim_all() == [third]
     assert fourth == third + 1
 
 
@@ -166,7 +166,7 @@ async def test_a_new_limit_of_windows_in_flight_holds_at_once(
     kept = [row for row in held if await stream.settle(row) == "done"]
     assert len(kept) == min(before, after)
     windows = await stream.windows()
-    assert await stream.claimed() == windows[len(kept) : len(kept) + after]
+    assert await stream.claim_all() == windows[len(kept) : len(kept) + after]
 
 
 # ---- interleavings ----

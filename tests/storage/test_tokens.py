@@ -11,7 +11,7 @@ from queen.storage.database import Database
 from tests.ports import free_port
 
 
-async def _made(tokens: Tokens, name: str) -> NewToken:
+async def _make_token(tokens: Tokens, name: str) -> NewToken:
     return await tokens.create(name, "read-only", None, None, "a test")
 
 
@@ -19,7 +19,7 @@ async def test_a_revoked_token_is_refused_after_the_clock_went_back(
     database: Database, connection: asyncpg.Connection
 ) -> None:
     here, elsewhere = Tokens(database), Tokens(database)
-    early, revoked = await _made(elsewhere, "early"), await _made(elsewhere, "revoked")
+    early, revoked = await _make_token(elsewhere, "early"), await _make_token(elsewhere, "revoked")
     # As if it was made by a clock that has gone back by an hour since.
     await connection.execute(
         "update api_tokens set changed_at = changed_at + interval '1 hour' where id = $1", early.id
@@ -36,7 +36,7 @@ async def test_a_change_that_commits_late_is_not_missed(
     database: Database, connection: asyncpg.Connection
 ) -> None:
     here, elsewhere = Tokens(database), Tokens(database)
-    slow = await _made(elsewhere, "slow")
+    slow = await _make_token(elsewhere, "slow")
     await here.refresh()
     async with connection.transaction():
         # As a server of an older version does it.
@@ -45,7 +45,7 @@ async def test_a_change_that_commits_late_is_not_missed(
             " changed_at = clock_timestamp() where id = $1",
             slow.id,
         )
-        quick = await _made(elsewhere, "quick")
+        quick = await _make_token(elsewhere, "quick")
         await here.refresh()
         assert await here.find(quick.text) is not None
         assert await here.find(slow.text) is not None
@@ -57,7 +57,7 @@ async def test_another_database_in_the_same_place_is_read_from_its_beginning(
     database: Database,
 ) -> None:
     here, elsewhere = Tokens(database), Tokens(database)
-    made = await _made(elsewhere, "made")
+    made = await _make_token(elsewhere, "made")
     # What a server remembers of a database whose transactions had counted much further.
     here._since = 2**40
     await here.refresh()
@@ -68,7 +68,7 @@ async def test_another_database_in_the_same_place_is_read_from_its_beginning(
 async def test_using_a_token_is_no_change(
     database: Database, connection: asyncpg.Connection
 ) -> None:
-    made = await _made(Tokens(database), "made")
+    made = await _make_token(Tokens(database), "made")
     changed = "select changed_in::text from api_tokens where id = $1"
     before = await connection.fetchval(changed, made.id)
     await database.execute("touch_tokens", [made.id])
@@ -77,7 +77,7 @@ async def test_using_a_token_is_no_change(
 
 async def test_without_a_database_no_token_is_called_bad(database: Database) -> None:
     """A client that is refused gives up; one that is told to come later does not."""
-    made = await _made(Tokens(database), "made")
+    made = await _make_token(Tokens(database), "made")
     nowhere = await Database.connect(f"postgresql://postgres@127.0.0.1:{free_port()}/none")
     tokens = Tokens(nowhere)
     await tokens.start()
