@@ -80,10 +80,10 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
             await authenticator.start(broker.supervisor)
         origins = security.allowed_origins(options.host)
         app = App(broker, authenticator, origins, security.rates(), test_clock=options.test_clock)
-        hub = Connections(app.handle, security.connection_limits(), origins)
-        broker.supervisor.start("connections", hub.watch)
-        server = await _create_server(hub, bound, security)
-        ends.push_async_callback(hub.stop, _GRACE_S)
+        connections = Connections(app.handle, security.connection_limits(), origins)
+        broker.supervisor.start("connections", connections.watch)
+        server = await _create_server(connections, bound, security)
+        ends.push_async_callback(connections.stop, _GRACE_S)
         # Parked polls are answered first: they would hold their connections to the end.
         ends.push_async_callback(broker.popper.close)
         ends.callback(server.close)
@@ -92,13 +92,13 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
 
 
 async def _create_server(
-    hub: Connections, bound: socket.socket, security: Security
+    connections: Connections, bound: socket.socket, security: Security
 ) -> asyncio.AbstractServer:
     loop, tls = asyncio.get_running_loop(), security.tls()
     if tls is None:
-        return await loop.create_server(hub.protocol, sock=bound)
+        return await loop.create_server(connections.protocol, sock=bound)
     return await loop.create_server(
-        hub.protocol, sock=bound, ssl=tls, ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S
+        connections.protocol, sock=bound, ssl=tls, ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S
     )
 
 

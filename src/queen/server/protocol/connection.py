@@ -59,15 +59,15 @@ class Connection(RequestReader):
         "_drained",
         "_gone",
         "_has_ended",
-        "_hub",
+        "_connections",
         "_stream",
         "_unread_bytes",
         "_unread_since",
     )
 
-    def __init__(self, hub: Connections) -> None:
-        super().__init__(hub.room)
-        self._hub = hub
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections.room)
+        self._connections = connections
         self._chunked = True
         self._drained: asyncio.Event | None = None
         self._gone: asyncio.Event | None = None
@@ -85,12 +85,12 @@ class Connection(RequestReader):
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if peer else ""
         self._reading_since = time.monotonic()
-        if not self._hub.add(self):
+        if not self._connections.add(self):
             self._answer(failure(Overloaded("too many connections")), keep_alive=False)
             self._close()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._hub.remove(self)
+        self._connections.remove(self)
         self._closing = True
         self._room.leave(self)
         self._room.give(self._body_bytes + self._waiting_bytes)
@@ -150,7 +150,7 @@ class Connection(RequestReader):
         self._stream = _Stream.NONE
         try:
             response = await self._response(request)
-            keep_alive = request.keep_alive and not self._hub.stopping
+            keep_alive = request.keep_alive and not self._connections.stopping
             if response is not None:
                 self._answer(response, keep_alive, request)
             elif self._stream is not _Stream.ENDED:
@@ -172,7 +172,7 @@ class Connection(RequestReader):
         try:
             if len(request.body) > SMALL_BODY_BYTES:
                 return await self._in_turn(request)
-            return await self._hub.handle(request)
+            return await self._connections.handle(request)
         except Exception as error:
             if self._stream is not _Stream.NONE:
                 raise
@@ -185,7 +185,7 @@ class Connection(RequestReader):
         room, size = self._room, len(request.body)
         await room.enter(size)
         try:
-            return await self._hub.handle(request)
+            return await self._connections.handle(request)
         finally:
             room.exit(size)
 
@@ -233,7 +233,7 @@ class Connection(RequestReader):
         """Return an answer with what a browser wants to know of it."""
         if request is None or b"origin" not in request.headers:
             return response
-        more = self._hub.origins.headers_for(request)
+        more = self._connections.origins.headers_for(request)
         return response._replace(headers=response.headers + more)
 
     def _refuse(self, error: QueenError) -> None:
@@ -274,7 +274,7 @@ class Connection(RequestReader):
         self._chunked = request.knows_chunks
         self._stream = _Stream.OPEN
         if not self._closing:
-            keep_alive = self._chunked and request.keep_alive and not self._hub.stopping
+            keep_alive = self._chunked and request.keep_alive and not self._connections.stopping
             coding = b"transfer-encoding: chunked\r\n" if self._chunked else b""
             self._transport.write(
                 response_head(self._with_origin_headers(response, request), keep_alive, coding)
@@ -332,7 +332,7 @@ class Connection(RequestReader):
         left = self._transport.get_write_buffer_size()
         if left != self._unread_bytes:
             self._unread_bytes, self._unread_since = left, now
-        return now - self._unread_since > self._hub.limits.write_timeout_s
+        return now - self._unread_since > self._connections.limits.write_timeout_s
 
     def close_when_idle(self) -> None:
         if self._task is None:
