@@ -56,10 +56,10 @@ class _Stream(Enum):
 class Connection(RequestReader):
     __slots__ = (
         "_chunked",
+        "_connections",
         "_drained",
         "_gone",
         "_has_ended",
-        "_connections",
         "_stream",
         "_unread_bytes",
         "_unread_since",
