@@ -4,7 +4,8 @@
     .venv/bin/python -m benchmarks.versions ../before --only 'push100/p100/c16|pop-ack$'
 
 Each round measures both, the one that begins in turn, each with its own environment, server and
-PostgreSQL. What is compared is the median of the rounds; the ratio of each round stands beside it.
+PostgreSQL. What is compared is the median of the rounds, of messages a second and of what a message
+costs the server in processor time; the latter is what a noisy machine disturbs least.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -25,7 +27,16 @@ _HERE = Path(__file__).resolve().parent.parent
 # A work that is slower than this against the other checkout is marked.
 _FLOOR = 0.97
 
-Rates = dict[str, list[float]]
+
+class Measured(NamedTuple):
+    """What one round says of one work."""
+
+    messages_per_s: float
+    # Of the server's process.
+    cpu_us_per_message: float
+
+
+Rounds = dict[str, list[Measured]]
 
 
 def _arguments() -> tuple[argparse.Namespace, list[str]]:
@@ -37,43 +48,66 @@ def _arguments() -> tuple[argparse.Namespace, list[str]]:
     return parser.parse_known_args()
 
 
-def _measure(checkout: Path, only: str, seconds: str, more: list[str]) -> Rates:
-    """Run the benchmarks of a checkout once; return messages a second by scenario."""
+def _measure(checkout: Path, only: str, seconds: str, more: list[str]) -> dict[str, Measured]:
+    """Run the benchmarks of a checkout once; return what each scenario gave."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.json"
         command: list[str | Path] = [checkout / ".venv/bin/python", "-m", "benchmarks", *more]
         command += ["--rounds", "1", "--only", only, "--seconds", seconds, "--json", file]
         subprocess.run(command, cwd=checkout, check=False, stdout=subprocess.DEVNULL)
-        rates: Rates = defaultdict(list)
-        for row in json.loads(file.read_text())["results"]:
-            rates[row["scenario"]].append(row["messages_per_s"])
-        return rates
+        rows = json.loads(file.read_text())["results"]
+    return {
+        row["scenario"]: Measured(
+            row["messages_per_s"], 1e4 * row["server_cpu_percent"] / row["messages_per_s"]
+        )
+        for row in rows
+    }
 
 
-def _table(before: Rates, after: Rates) -> Table:
-    table = Table("work", "other", "this", "ratio", "of each round")
-    for name, rates in after.items():
-        old, new = median(before[name]), median(rates)
-        rounds = [now / then for now, then in zip(rates, before[name], strict=False)]
-        ratio = f"{new / old:.2f}" if new / old >= _FLOOR else f"[red]{new / old:.2f}[/]"
-        shown = " ".join(f"{each:.2f}" for each in rounds)
-        table.add_row(name, f"{old:,.0f}", f"{new:,.0f}", ratio, shown)
+def _table(before: Rounds, after: Rounds) -> Table:
+    table = Table(
+        "work", "other/s", "this/s", "ratio", "of each round", "cpu µs", "cpu µs", "ratio"
+    )
+    for name, rounds in after.items():
+        old, new = _medians(before[name]), _medians(rounds)
+        each = [
+            now.messages_per_s / then.messages_per_s
+            for now, then in zip(rounds, before[name], strict=False)
+        ]
+        table.add_row(
+            name,
+            f"{old.messages_per_s:,.0f}",
+            f"{new.messages_per_s:,.0f}",
+            _shown(new.messages_per_s / old.messages_per_s),
+            " ".join(f"{ratio:.2f}" for ratio in each),
+            f"{old.cpu_us_per_message:.2f}",
+            f"{new.cpu_us_per_message:.2f}",
+            _shown(old.cpu_us_per_message / new.cpu_us_per_message),
+        )
     return table
+
+
+def _medians(rounds: list[Measured]) -> Measured:
+    return Measured(*(median(values) for values in zip(*rounds, strict=True)))
+
+
+def _shown(ratio: float) -> str:
+    """Return how much of the other this one does, marked when it is less than it may be."""
+    return f"{ratio:.2f}" if ratio >= _FLOOR else f"[red]{ratio:.2f}[/]"
 
 
 def main() -> int:
     arguments, more = _arguments()
-    before: Rates = defaultdict(list)
-    after: Rates = defaultdict(list)
+    before: Rounds = defaultdict(list)
+    after: Rounds = defaultdict(list)
     sides = [(arguments.checkout.resolve(), before), (_HERE, after)]
     console = Console(width=120)
     for number in range(arguments.rounds):
-        for checkout, rates in sides if number % 2 == 0 else reversed(sides):
+        for checkout, rounds in sides if number % 2 == 0 else reversed(sides):
             console.print(f"round {number + 1}: {checkout.name}", highlight=False)
-            for name, measured in _measure(
-                checkout, arguments.only, arguments.seconds, more
-            ).items():
-                rates[name].append(median(measured))
+            results = _measure(checkout, arguments.only, arguments.seconds, more)
+            for name, measured in results.items():
+                rounds[name].append(measured)
     console.print(_table(before, after))
     return 0
 
