@@ -19,7 +19,7 @@ from queen.core.visibility import ONLY_GROUP
 from queen.errors import EncryptionUnavailable
 from queen.service.catalog import FROM_BEGINNING, Catalog, Partition
 from queen.service.consume.cursors import Key, lock, store
-from queen.service.consume.dead_letter_copies import Burial, DeadLetter
+from queen.service.consume.dead_letter_copies import DeadLetter, DeadLetterCopies
 from queen.service.log.append import Append
 from queen.service.log.appender import Appender, Outcome, append_columns, outcomes
 from queen.service.log.flush_share import Share
@@ -63,7 +63,7 @@ class DeadLetters:
         self._catalog = catalog
         self._encryption = encryption
         self._appender = appender
-        self._burial = Burial(encryption)
+        self._copies = DeadLetterCopies(encryption)
 
     # ---- looking ----
 
@@ -225,8 +225,8 @@ class DeadLetters:
                     tries = cursor.failures.get(message.offset, 0)
                     reason = error or _BY_HAND
                     dead_letters.append(
-                        self._burial.dead_letter(partition, key[1], message, reason, tries)
+                        self._copies.dead_letter(partition, key[1], message, reason, tries)
                     )
-            await self._burial.bury(transaction, dead_letters)
+            await self._copies.store(transaction, dead_letters)
             await store(transaction, after, {})
         return [names[dead_letter.group_id] for dead_letter in dead_letters]

@@ -29,7 +29,7 @@ from queen.service.consume.ack_batch import (
     span_limits,
 )
 from queen.service.consume.cursors import lock, store
-from queen.service.consume.dead_letter_copies import Burial, DeadLetter
+from queen.service.consume.dead_letter_copies import DeadLetter, DeadLetterCopies
 from queen.service.consume.lease_book import LeaseBook, Span, SpanBuilder
 from queen.service.events import Events
 from queen.service.log.aside import Aside
@@ -60,7 +60,7 @@ class Acker:
     ) -> None:
         self._database = database
         self._encryption = encryption
-        self._burial = Burial(encryption)
+        self._copies = DeadLetterCopies(encryption)
         self._leases = leases
         self._activity = activity
         self._events = events
@@ -268,7 +268,7 @@ class Acker:
         if any(batch.error is not None for batch in ack_batches):
             applied = apply_all(ack_batches, cursors)
         sound = [dead_letter for batch, dead_letter in dead_letters if batch.error is None]
-        await self._burial.bury(transaction, sound)
+        await self._copies.store(transaction, sound)
         await self._tell_who_is_late(transaction, ack_batches)
         await store(transaction, applied.cursors, applied.waits_ms)
 
@@ -307,7 +307,7 @@ class Acker:
             dead_letters = await self._copy_dead(transaction, [GivenUp(batch, offset, attempts)])
             if batch.error is not None:
                 raise batch.error
-            await self._burial.bury(transaction, [dead_letter for _, dead_letter in dead_letters])
+            await self._copies.store(transaction, [dead_letter for _, dead_letter in dead_letters])
             after = set_aside(cursor, offset)
             await store(transaction, {batch.key: after}, {})
         self._activity.count_given_up(partition.queue)
@@ -328,17 +328,19 @@ class Acker:
         the error."""
         if not dead:
             return []
-        messages = await self._burial.read_messages(transaction, (death.position for death in dead))
+        messages = await self._copies.read_messages(
+            transaction, (given_up.position for given_up in dead)
+        )
         dead_letters: list[tuple[AckBatch, DeadLetter]] = []
-        for death in dead:
-            message, batch = messages.get(death.position), death.ack_batch
+        for given_up in dead:
+            message, batch = messages.get(given_up.position), given_up.ack_batch
             if isinstance(message, QueenError):
                 batch.error = message
             elif message is not None and is_kept(batch, message):
                 error = batch.errors.get(message.transaction_id) or batch.reason
                 group = batch.partition, batch.group_id
                 dead_letters.append(
-                    (batch, self._burial.dead_letter(*group, message, error, death.attempts))
+                    (batch, self._copies.dead_letter(*group, message, error, given_up.attempts))
                 )
         return dead_letters
 

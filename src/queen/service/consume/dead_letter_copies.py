@@ -1,4 +1,4 @@
-"""Burial: copying a message to the dead letters.
+"""Dead letter copies: copying a message to the dead letters.
 
 The copy is made in the transaction that moves a cursor past the message, so a message is
 delivered or it is dead, and a crash leaves nothing between. Dead letters of an encrypted queue
@@ -41,7 +41,7 @@ class DeadLetter(NamedTuple):
     producer_sub: str | None
 
 
-class Burial:
+class DeadLetterCopies:
     def __init__(self, encryption: SegmentEncryption) -> None:
         self._encryption = encryption
 
@@ -100,7 +100,7 @@ class Burial:
             message.producer_sub,
         )
 
-    async def bury(self, transaction: Transaction, dead_letters: list[DeadLetter]) -> None:
+    async def store(self, transaction: Transaction, dead_letters: list[DeadLetter]) -> None:
         """Store dead letters. One that is there already, because an ack was repeated, stays."""
         if dead_letters:
             await transaction.execute("bury", *map(list, zip(*dead_letters, strict=True)))
