@@ -15,6 +15,43 @@ QUEUE_MODE_GROUP = "__QUEUE_MODE__"
 MAX_NAME_BYTES = 255
 MAX_TRANSACTION_ID_BYTES = 255
 
+# Characters that no name has: controls, invisible and direction-changing ones, private use, lone
+# surrogates, and all spaces but the ordinary one. The list is fixed, so that Python, Java and
+# PostgreSQL agree whatever tables of Unicode they have; characters yet to be assigned are taken.
+# The same list is in `reason_against_name.sql`.
+REFUSED_CHARACTERS: tuple[tuple[int, int], ...] = (
+    (0x0, 0x1F),
+    (0x7F, 0xA0),
+    (0xAD, 0xAD),
+    (0x600, 0x605),
+    (0x61C, 0x61C),
+    (0x6DD, 0x6DD),
+    (0x70F, 0x70F),
+    (0x890, 0x891),
+    (0x8E2, 0x8E2),
+    (0x1680, 0x1680),
+    (0x180E, 0x180E),
+    (0x2000, 0x200F),
+    (0x2028, 0x202F),
+    (0x205F, 0x2064),
+    (0x2066, 0x206F),
+    (0x3000, 0x3000),
+    (0xD800, 0xF8FF),
+    (0xFEFF, 0xFEFF),
+    (0xFFF9, 0xFFFB),
+    (0x110BD, 0x110BD),
+    (0x110CD, 0x110CD),
+    (0x13430, 0x13438),
+    (0x1BCA0, 0x1BCA3),
+    (0x1D173, 0x1D17A),
+    (0xE0001, 0xE0001),
+    (0xE0020, 0xE007F),
+    (0xF0000, 0x10FFFF),
+)
+
+_REFUSED = re.compile(
+    "[" + "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in REFUSED_CHARACTERS) + "]"
+)
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
@@ -29,7 +66,8 @@ def reason_against_name(kind: str, name: str) -> str | None:
     """
     if not name:
         return f"{kind} name is empty"
-    if not name.isprintable():
+    # Everything printable is taken, and most names are.
+    if not name.isprintable() and _REFUSED.search(name):
         return f"{kind} name has a character that is not printable"
     if len(name) > MAX_NAME_BYTES or len(name.encode()) > MAX_NAME_BYTES:
         return f"{kind} name is longer than {MAX_NAME_BYTES} bytes"

@@ -24,8 +24,10 @@ from queen.spark.windows.event_time import (
     TIME,
     WINDOW,
     messages_of,
+    milliseconds,
     named_column,
     timed,
+    whole_grace_ms,
     windowed,
 )
 
@@ -39,6 +41,8 @@ _ORDER = ("createdAt", "queue", "partition", "offset")
 _MESSAGE = ("queue", "partition", "offset", "transactionId", "createdAt")
 # The partition of a result, beside its columns.
 PARTITION = "_partition"
+# The window that Spark groups by; the first and last time of a session.
+_GROUPED, _FIRST, _LAST = "_grouped", "_first", "_last"
 # Of texts that Spark makes; like those that the sink makes.
 JSON_OPTIONS = {
     "ignoreNullFields": "false",
@@ -87,14 +91,17 @@ class _Side:
 class _Compiler:
     def __init__(self, definition: Definition, until: datetime | None) -> None:
         self._definition = definition
-        self._grace = timedelta(milliseconds=definition.grace_ms)
+        grace_ms = definition.grace_ms
+        if not _cuts_windows(definition):
+            grace_ms = whole_grace_ms(grace_ms)
+        self._grace = timedelta(milliseconds=grace_ms)
         self._until = None if until is None else _whole_ms(until) - self._grace
 
     def compile(self, sides: Sequence[_Side]) -> CompiledPipeline:
         definition = self._definition
         if definition.joins:
             rows, late = self._join(sides)
-        elif definition.window is not None and definition.window.type != "session":
+        elif _cuts_windows(definition):
             rows, late = self._cut_windows(sides[0])
         elif needs_time(definition):
             rows, late = self._give_times(sides[0])
@@ -133,7 +140,7 @@ class _Compiler:
     def _join(self, sides: Sequence[_Side]) -> tuple[DataFrame, DataFrame]:
         """Join all sides; what is late is so before it is joined."""
         in_time, late = zip(*(self._give_times(side) for side in sides), strict=True)
-        joiner = Joiner(self._definition.joins, self._definition.grace_ms, self._until)
+        joiner = Joiner(self._definition.joins, milliseconds(self._grace), self._until)
         names = [side.name for side in sides]
         rows = joiner.join(list(zip(names, in_time, strict=True)))
         return rows, reduce(lambda one_side, other: one_side.unionByName(other), late)
@@ -156,8 +163,19 @@ class _Compiler:
             computed = self._count_distinct_in_two_steps(rows, keys)
         else:
             by = [window, *(column.alias(name) for name, column in keys.items())]
-            computed = rows.groupBy(*by).agg(*self._aggregates())
+            computed = rows.groupBy(*by).agg(*self._aggregates(), *self._session_bounds())
         return self._finish(computed)
+
+    def _session_bounds(self) -> list[Column]:
+        """Return the first and last time of a session, if somebody asks when it was.
+
+        Its window is what Spark groups by: a filter on that is moved to where each row still
+        has a session of its own, and would cut sessions instead of choosing among them.
+        """
+        window, having = self._definition.window, self._definition.having
+        if window is None or window.type != "session" or not (having or self._until):
+            return []
+        return [f.min(TIME).alias(_FIRST), f.max(TIME).alias(_LAST)]
 
     def _window_of(self, rows: DataFrame) -> Column:
         window = self._definition.window
@@ -212,12 +230,14 @@ class _Compiler:
     def _finish(self, computed: DataFrame) -> DataFrame:
         """Give keys their names, then filter, and take the top."""
         definition = self._definition
+        computed = self._with_computed_window(computed)
         if self._until is not None:
             closed = self._until - wait_of(definition.joins)
             computed = computed.where(f.col(WINDOW)["end"] <= f.lit(closed))
         names = {f"_key_{at}": name for at, name in enumerate(definition.keys)}
         results = [*definition.aggregates, *definition.distinct]
         rows = computed.select(
+            _GROUPED,
             WINDOW,
             *(named_column(old).alias(new) for old, new in names.items()),
             *map(named_column, results),
@@ -225,13 +245,25 @@ class _Compiler:
         for condition in definition.having:
             rows = rows.where(f.expr(condition))
         if definition.top is not None:
+            rows = rows.withColumn(WINDOW, f.col(_GROUPED))
             rows = _top_of(rows, definition.top, list(definition.keys), results)
-        rest = [named_column(column) for column in rows.columns if column != WINDOW]
+        hidden = (WINDOW, _GROUPED)
+        rest = [named_column(column) for column in rows.columns if column not in hidden]
         return rows.select(
             f.col(WINDOW)["start"].alias("windowStart"),
             f.col(WINDOW)["end"].alias("windowEnd"),
             *rest,
         )
+
+    def _with_computed_window(self, computed: DataFrame) -> DataFrame:
+        """Keep what Spark grouped by beside the window; for sessions the two are not the same."""
+        grouped = computed.withColumn(_GROUPED, f.col(WINDOW))
+        if _FIRST not in computed.columns:
+            return grouped
+        assert self._definition.window is not None
+        gap = f.expr(f"interval {self._definition.window.gap_ms} milliseconds")
+        bounds = f.struct(f.col(_FIRST).alias("start"), (f.col(_LAST) + gap).alias("end"))
+        return grouped.withColumn(WINDOW, bounds)
 
     def _select(self, rows: DataFrame, partition: Column) -> DataFrame:
         """Take the columns that are selected, and the partition: the given one, unless defined."""
@@ -242,6 +274,12 @@ class _Compiler:
             return rows
         selected = [f.expr(text).alias(name) for name, text in self._definition.select.items()]
         return rows.select(*selected, PARTITION)
+
+
+def _cuts_windows(definition: Definition) -> bool:
+    """Whether each row is late, or not, for a window; otherwise it is for its own time."""
+    window = definition.window
+    return window is not None and window.type != "session" and not definition.joins
 
 
 def late_rows(late: DataFrame, side: str) -> DataFrame:

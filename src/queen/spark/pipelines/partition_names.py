@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from queen.core.names import DEFAULT_PARTITION, MAX_NAME_BYTES
+from queen.core.names import DEFAULT_PARTITION, MAX_NAME_BYTES, REFUSED_CHARACTERS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-# What `str.isprintable` does not take, as Java writes it.
-_NOT_PRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
+# As Java writes it.
+_REFUSED = (
+    "[" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in REFUSED_CHARACTERS) + "]"
+)
 
 
 def partition_name(text: Column) -> Column:
@@ -20,6 +22,6 @@ def partition_name(text: Column) -> Column:
 
     A key comes from a payload. One that is missing or odd must not stop a pipeline.
     """
-    is_odd = (f.octet_length(text) > MAX_NAME_BYTES) | text.rlike(_NOT_PRINTABLE)
+    is_odd = (f.octet_length(text) > MAX_NAME_BYTES) | text.rlike(_REFUSED)
     named = f.when(is_odd, f.sha2(text, 256)).otherwise(text)
     return f.coalesce(f.nullif(named, f.lit("")), f.lit(DEFAULT_PARTITION))

@@ -95,11 +95,12 @@ def timed(
 
     Without a window a row is late when it was written at or after its own time plus `grace`.
     A session then never grows after it has closed, and a join never misses a partner: what
-    such an operator has let go of is older than every row that is not late.
+    such an operator has let go of is older than every row that is not late. A grace of 0 counts
+    as a millisecond: otherwise a row whose time is when it was written would be late.
     """
     from pyspark.sql import functions as f
 
-    grace_ms = milliseconds(grace)
+    grace_ms = whole_grace_ms(milliseconds(grace))
     is_late = f.col(name) + _interval(grace_ms) <= f.col(CREATED_AT)
     with_time = df.withColumn(name, _time_column(time))
     is_aside = is_late | f.col(name).isNull()
@@ -154,6 +155,11 @@ def milliseconds(duration: Duration) -> int:
     if duration < 0:
         raise ValueError("a duration is not negative")
     return round(duration * 1000)
+
+
+def whole_grace_ms(grace_ms: int) -> int:
+    """Return the grace of an operator that goes by the times of rows: a millisecond at least."""
+    return max(grace_ms, 1)
 
 
 def event_time(column: Column, name: str, grace_ms: int) -> Column:

@@ -1,7 +1,6 @@
 -- Why a name cannot name a queue or a partition, or null; the rules of core/names.py.
 --
--- The characters are control, format, private-use, and all spaces but the ordinary one. What
--- Unicode has not assigned yet is not listed: the relay, whose tables are newer, refuses it.
+-- The characters are REFUSED_CHARACTERS there; a text has neither NUL nor lone surrogates.
 create or replace function queen.reason_against_name(p_kind text, p_name text) returns text
 language sql immutable parallel safe
 as $$

@@ -1,0 +1,162 @@
+"""Sessions at their edges: cut by a backfill, asked for by `having`, without any grace."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from queen import SyncQueen
+from queen.spark.pipelines.backfill import backfill, plain_rows
+from queen.spark.pipelines.run import Options, checked_definition
+from tests.api import Api
+from tests.conftest import ServerProcess
+from tests.spark.history import BEGIN, Event, canonical, made_up, messages, write
+
+SCHEMA = "user string, id string, ts timestamp, amount bigint"
+GAP = timedelta(seconds=10)
+GRACE = timedelta(seconds=2)
+
+
+@pytest.fixture
+def queen(server: ServerProcess) -> Iterator[SyncQueen]:
+    with SyncQueen(server.url) as client:
+        yield client
+
+
+def _at(seconds: float) -> datetime:
+    return BEGIN + timedelta(seconds=seconds)
+
+
+def _iso(at: datetime) -> str:
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _sessions(queen: SyncQueen, queue: str) -> Any:
+    stream = queen.stream(f"p-{uuid.uuid4().hex}").sources(queue).schema(SCHEMA)
+    stream = stream.event_time("data.ts").key("data.user").session(GAP).grace_period(GRACE)
+    return stream.aggregate(n="count(*)").to(f"out-{uuid.uuid4().hex}")
+
+
+def _backfill(
+    stream: Any, spark: SparkSession, server: ServerProcess, until: datetime
+) -> list[str]:
+    definition = checked_definition(stream.definition())
+    return canonical(plain_rows(backfill(definition, spark, Options(url=server.url), None, until)))
+
+
+def _closed_sessions(events: Iterable[Event], until: datetime) -> list[dict[str, Any]]:
+    """The oracle: sessions of what was written and in time, that have ended by then."""
+    times: dict[str, list[datetime]] = defaultdict(list)
+    for event in events:
+        if event.written < until and event.ts is not None and event.ts + GRACE > event.written:
+            times[event.user].append(event.ts)
+    rows = []
+    for user, instants in times.items():
+        session: list[datetime] = []
+        for at in [*sorted(instants), None]:
+            if session and (at is None or at > session[-1] + GAP):
+                if session[-1] + GAP + GRACE <= until:
+                    rows.append(_row(user, session))
+                session = []
+            session += [] if at is None else [at]
+    return rows
+
+
+def _row(user: str, session: list[datetime]) -> dict[str, Any]:
+    return {
+        "windowStart": _iso(session[0]),
+        "windowEnd": _iso(session[-1] + GAP),
+        "user": user,
+        "n": len(session),
+    }
+
+
+def test_a_backfill_that_ends_within_a_session_does_not_give_a_part_of_it(
+    queen: SyncQueen, spark: SparkSession, server: ServerProcess, api: Api, dsn: str, queue: str
+) -> None:
+    events = [Event(queue, "ann", f"{n}", _at(5 * n), 1, _at(5 * n)) for n in range(5)]
+    write(api, dsn, events)
+    stream = _sessions(queen, queue)
+    # The session ends 10 s after its last event, at 30 s, and is closed 2 s later.
+    for seconds, count in ((12, 0), (22, 0), (31, 0), (33, 1)):
+        rows = _backfill(stream, spark, server, _at(seconds))
+        assert len(rows) == count, seconds
+    assert rows == canonical([_row("ann", [_at(5 * n) for n in range(5)])])
+
+
+def test_backfills_of_sessions_to_any_instant_equal_the_oracle(
+    queen: SyncQueen, spark: SparkSession, server: ServerProcess, api: Api, dsn: str, queue: str
+) -> None:
+    events = made_up(400, [queue], seed=7)
+    write(api, dsn, events)
+    stream, chance = _sessions(queen, queue), random.Random(7)
+    span_ms = int((events[-1].written - BEGIN).total_seconds() * 1000)
+    given = 0
+    for _ in range(4):
+        until = BEGIN + timedelta(milliseconds=chance.randrange(span_ms // 4, span_ms))
+        expected = canonical(_closed_sessions(events, until))
+        assert _backfill(stream, spark, server, until) == expected
+        given += len(expected)
+    assert given > 20
+
+
+def test_having_chooses_among_sessions_by_their_window(
+    queen: SyncQueen,
+    spark: SparkSession,
+    server: ServerProcess,
+    api: Api,
+    dsn: str,
+    queue: str,
+    tmp_path: Path,
+) -> None:
+    seconds = [0, 4, 8, 100, 200, 205]
+    write(api, dsn, [Event(queue, "ann", f"{n}", _at(n), 1, _at(n)) for n in seconds])
+    stream = _sessions(queen, queue).having("window.end - window.start > interval 12 seconds")
+    running = stream.run(spark, checkpoint=str(tmp_path), available_now=True, starting="earliest")
+    assert running.wait()
+    expected = [_row("ann", [_at(n) for n in many]) for many in ([0, 4, 8], [200, 205])]
+    assert canonical(messages(api, stream.definition()["output"]["queue"])) == canonical(expected)
+    assert _backfill(stream, spark, server, _at(3600)) == canonical(expected)
+
+
+@pytest.mark.parametrize("kind", ["session", "join"])
+def test_when_a_message_was_written_is_in_time_without_any_grace(
+    queen: SyncQueen,
+    spark: SparkSession,
+    server: ServerProcess,
+    api: Api,
+    dsn: str,
+    queue: str,
+    kind: str,
+    tmp_path: Path,
+) -> None:
+    other = f"{queue}-other"
+    write(api, dsn, [Event(queue, "ann", f"{n}", None, n, _at(n)) for n in (1, 3, 60)])
+    write(api, dsn, [Event(other, "ann", f"{n}", None, n, _at(n)) for n in (2, 61)])
+    stream = queen.stream(f"p-{uuid.uuid4().hex}").sources(queue).schema(SCHEMA)
+    stream = stream.grace_period(0).to(f"out-{uuid.uuid4().hex}")
+    if kind == "session":
+        stream = stream.key("data.user").session(GAP).aggregate(n="count(*)")
+    else:
+        right = queen.stream("right").sources(other).schema(SCHEMA).named("o")
+        stream = stream.named("m").join(right, on="data.user", within=1)
+        stream = stream.select(left="m.data.amount", right="o.data.amount")
+    running = stream.run(spark, checkpoint=str(tmp_path), available_now=True, starting="earliest")
+    assert running.wait()
+    assert running.progress.late_rows == 0
+    rows = messages(api, stream.definition()["output"]["queue"])
+    if kind == "session":
+        assert sorted(row["n"] for row in rows) == [1, 2]
+    else:
+        assert canonical(rows) == canonical(
+            [{"left": 1, "right": 2}, {"left": 3, "right": 2}, {"left": 60, "right": 61}]
+        )
+    assert _backfill(stream, spark, server, _at(3600)) == canonical(rows)
