@@ -22,7 +22,7 @@ from tests.spark.history import BEGIN, Event, canonical, made_up, messages, writ
 
 SCHEMA = "user string, id string, ts timestamp, amount bigint"
 GAP = timedelta(seconds=10)
-GRACE = timedelta(seconds=2)
+GRACE = timedelta(seconds=7)
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def test_a_backfill_that_ends_within_a_session_does_not_give_a_part_of_it(
     events = [Event(queue, "ann", f"{n}", _at(5 * n), 1, _at(5 * n)) for n in range(5)]
     write(api, dsn, events)
     stream = _sessions(queen, queue)
-    # The session ends 10 s after its last event, at 30 s, and is closed 2 s later.
-    for seconds, count in ((12, 0), (22, 0), (31, 0), (33, 1)):
+    # The session ends 10 s after its last event, at 30 s, and is closed 7 s later.
+    for seconds, count in ((17, 0), (22, 0), (36, 0), (38, 1)):
         rows = _backfill(stream, spark, server, _at(seconds))
         assert len(rows) == count, seconds
     assert rows == canonical([_row("ann", [_at(5 * n) for n in range(5)])])
@@ -98,14 +98,14 @@ def test_backfills_of_sessions_to_any_instant_equal_the_oracle(
     events = made_up(400, [queue], seed=7)
     write(api, dsn, events)
     stream, chance = _sessions(queen, queue), random.Random(7)
-    span_ms = int((events[-1].written - BEGIN).total_seconds() * 1000)
     given = 0
     for _ in range(4):
-        until = BEGIN + timedelta(milliseconds=chance.randrange(span_ms // 4, span_ms))
+        # While something happens: sessions are open then.
+        until = chance.choice(events).written + timedelta(milliseconds=chance.randrange(9000))
         expected = canonical(_closed_sessions(events, until))
         assert _backfill(stream, spark, server, until) == expected
         given += len(expected)
-    assert given > 20
+    assert given > 10
 
 
 def test_having_chooses_among_sessions_by_their_window(
