@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from msgspec import Meta
@@ -106,6 +107,8 @@ class Definition(_Part):
     having: Annotated[list[Expression], Few] = []
     select: Annotated[dict[Name, Expression], Few] = {}
     late_to: Name | None = None
+    # In which expressions read and write times that name none: `to_timestamp(data.day)`.
+    time_zone: Name = "UTC"
     output: Output = msgspec.field(default_factory=Output)
 
 
@@ -115,6 +118,7 @@ def reason_against(definition: Definition) -> str | None:
         _reason_against_window,
         _reason_against_aggregates,
         _reason_against_dedup,
+        _reason_against_time_zone,
         _reason_against_output,
     )
     if len(definition.joins) != len(definition.reads) - 1 and definition.kind == "definition":
@@ -169,6 +173,16 @@ def _reason_against_dedup(definition: Definition) -> str | None:
     return None
 
 
+def _reason_against_time_zone(definition: Definition) -> str | None:
+    if definition.time_zone == "UTC":
+        return None
+    try:
+        ZoneInfo(definition.time_zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return f"timeZone: {definition.time_zone!r} is not known; one is like 'Europe/Berlin'"
+    return None
+
+
 def _reason_against_output(definition: Definition) -> str | None:
     output = definition.output
     given = [target for target in (output.queue, output.table, output.files) if target]
@@ -178,6 +192,8 @@ def _reason_against_output(definition: Definition) -> str | None:
     for name, queue in (("output.queue", output.queue), ("lateTo", definition.late_to)):
         if queue in read:
             return f"{name}: the pipeline reads {queue!r} itself; it would never end"
+    if output.queue is not None and output.queue == definition.late_to:
+        return f"lateTo: results go to {output.queue!r}; late messages need a queue of their own"
     return None
 
 

@@ -151,6 +151,10 @@ class PipelineVerbs:
 
     # ---- where it goes ----
 
+    def time_zone(self: Self, name: str) -> Self:
+        """Name the zone of times that say none, like `Europe/Berlin`; UTC, unless given."""
+        return self._with_pipeline(timeZone=name)
+
     def late_to(self: Self, queue: str) -> Self:
         """Put messages that came too late into a queue, each with its window."""
         return self._with_pipeline(lateTo=queue)

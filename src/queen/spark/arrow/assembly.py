@@ -21,7 +21,7 @@ from queen.core.frame import Frame, Segment, segment_of
 from queen.core.ids import message_prefix
 from queen.core.visibility import DELETED, ONLY_GROUP
 from queen.errors import BadRequest
-from queen.spark.arrow.columns import CORRUPT, DATA, SEALED, is_raw
+from queen.spark.arrow.columns import CORRUPT, DATA, RAW, SEALED, is_raw
 from queen.spark.arrow.documents import lines_of, parse_documents
 
 if TYPE_CHECKING:
@@ -255,6 +255,7 @@ _MAKERS: dict[str, Callable[[_JoinedParts], pa.Array]] = {
     "windowEnd": lambda joined: joined.times(lambda part: _window_of(part).end_us),
     "key": lambda joined: joined.names(lambda part: _window_of(part).key),
     SEALED: lambda joined: pa.nulls(joined.count, pa.timestamp("us", tz="UTC")),
+    RAW: lambda joined: joined.payloads(pa.string()),
 }
 
 

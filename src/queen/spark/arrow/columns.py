@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 )
 
 CORRUPT = "_corrupt"
+RAW = "_raw"
 SEALED = "sealed"
 DATA = "data"
 
@@ -40,8 +41,13 @@ WINDOW_COLUMNS: dict[str, DataType] = {
     "key": StringType(),
 }
 # `sealed`, only with the option `markers`: the sealed time, in the one row of a micro-batch
-# that is no message. `_corrupt`, only when asked for: payloads that are not what `data` wants.
-_SOMETIMES: dict[str, DataType] = {SEALED: TimestampType(), CORRUPT: StringType()}
+# that is no message. Only when asked for: `_corrupt`, payloads that are not what `data` wants, and
+# `_raw`, all payloads as they came.
+_SOMETIMES: dict[str, DataType] = {
+    SEALED: TimestampType(),
+    CORRUPT: StringType(),
+    RAW: StringType(),
+}
 
 
 def has_markers(options: Mapping[str, str]) -> bool:

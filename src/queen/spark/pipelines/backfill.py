@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 
 from queen.errors import BadRequest
 from queen.spark.broker import Broker
+from queen.spark.launch.settings import pipeline_settings
 from queen.spark.pipelines import reading
 from queen.spark.pipelines.compiler import (
     JSON_OPTIONS,
@@ -47,7 +48,7 @@ def backfill(
         raise BadRequest("a function says nothing of time: only a definition can be backfilled")
     sealed = _sealed_time(definition, options)
     until = sealed if until is None else min(until.astimezone(UTC), sealed)
-    with explain_errors(definition):
+    with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
         frames = reading.history(spark, definition, options.broker_options(), since, until)
         return compile_definition(
             definition, frames, until=until if needs_time(definition) else None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as f
 
+from queen.spark.arrow.columns import CORRUPT, RAW
 from queen.spark.pipelines.joins import Joiner, wait_of
 from queen.spark.pipelines.partition_names import partition_name
 from queen.spark.windows.event_time import (
@@ -67,6 +68,21 @@ def needs_time(definition: Definition) -> bool:
     return bool(definition.joins or definition.window or definition.dedup)
 
 
+def needs_raw(definition: Definition) -> bool:
+    """Whether messages are passed on, late ones or as results: then as the bytes that came."""
+    is_computed = definition.kind == "function"
+    return not is_computed and (definition.late_to is not None or _gives_raw(definition))
+
+
+def _gives_messages(definition: Definition) -> bool:
+    return not (definition.joins or definition.select or definition.window)
+
+
+def _gives_raw(definition: Definition) -> bool:
+    """Whether results are messages as they came. Tables and files have columns instead."""
+    return _gives_messages(definition) and definition.output.queue is not None
+
+
 def compile_definition(
     definition: Definition, frames: Mapping[str, DataFrame], *, until: datetime | None = None
 ) -> CompiledPipeline:
@@ -106,11 +122,11 @@ class _Compiler:
         elif needs_time(definition):
             rows, late = self._give_times(sides[0])
         else:
-            rows, late = messages_of(sides[0].df), None
+            rows, late = self._without_raw(messages_of(sides[0].df)), None
         if definition.window is None:
             rows = self._without_repeats(rows) if definition.dedup else rows
             rows = rows.drop(TIME)
-            is_message = not definition.joins and not definition.select
+            is_message = _gives_messages(definition)
             first = named_column(sides[0].name)
             partition = first["partition"] if definition.joins else f.col("partition")
             return CompiledPipeline(self._select(rows, partition), late, is_message)
@@ -129,13 +145,17 @@ class _Compiler:
         rows, late = windowed(
             side.df, size, slide=slide, grace=self._grace, time=side.time, observed=side.name
         )
-        return rows, late_rows(late, side.name)
+        return self._without_raw(rows), late_rows(late, side.name)
 
     def _give_times(self, side: _Side) -> tuple[DataFrame, DataFrame]:
         rows, late = timed(
             side.df, grace=self._grace, time=side.time, name=TIME, observed=side.name
         )
-        return rows, late_rows(late, side.name)
+        return self._without_raw(rows), late_rows(late, side.name)
+
+    def _without_raw(self, rows: DataFrame) -> DataFrame:
+        """Take payloads out of rows of which they are no result: they would fill the state."""
+        return rows if _gives_raw(self._definition) else rows.drop(RAW)
 
     def _join(self, sides: Sequence[_Side]) -> tuple[DataFrame, DataFrame]:
         """Join all sides; what is late is so before it is joined."""
@@ -286,13 +306,19 @@ def late_rows(late: DataFrame, side: str) -> DataFrame:
     """Return late messages of any side in columns that are the same for all."""
     has_window = WINDOW in late.columns
     window = f.col(WINDOW) if has_window else f.lit(None).cast(_WINDOW_TYPE)
-    is_text = dict(late.dtypes)["data"] == "string"
-    payload = f.col("data") if is_text else f.to_json("data", JSON_OPTIONS)
-    if "_corrupt" in late.columns:
-        payload = f.coalesce(payload, f.col("_corrupt"))
     return late.select(
-        f.lit(side).alias("side"), *_MESSAGE, window.alias(WINDOW), payload.alias("payload")
+        f.lit(side).alias("side"), *_MESSAGE, window.alias(WINDOW), passed_on(late).alias("payload")
     )
+
+
+def passed_on(messages: DataFrame) -> Column:
+    """Return the payloads of messages as they came, as texts."""
+    if RAW in messages.columns:
+        return f.col(RAW)
+    if dict(messages.dtypes)["data"] == "string":
+        return f.col("data")
+    text = f.to_json("data", JSON_OPTIONS)
+    return f.coalesce(text, f.col(CORRUPT)) if CORRUPT in messages.columns else text
 
 
 _WINDOW_TYPE = "struct<start: timestamp, end: timestamp>"

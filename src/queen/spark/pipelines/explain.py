@@ -13,6 +13,8 @@ def explain_definition(definition: Definition) -> list[str]:
     lines = [_read_line(side) for side in definition.reads]
     if definition.kind == "function":
         lines.append(f"hands them to the function {definition.name}")
+    if definition.time_zone != "UTC":
+        lines.append(f"takes times that name no zone as those of {definition.time_zone}")
     joins = zip(definition.joins, definition.reads[1:], strict=False)
     lines += [_join_line(join, side) for join, side in joins]
     lines += _time_lines(definition)

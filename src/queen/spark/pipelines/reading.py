@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from queen.spark.pipelines.compiler import needs_time
+from queen.spark.arrow.columns import RAW
+from queen.spark.pipelines.compiler import needs_raw, needs_time
 from queen.wire.answers import iso
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def live(
     markers = needs_time(definition) if markers is None else markers
     frames = {}
     for reads in definition.reads:
-        reader = spark.readStream.format("queen").schema(schema_of(reads, markers=markers))
+        schema = schema_of(reads, markers=markers, raw=needs_raw(definition))
+        reader = spark.readStream.format("queen").schema(schema)
         given = {"queue": _names(reads.queues), "group": definition.name, **options}
         frames[reads.name] = reader.options(**given).option("markers", str(markers).lower()).load()
     return frames
@@ -51,7 +53,8 @@ def history(
         given = {"queue": _names(reads.queues), "endingTime": iso(until), **options}
         if since is not None:
             given["startingTime"] = iso(since.astimezone(UTC))
-        reader = spark.read.format("queen").schema(schema_of(reads, markers=False))
+        schema = schema_of(reads, markers=False, raw=needs_raw(definition))
+        reader = spark.read.format("queen").schema(schema)
         frames[reads.name] = reader.options(**given).load()
     return frames
 
@@ -61,13 +64,15 @@ def _names(queues: list[str]) -> str:
     return msgspec.json.encode(queues).decode()
 
 
-def schema_of(reads: Reads, *, markers: bool) -> StructType:
+def schema_of(reads: Reads, *, markers: bool, raw: bool = False) -> StructType:
     """Return the columns of one side."""
     from pyspark.sql.types import StructType
 
     columns = cast("StructType", StructType.fromDDL(_COLUMNS))
     if reads.schema:
         columns.add("data", StructType.fromDDL(reads.schema)).add("_corrupt", "string")
+        if raw:
+            columns.add(RAW, "string")
     else:
         columns.add("data", "string")
     if markers:

@@ -25,6 +25,7 @@ from queen.client.streams.pipeline import PATH, pipeline_path
 from queen.core.differences import fingerprint
 from queen.errors import BadRequest, PipelineFailed
 from queen.spark.broker import Broker, BrokerAddress, address_of
+from queen.spark.launch.settings import pipeline_settings
 from queen.spark.pipelines import reading, writing
 from queen.spark.pipelines.checkpoint import Checkpoint
 from queen.spark.pipelines.checkpoint_lock import CheckpointLock, lock_checkpoint
@@ -141,12 +142,12 @@ def start_pipeline(
         checkpoint = Checkpoint(spark, folder)
         note = checkpoint.note_for(definition, accept=options.accept_changes)
         target = writing.Target(options.broker_options(), note.transaction, options.table_url)
-        with explain_errors(definition):
+        with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
             compiled = _compile_live(definition, spark, options, function)
             writer = writing.query_writer(definition, compiled, target)
-        run = Running(spark, definition, options, folder, lock)
-        with explain_errors(definition), checkpoint.claim(note):
-            run.start(writer)
+            run = Running(spark, definition, options, folder, lock)
+            with checkpoint.claim(note):
+                run.start(writer)
         undo.pop_all()
         return run
 
@@ -319,7 +320,7 @@ def plan_of(
     definition: Definition, spark: SparkSession, options: Options, function: Function | None = None
 ) -> str:
     """Return the plan that Spark makes of a pipeline."""
-    with explain_errors(definition):
+    with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
         compiled = _compile_live(definition, spark, options, function)
     # `explain` prints it; this is what it prints.
     jvm: Any = spark.sparkContext._jvm

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as f
 
 from queen.errors import BadRequest
-from queen.spark.pipelines.compiler import JSON_OPTIONS, PARTITION, CompiledPipeline
+from queen.spark.arrow.columns import RAW
+from queen.spark.pipelines.compiler import JSON_OPTIONS, PARTITION, CompiledPipeline, passed_on
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -113,11 +114,11 @@ def messages(definition: Definition, compiled: CompiledPipeline) -> DataFrame:
 
 def payload_columns(result: DataFrame) -> list[str]:
     """Return the columns of a result that are fields of its payload."""
-    return [f"`{name}`" for name in result.columns if name != PARTITION]
+    return [f"`{name}`" for name in result.columns if name not in (PARTITION, RAW)]
 
 
 def late_payload() -> Column:
-    """Return a late row as JSON: where it was, its window, and what its schema knows of it."""
+    """Return a late row as JSON: where it was, its window, and its payload as it came."""
     about = f.to_json(
         f.struct("side", "queue", "partition", "offset", "transactionId", "createdAt", "window"),
         JSON_OPTIONS,
@@ -129,11 +130,7 @@ def late_payload() -> Column:
 def _payload_text(compiled: CompiledPipeline) -> Column:
     if not compiled.is_message:
         return f.to_json(f.struct(*payload_columns(compiled.result)), JSON_OPTIONS)
-    result = compiled.result
-    if dict(result.dtypes)["data"] == "string":
-        return f.col("data")
-    text = f.to_json(f.col("data"), JSON_OPTIONS)
-    return f.coalesce(text, f.col("_corrupt")) if "_corrupt" in result.columns else text
+    return passed_on(compiled.result)
 
 
 def _counts(is_late: Column) -> tuple[Column, Column]:

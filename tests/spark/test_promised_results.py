@@ -1,0 +1,144 @@
+"""Results that depend on messages alone: not on a session, nor on anybody's Unicode."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from queen import SyncQueen
+from queen.core.names import reason_against_name
+from queen.errors import BadRequest
+from queen.spark.launch.settings import TIME_ZONE
+from queen.spark.pipelines.backfill import backfill, plain_rows
+from queen.spark.pipelines.partition_names import partition_name
+from queen.spark.pipelines.run import Options, checked_definition
+from tests.api import Api
+from tests.conftest import ServerProcess
+from tests.spark.history import messages
+
+NEW_YORK = "America/New_York"
+# Assigned by nobody yet.
+NEWER = "\U0001fffd"
+
+
+@pytest.fixture
+def queen(server: ServerProcess) -> Iterator[SyncQueen]:
+    with SyncQueen(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def in_new_york(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session as somebody may have it: with another zone, and other rules."""
+    foreign = {
+        TIME_ZONE: NEW_YORK,
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    }
+    before = {name: spark.conf.get(name) for name in foreign}
+    for name, value in foreign.items():
+        spark.conf.set(name, value)
+    yield spark
+    assert {name: spark.conf.get(name) for name in foreign} == foreign
+    for name, old in before.items():
+        spark.conf.set(name, str(old))
+
+
+def _stream(queen: SyncQueen, queue: str) -> Any:
+    stream = queen.stream(f"p-{uuid.uuid4().hex}").sources(queue).schema("s string, x double")
+    return stream.to(f"out-{uuid.uuid4().hex}")
+
+
+def _run(stream: Any, spark: SparkSession, api: Api, folder: Path) -> list[Any]:
+    options = {"checkpoint": str(folder), "available_now": True, "starting": "earliest"}
+    assert stream.run(spark, **options).wait()
+    return messages(api, stream.definition()["output"]["queue"])
+
+
+@pytest.mark.parametrize(
+    ("zone", "instant"),
+    [("UTC", "2026-07-01T12:00:00.000000Z"), (NEW_YORK, "2026-07-01T16:00:00.000000Z")],
+)
+def test_the_zone_is_that_of_the_definition_in_every_session(
+    queen: SyncQueen,
+    in_new_york: SparkSession,
+    server: ServerProcess,
+    api: Api,
+    queue: str,
+    zone: str,
+    instant: str,
+    tmp_path: Path,
+) -> None:
+    api.push({"queue": queue, "payload": {"s": "2026-07-01 12:00:00", "x": 1}})
+    stream = _stream(queen, queue).time_zone(zone).select(at="to_timestamp(data.s)")
+    assert _run(stream, in_new_york, api, tmp_path) == [{"at": instant}]
+    in_new_york.conf.set(TIME_ZONE, "Asia/Tokyo")
+    definition = checked_definition(stream.definition())
+    rows = plain_rows(backfill(definition, in_new_york, Options(url=server.url), None, None))
+    assert list(rows) == [{"at": instant}]
+    in_new_york.conf.set(TIME_ZONE, NEW_YORK)
+
+
+def test_a_zone_that_nobody_knows_is_refused(queen: SyncQueen, queue: str) -> None:
+    stream = _stream(queen, queue).time_zone("Europe/Atlantis").select(s="data.s")
+    with pytest.raises(BadRequest, match="Europe/Atlantis"):
+        stream.define()
+
+
+def test_late_messages_need_a_queue_of_their_own(queen: SyncQueen, queue: str) -> None:
+    stream = _stream(queen, queue).tumbling_time(1).aggregate(n="count(*)")
+    queue_of_results = stream.definition()["output"]["queue"]
+    with pytest.raises(BadRequest, match="lateTo"):
+        stream.late_to(queue_of_results).define()
+
+
+def test_what_is_passed_on_is_what_came(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path
+) -> None:
+    payloads = ['{"s":"a","x":1.50,"more":[1e400,{"b":null}]}', '{"x":"no number"}', "7"]
+    for text in payloads:
+        body = f'{{"items":[{{"queue":"{queue}","partition":"p","payload":{text}}}]}}'
+        assert api.call("POST", "/api/v1/push", body.encode()).status == 201
+    passed = _stream(queen, queue)
+    assert _run(passed, spark, api, tmp_path / "1") is not None
+    late_to = f"late-{uuid.uuid4().hex}"
+    late = _stream(queen, queue).event_time("timestamp '2020-01-01 00:00:00'").late_to(late_to)
+    _run(late.tumbling_time(1).aggregate(n="count(*)"), spark, api, tmp_path / "2")
+    for target in (passed.definition()["output"]["queue"], late_to):
+        path = f"/api/v1/pop/queue/{target}?consumerGroup=g&batch=10&autoAck=true"
+        answer = api.call("GET", path)
+        # A late one is the field `data` of what is told of it.
+        assert all(f'"data":{text}'.encode() in answer.raw for text in payloads), answer.raw
+
+
+def test_names_are_judged_alike_by_spark_and_the_broker(spark: SparkSession) -> None:
+    """All characters there are; a text of Spark's cannot hold half a pair."""
+    points = [at for at in range(1, sys.maxunicode + 1) if not 0xD800 <= at <= 0xDFFF]
+    texts = spark.createDataFrame([(chr(at),) for at in points], "text string")
+    hashed = texts.where(partition_name(f.col("text")) != f.col("text")).collect()
+    assert {ord(row.text) for row in hashed} == {
+        at for at in points if reason_against_name("partition", chr(at))
+    }
+
+
+def test_a_key_that_is_newer_than_unicode_names_its_partition(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path
+) -> None:
+    for key in (NEWER, "zero\u200bwidth", "ann"):
+        api.push({"queue": queue, "payload": {"s": key, "x": 1}})
+    stream = _stream(queen, queue).select(s="data.s")
+    stream = stream.to(stream.definition()["output"]["queue"], partition="data.s")
+    _run(stream, spark, api, tmp_path)
+    queue_of_results = stream.definition()["output"]["queue"]
+    popped = queen.queue(queue_of_results).group("g").partitions(10).pop(batch=10, auto_ack=True)
+    places = {message.data["s"]: message.partition for message in popped}
+    assert places[NEWER] == NEWER
+    assert places["ann"] == "ann"
+    assert len(places["zero\u200bwidth"]) == 64
