@@ -19,8 +19,9 @@ import queen.spark
 from queen.core.frame import compress, encode_body, segment_of
 from queen.errors import HistoryGone, NotFound
 from queen.spark.broker import Broker, address_of
+from queen.spark.options import EARLIEST
 from queen.spark.source import slices
-from queen.spark.source.planning import EARLIEST, Planner, selection_of
+from queen.spark.source.planning import Planner, selection_of
 from queen.spark.source.slices import SliceTask, WindowLabel, read_slice
 from queen.wire.cuts import Range
 from tests.api import Api

@@ -17,6 +17,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from queen.spark.options import truth
+
 CORRUPT = "_corrupt"
 RAW = "_raw"
 SEALED = "sealed"
@@ -51,7 +53,7 @@ _SOMETIMES: dict[str, DataType] = {
 
 
 def has_markers(options: Mapping[str, str]) -> bool:
-    return options.get("markers", "false").lower() == "true"
+    return truth(options, "markers", False)
 
 
 def has_windows(options: Mapping[str, str]) -> bool:

@@ -15,7 +15,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from queen.spark.arrow.columns import check_schema, has_windows
-from queen.spark.source.planning import EARLIEST, Planner, ranges_of, selection_of, time_of
+from queen.spark.options import EARLIEST, Use, check_options, times_of
+from queen.spark.source.planning import Planner, ranges_of, selection_of
 from queen.spark.source.slices import read_partition
 from queen.spark.source.window_source import WindowReader
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 def batch_reader(options: dict[str, str], schema: StructType) -> DataSourceReader:
     """Return what reads the queues that the options name."""
+    check_options(options, Use.WINDOW_READ if has_windows(options) else Use.BATCH_READ)
     check_schema(schema, options)
     if has_windows(options):
         return WindowReader(options, schema)
@@ -37,8 +39,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._schema = schema
         self._selection = selection_of(options, must_be_whole=False)
-        self._since = time_of(options, "startingTime")
-        self._until = time_of(options, "endingTime")
+        self._since, self._until = times_of(options)
         # One window, by the offsets of its messages, as its lease names them.
         self._ranges = ranges_of(options["ranges"]) if "ranges" in options else None
 

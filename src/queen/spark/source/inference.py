@@ -26,7 +26,8 @@ from pyspark.sql.types import (
 )
 
 from queen.spark.arrow.columns import CORRUPT, DATA, default_schema
-from queen.spark.source.planning import EARLIEST, Planner, selection_of
+from queen.spark.options import EARLIEST
+from queen.spark.source.planning import Planner, selection_of
 from queen.spark.source.slices import read_slice
 
 _SAMPLE_TASKS = 20

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,13 +15,11 @@ import msgspec
 
 from queen.errors import HistoryGone
 from queen.spark.broker import PATIENCE_S, Broker, BrokerAddress, address_of
+from queen.spark.options import number, text_of, truth
 from queen.spark.source.slices import SliceTask
 from queen.wire.cuts import MAX_SLICES, Cut, Plan, Progress, Range, Slice
 
-EARLIEST = 0
 _FIRST_PATIENCE_S = 1.0
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 # The least that is worth another task, and about the most that one task gets.
 _SMALL_TASK_BYTES = 256 * 1024
 _LARGE_TASK_BYTES = 32 * 1024 * 1024
@@ -67,13 +64,17 @@ def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selectio
     to_offset = number(options, "endingOffset")
     if (from_offset is not None or to_offset is not None) and not partitions:
         raise ValueError("offsets count within a partition: give option partition too")
+    if to_offset is not None and (from_offset or 0) > to_offset:
+        raise ValueError(
+            f"option startingOffset, {from_offset}, is after endingOffset, {to_offset}"
+        )
     return Selection(
         address_of(options),
         tuple(dict.fromkeys(queues)),
         partitions,
         from_offset or 0,
         to_offset,
-        number(options, "tasks") or os.cpu_count() or 1,
+        number(options, "tasks", at_least=1) or os.cpu_count() or 1,
         truth(options, "failOnDataLoss", must_be_whole),
     )
 
@@ -113,45 +114,6 @@ def offsets_of(ranges: list[WindowRange]) -> list[Range]:
         for held in ranges
         if held.queue
     ]
-
-
-def number(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name.lower())
-    if text is None or text == "":
-        return None
-    if not text.isdigit():
-        raise ValueError(f"option {name}: {text!r} is not a number")
-    return int(text)
-
-
-def truth(options: Mapping[str, str], name: str, default: bool) -> bool:
-    text = options.get(name.lower(), str(default)).lower()
-    if text not in ("true", "false"):
-        raise ValueError(f"option {name}: {text!r} is neither true nor false")
-    return text == "true"
-
-
-def time_of(options: Mapping[str, str], name: str) -> int | str | None:
-    """Return an instant in microseconds, or the words earliest and latest; None without one."""
-    text = options.get(name.lower(), "").strip()
-    if text.lower() in ("", "earliest", "latest"):
-        return text.lower() or None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(
-            f"option {name}: {text!r} is not earliest, latest or a time like 2026-01-31T12:00:00Z"
-        ) from None
-    return microseconds(at)
-
-
-def microseconds(at: datetime) -> int:
-    """Return an instant as a number; without a zone it is UTC."""
-    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
-
-
-def text_of(at_us: int) -> str:
-    return (_EPOCH + at_us * _MICROSECOND).isoformat().replace("+00:00", "Z")
 
 
 class Planner:

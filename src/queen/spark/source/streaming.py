@@ -30,7 +30,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from queen.spark.arrow.columns import check_schema, has_markers
-from queen.spark.source.planning import EARLIEST, Planner, number, selection_of, time_of
+from queen.spark.options import EARLIEST, Use, check_options, number, time_of
+from queen.spark.source.planning import Planner, selection_of
 from queen.spark.source.slices import SliceTask, read_slice
 from queen.wire.cuts import Cut, Plan
 
@@ -46,9 +47,10 @@ _REPORT_AGAIN_S = 30.0
 
 def stream_reader(options: dict[str, str], schema: StructType) -> DataSourceStreamReader:
     """Return what reads the queues that the options name."""
-    check_schema(schema, options)
     if {"stream", "lease", "ranges"} & set(options):
         raise ValueError("windows are read in a batch: give option queue to read as a stream")
+    check_options(options, Use.STREAM_READ)
+    check_schema(schema, options)
     return StreamReader(options, schema)
 
 
@@ -62,9 +64,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._starting_time = time_of(options, "startingTime")
         self._group = options.get("group") or None
         self._markers = has_markers(options)
-        self._marker_s = (number(options, "markerInterval") or _MARKER_INTERVAL_MS) / 1000
-        self._max_messages = number(options, "maxMessagesPerTrigger")
-        self._max_bytes = number(options, "maxBytesPerTrigger")
+        self._marker_s = (
+            number(options, "markerInterval", at_least=1) or _MARKER_INTERVAL_MS
+        ) / 1000
+        self._max_messages = number(options, "maxMessagesPerTrigger", at_least=1)
+        self._max_bytes = number(options, "maxBytesPerTrigger", at_least=1)
         # Where everything ends for a query that takes what is there and stops.
         self._target: int | None = None
         self._sealed = EARLIEST

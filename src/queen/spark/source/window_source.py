@@ -20,16 +20,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from queen.spark.broker import Broker
+from queen.spark.options import EARLIEST, microseconds, text_of, times_of
 from queen.spark.source.planning import (
-    EARLIEST,
     Planner,
     WindowRange,
-    microseconds,
     offsets_of,
     selection_of,
     split_ranges,
-    text_of,
-    time_of,
 )
 from queen.spark.source.slices import SliceTask, WindowLabel, read_partition
 from queen.wire.cuts import Range
@@ -63,8 +60,6 @@ class WindowReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         if "stream" in options and "lease" in options:
             raise ValueError("option lease names one window, option stream all: give one of them")
-        if "queue" in options:
-            raise ValueError("a window knows its queues: leave option queue out")
         self._options = options
         self._schema = schema
         self._planner = Planner(selection_of(options, must_be_whole=False))
@@ -115,8 +110,8 @@ def _windows(broker: Broker, options: Mapping[str, str]) -> Iterator[_Window]:
 
 def _bounds(options: Mapping[str, str]) -> dict[str, str]:
     bounds = {"group": options["group"]} if options.get("group") else {}
-    since, until = time_of(options, "startingTime"), time_of(options, "endingTime")
-    if since == "latest" or until == "earliest":
+    since, until = times_of(options)
+    if since == "latest":
         raise ValueError("options startingTime and endingTime leave no window to read")
     if isinstance(since, int) and since > EARLIEST:
         bounds["fromTime"] = text_of(since)
