@@ -45,7 +45,7 @@ def test_an_option_that_means_nothing_here_is_refused(given: str, use: Use, hint
 
 
 def test_what_spark_hands_on_is_not_ours_to_refuse() -> None:
-    check_options({"queue": "q", "checkpointlocation": "/tmp", "path": "/"}, Use.STREAM_WRITE)
+    check_options({"queue": "q", "checkpointlocation": "there", "path": "/"}, Use.STREAM_WRITE)
 
 
 @pytest.mark.parametrize(
@@ -102,3 +102,14 @@ def test_a_partition_that_is_not_there_is_told(
     with pytest.raises(PySparkException, match="no partition 'elsewhere'"):
         read(queue=queue, partition="elsewhere").count()
     assert read(queue=queue, partition="here").count() == 1
+
+
+@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "1 second"}])
+def test_spark_tells_of_a_bad_option_of_a_stream(
+    spark: SparkSession, server: ServerProcess, queue: str, trigger: Any, checkpoint: str
+) -> None:
+    reader = spark.readStream.format("queen").option("url", server.url).option("queue", queue)
+    writer = reader.option("maxMessagesPerTrigger", "0").load().writeStream.format("noop")
+    query = writer.trigger(**trigger).option("checkpointLocation", checkpoint).start()
+    with pytest.raises(PySparkException, match="maxMessagesPerTrigger: 0 is less than 1"):
+        query.awaitTermination(60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark.sql import functions as f
 
 from queen import SyncQueen
 from queen.core.names import reason_against_name
-from queen.errors import BadRequest
+from queen.errors import BadRequest, Conflict, NotFound
 from queen.spark.launch.settings import TIME_ZONE
 from queen.spark.pipelines.backfill import backfill, plain_rows
 from queen.spark.pipelines.partition_names import partition_name
@@ -142,3 +143,68 @@ def test_a_key_that_is_newer_than_unicode_names_its_partition(
     assert places[NEWER] == NEWER
     assert places["ann"] == "ann"
     assert len(places["zero\u200bwidth"]) == 64
+
+
+def test_a_clock_that_is_years_ahead_is_set_aside_and_not_kept(
+    queen: SyncQueen,
+    spark: SparkSession,
+    server: ServerProcess,
+    api: Api,
+    queue: str,
+    tmp_path: Path,
+) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=2)
+    for at in ("9999-12-31 00:00:00", f"{soon:%Y-%m-%d %H:%M:%S}"):
+        api.push({"queue": queue, "payload": {"s": at, "x": 1}})
+    late_to = f"late-{uuid.uuid4().hex}"
+    stream = _stream(queen, queue).event_time("to_timestamp(data.s)").late_to(late_to)
+    stream = stream.tumbling_time(60).aggregate(n="count(*)")
+    options = {"checkpoint": str(tmp_path), "available_now": True, "starting": "earliest"}
+    running = stream.run(spark, **options)
+    assert running.wait()
+    assert running.progress.late_rows == 1
+    assert running.progress.state_rows == 1
+    (aside,) = messages(api, late_to)
+    assert aside["data"]["s"].startswith("9999")
+
+
+def test_a_definition_is_stored_when_spark_has_nothing_against_it(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path
+) -> None:
+    api.push({"queue": queue, "payload": {"s": "a", "x": 1}})
+    stream = _stream(queen, queue)
+    options = {"checkpoint": str(tmp_path), "available_now": True, "starting": "earliest"}
+    with pytest.raises(BadRequest, match="No such struct field"):
+        stream.select(s="data.y").run(spark, **options)
+    with pytest.raises(NotFound):
+        queen.request("GET", f"/api/v1/pipelines/{stream.name}")
+    assert stream.select(s="data.s").run(spark, **options).wait()
+    other = stream.select(s="upper(data.s)")
+    again = {**options, "checkpoint": str(tmp_path / "again")}
+    with pytest.raises(Conflict, match="replace=True"):
+        other.run(spark, **again)
+    assert other.run(spark, replace=True, **again).wait()
+    assert other.define(replace=True)["changed"] is False
+
+
+def test_a_field_that_is_new_and_unused_needs_no_new_checkpoint(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path
+) -> None:
+    api.push({"queue": queue, "payload": {"s": "a", "x": 1}})
+    stream = _stream(queen, queue).tumbling_time(1).aggregate(n="count(*)", total="sum(data.x)")
+    options = {"checkpoint": str(tmp_path), "available_now": True, "starting": "earliest"}
+    assert stream.run(spark, **options).wait()
+    grown = stream.schema("s string, x double, more string")
+    assert grown.run(spark, replace=True, **options).wait()
+    with pytest.raises(Conflict, match="schema"):
+        stream.schema("s string, x string").run(spark, replace=True, **options)
+
+
+def test_a_session_of_spark_connect_is_refused_in_one_sentence(
+    queen: SyncQueen, queue: str
+) -> None:
+    remote: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(BadRequest, match="do not work through Spark Connect"):
+        _stream(queen, queue).select(s="data.s").run(remote)
+    with pytest.raises(BadRequest, match="do not work through Spark Connect"):
+        queen.consumer("any", "group").process_frames(lambda window, frame: None, remote)

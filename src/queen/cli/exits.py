@@ -91,6 +91,9 @@ def code_and_reason(error: errors.QueenError, urls: Sequence[str]) -> tuple[int,
             code, hint = FAILED, "on the command line that is --recut"
         case errors.BadRequest():
             code, hint = USAGE, "`queen COMMAND --help` shows how it is used"
+        case errors.Conflict():
+            # It says itself what there is to do.
+            return FAILED, error.message
         case errors.PipelineFailed():
             code, hint = FAILED, "started again, it goes on from its checkpoint"
         case _ if error.retryable:

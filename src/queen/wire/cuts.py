@@ -113,6 +113,8 @@ class Plan(msgspec.Struct):
     messages: int
     bytes: int
     slices: list[Slice]
+    # Partitions that were asked for and that none of the queues has.
+    unknown: list[str] = []
 
 
 class SliceRequest(msgspec.Struct):

@@ -100,6 +100,9 @@ class Definition(_Part):
     dedup: Annotated[list[Expression], Few] = []
     window: Window | None = None
     grace_ms: Annotated[int, Meta(ge=0, le=_MAX_MS)] = 30_000
+    # How far after it was written a message may say that it happened; set aside like a late one
+    # when it is more.
+    ahead_ms: Duration = 24 * 3600 * 1000
     keys: Annotated[dict[Name, Expression], Few] = {}
     aggregates: Annotated[dict[Name, Expression], Few] = {}
     distinct: Annotated[dict[Name, Expression], Few] = {}

@@ -19,7 +19,7 @@ from queen.cli.exits import USAGE, confirm, explain_errors, fail, say
 from queen.cli.output import Output, draw, record_table, table_of
 from queen.cli.times import parse_optional
 from queen.client.streams.pipeline import PATH, pipeline_path
-from queen.errors import PipelineFailed
+from queen.errors import PipelineFailed, QueenError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,6 +187,7 @@ def run(
             lambda: start_pipeline(definition, spark, options, function),
             f"{definition.name} runs on {spark.sparkContext.master}",
             restarts,
+            options,
         )
     Output(as_json).record({"name": definition.name, **_plain(running.progress)})
 
@@ -361,23 +362,51 @@ def _stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def _run_with_restarts(start: Callable[[], Running], greeting: str, restarts: int) -> Running:
-    """Run it to its end; start it again when it fails, so many times without progress between."""
+def _run_with_restarts(
+    start: Callable[[], Running], greeting: str, restarts: int, options: Options
+) -> Running:
+    """Run it to its end; start it again when it fails, so many times without progress between.
+
+    A broker that is away is waited for, however long that takes: it is no failure of the pipeline.
+    """
     failures = 0
+    running: Running | None = None
     while True:
-        running = start()
-        say(f"{greeting}; it remembers how far it is in {running.checkpoint}")
         try:
+            running = start()
+            say(f"{greeting}; it remembers how far it is in {running.checkpoint}")
             with _stop_on_signals(running.ask_to_stop):
                 _watch(running)
             return running
-        except PipelineFailed as error:
+        except QueenError as error:
+            if running is not None and _has_waited_for_broker(options):
+                continue
+            if running is None or not isinstance(error, PipelineFailed):
+                raise
             failures = 1 if running.progress.batches else failures + 1
             if failures > restarts:
                 raise
             pause_s = min(2**failures, _LONGEST_PAUSE_S)
             say(f"{error.message}; it is started again in {pause_s} s")
             time.sleep(pause_s)
+
+
+def _has_waited_for_broker(options: Options) -> bool:
+    """Wait until the broker answers; false when it does so at once."""
+    from queen.spark.broker import Broker
+
+    broker, has_waited = Broker(options.address(), retry_s=0), False
+    while True:
+        try:
+            broker.call("GET", "/health")
+            return has_waited
+        except QueenError as error:
+            if not error.retryable:
+                return has_waited
+            if not has_waited:
+                say("the broker does not answer; the pipeline goes on when it does")
+            has_waited = True
+            time.sleep(_LOOK_AGAIN_S)
 
 
 def _watch(running: Running) -> None:
@@ -394,6 +423,7 @@ def _watch(running: Running) -> None:
 
 
 _LONGEST_PAUSE_S = 60
+_LOOK_AGAIN_S = 1.0
 _MIB, _GIB = 1024**2, 1024**3
 _ROCKSDB = (
     "spark.sql.streaming.stateStore.providerClass="

@@ -125,16 +125,16 @@ class StreamBuilder(PipelineVerbs, EitherSpelling):
 class Stream(StreamBuilder):
     """A stream, for programs on asyncio."""
 
-    async def define(self, *, recut: bool = False) -> Json:
+    async def define(self, *, recut: bool = False, replace: bool = False) -> Json:
         """Define the stream, or change it; source queues that do not exist are created.
 
         A change that would cut windows anew that somebody has had already raises `Conflict`,
         whose `details["differs"]` says what it is about, unless `recut` allows it. A stream
-        that says what Spark computes is stored as a pipeline; there `recut` allows any change.
+        that says what Spark computes is stored as a pipeline; there `replace` allows any change.
         """
         if self.is_pipeline:
-            return await self._define_pipeline(recut)
-        answer: Json = await self._queen.post("/api/v1/stream/define", self._body(recut))
+            return await self._define_pipeline(recut or replace)
+        answer: Json = await self._queen.post("/api/v1/stream/define", self._body(recut or replace))
         return answer
 
     async def delete(self) -> bool:

@@ -155,6 +155,11 @@ class PipelineVerbs:
         """Name the zone of times that say none, like `Europe/Berlin`; UTC, unless given."""
         return self._with_pipeline(timeZone=name)
 
+    def max_ahead(self: Self, duration: Seconds) -> Self:
+        """Say how far clocks may be ahead; a day, unless given. What says that it happens later
+        than that is set aside like a late message."""
+        return self._with_pipeline(aheadMs=ms_of(duration))
+
     def late_to(self: Self, queue: str) -> Self:
         """Put messages that came too late into a queue, each with its window."""
         return self._with_pipeline(lateTo=queue)
@@ -226,6 +231,7 @@ class PipelineVerbs:
     def run(self, spark: SparkSession, **options: Any) -> Running:
         """Start the pipeline on Spark, as it is defined here; see `queen.spark.run_pipeline`.
 
+        A definition that is stored and differs raises `Conflict`, unless `replace=True`.
         Returns at once; `.wait()` returns when it was stopped.
         """
         from queen.spark.pipelines.run import run_definition

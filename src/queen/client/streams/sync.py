@@ -79,9 +79,9 @@ class SyncStream(StreamBuilder):
         stream.__dict__.update(self.__dict__)
         return stream
 
-    def define(self, *, recut: bool = False) -> Json:
+    def define(self, *, recut: bool = False, replace: bool = False) -> Json:
         """Define the stream, or change it; source queues that do not exist are created."""
-        return self._owner.wait_for(self._asynchronous().define(recut=recut))
+        return self._owner.wait_for(self._asynchronous().define(recut=recut, replace=replace))
 
     def delete(self) -> bool:
         """Delete the stream and what groups know of it, not its queues."""

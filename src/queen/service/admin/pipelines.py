@@ -102,7 +102,7 @@ class Pipelines:
 def _differs(name: str, differs: list[str]) -> Conflict:
     error = Conflict(
         f"pipeline {name!r} is defined differently ({'; '.join(differs)}): "
-        "define it with `replace`, or under another name"
+        "allow it with replace=True (on the wire `replace`), or take another name"
     )
     error.details = {"differs": differs}
     return error

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from queen.errors import BadRequest
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -26,6 +28,15 @@ _FIXED = {
 
 # A session has one set of them, and pipelines may be started by several threads.
 _turn = threading.RLock()
+
+
+def check_classic(spark: SparkSession, what: str) -> None:
+    """Raise `BadRequest` for a session of Spark Connect, which has no JVM of its own."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise BadRequest(
+            f"{what} need a session of their own and do not work through Spark Connect: run them "
+            "with queen.spark.session(…), or with spark-submit on the cluster"
+        )
 
 
 @contextmanager

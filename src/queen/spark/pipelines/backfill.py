@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from queen.errors import BadRequest
 from queen.spark.broker import Broker
-from queen.spark.launch.settings import pipeline_settings
+from queen.spark.launch.settings import check_classic, pipeline_settings
 from queen.spark.pipelines import reading
 from queen.spark.pipelines.compiler import (
     JSON_OPTIONS,
@@ -44,6 +44,7 @@ def backfill(
     That is a run that began at `since`, when sealed time has reached `until`; up to now, unless
     given.
     """
+    check_classic(spark, "pipelines")
     if definition.kind == "function":
         raise BadRequest("a function says nothing of time: only a definition can be backfilled")
     sealed = _sealed_time(definition, options)

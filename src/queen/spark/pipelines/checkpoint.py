@@ -8,9 +8,9 @@ whose definition differs in more than filters is refused, in words.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -57,20 +57,27 @@ class Checkpoint:
         return Note(old.transaction, definition)
 
     @contextmanager
-    def claim(self, note: Note) -> Iterator[None]:
-        """Write the note before a query is started, and take it back if that fails."""
+    def claim(self, note: Note) -> Iterator[Callable[[], None]]:
+        """Write the note before a query is started, and take it back if that fails.
+
+        Yields what takes it back later: for a query that fails before its first batch is done.
+        """
         before = files.read(self._spark, self._note_path)
         fields = {"transaction": note.transaction, "definition": plain(note.definition)}
         now = msgspec.json.encode(fields)
         if now != before:
             files.write(self._spark, self._note_path, now)
+
+        def take_back() -> None:
+            if before is not None and now != before:
+                files.write(self._spark, self._note_path, before)
+
         try:
-            yield
+            yield take_back
         except BaseException:
             if before is None:
                 files.remove(self._spark, self._note_path)
-            elif now != before:
-                files.write(self._spark, self._note_path, before)
+            take_back()
             raise
 
     def _read_note(self) -> Note | None:
@@ -102,7 +109,28 @@ class Checkpoint:
 
 def _breaking_differences(old: Definition, new: Definition) -> list[str]:
     """Return the differences that the state does not survive."""
-    return differences(_fields_of_state(old), _fields_of_state(new))
+    before, now = _fields_of_state(old), _fields_of_state(new)
+    if not _holds_messages(new):
+        for was, side in zip(before["reads"], now["reads"], strict=False):
+            if _has_grown(was["schema"], side["schema"]):
+                side["schema"] = was["schema"]
+    return differences(before, now)
+
+
+def _holds_messages(definition: Definition) -> bool:
+    """Whether whole messages wait in the state, with every field of theirs."""
+    return bool(definition.joins or (definition.dedup and definition.window))
+
+
+def _has_grown(before: str | None, now: str | None) -> bool:
+    """Whether a schema has all that it had: what is new, no expression of before has used."""
+    from pyspark.sql.types import StructType
+
+    if not before or not now:
+        return False
+    was, is_now = (cast("StructType", StructType.fromDDL(text)) for text in (before, now))
+    kinds = {field.name: field.dataType for field in is_now.fields}
+    return all(kinds.get(field.name) == field.dataType for field in was.fields)
 
 
 def _fields_of_state(definition: Definition) -> dict[str, Any]:

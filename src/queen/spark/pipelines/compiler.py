@@ -111,6 +111,7 @@ class _Compiler:
         if not _cuts_windows(definition):
             grace_ms = whole_grace_ms(grace_ms)
         self._grace = timedelta(milliseconds=grace_ms)
+        self._ahead = timedelta(milliseconds=definition.ahead_ms)
         self._until = None if until is None else _whole_ms(until) - self._grace
 
     def compile(self, sides: Sequence[_Side]) -> CompiledPipeline:
@@ -143,13 +144,24 @@ class _Compiler:
         slide = None if window.slide_ms is None else timedelta(milliseconds=window.slide_ms)
         size = timedelta(milliseconds=window.size_ms)
         rows, late = windowed(
-            side.df, size, slide=slide, grace=self._grace, time=side.time, observed=side.name
+            side.df,
+            size,
+            slide=slide,
+            grace=self._grace,
+            ahead=self._ahead,
+            time=side.time,
+            observed=side.name,
         )
         return self._without_raw(rows), late_rows(late, side.name)
 
     def _give_times(self, side: _Side) -> tuple[DataFrame, DataFrame]:
         rows, late = timed(
-            side.df, grace=self._grace, time=side.time, name=TIME, observed=side.name
+            side.df,
+            grace=self._grace,
+            ahead=self._ahead,
+            time=side.time,
+            name=TIME,
+            observed=side.name,
         )
         return self._without_raw(rows), late_rows(late, side.name)
 

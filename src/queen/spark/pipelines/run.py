@@ -14,7 +14,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from queen.client.streams.pipeline import PATH, pipeline_path
 from queen.core.differences import fingerprint
 from queen.errors import BadRequest, PipelineFailed
 from queen.spark.broker import Broker, BrokerAddress, address_of
-from queen.spark.launch.settings import pipeline_settings
+from queen.spark.launch.settings import check_classic, pipeline_settings
 from queen.spark.pipelines import reading, writing
 from queen.spark.pipelines.checkpoint import Checkpoint
 from queen.spark.pipelines.checkpoint_lock import CheckpointLock, lock_checkpoint
@@ -97,12 +97,20 @@ def run_pipeline(name: str, spark: SparkSession, **options: Any) -> Running:
 
 
 def run_definition(
-    definition: Mapping[str, Any] | Definition, spark: SparkSession, **options: Any
+    definition: Mapping[str, Any] | Definition,
+    spark: SparkSession,
+    *,
+    replace: bool = False,
+    **options: Any,
 ) -> Running:
-    """Store a definition, if it is not stored yet, and start it."""
-    checked = checked_definition(definition)
-    store(checked, Options(**options))
-    return start_pipeline(checked, spark, Options(**options))
+    """Start a definition, and store it once Spark has nothing against it.
+
+    One that is stored under the name and differs is a `Conflict`, unless `replace` allows it.
+    """
+    checked, given = checked_definition(definition), Options(**options)
+    return start_pipeline(
+        checked, spark, given, keep=lambda: store(checked, given, replace=replace)
+    )
 
 
 def checked_definition(definition: Mapping[str, Any] | Definition) -> Definition:
@@ -128,8 +136,11 @@ def start_pipeline(
     spark: SparkSession,
     options: Options,
     function: Function | None = None,
+    *,
+    keep: Callable[[], None] | None = None,
 ) -> Running:
-    """Start a live query; returns when it runs."""
+    """Start a live query; returns when it runs. `keep` is called when Spark has checked it."""
+    check_classic(spark, "pipelines")
     if definition.kind == "function" and function is None:
         raise BadRequest(
             f"{definition.name!r} is a function in a file, which only that file can do: "
@@ -145,8 +156,12 @@ def start_pipeline(
         with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
             compiled = _compile_live(definition, spark, options, function)
             writer = writing.query_writer(definition, compiled, target)
+            _check_streaming(compiled, spark)
+            if keep is not None:
+                keep()
             run = Running(spark, definition, options, folder, lock)
-            with checkpoint.claim(note):
+            with checkpoint.claim(note) as take_back:
+                run.take_back_note = take_back
                 run.start(writer)
         undo.pop_all()
         return run
@@ -162,6 +177,18 @@ def _compile_live(
         )
     frames = reading.live(spark, definition, options.source_options(), markers=function.markers)
     return function.apply(frames)
+
+
+def _check_streaming(compiled: CompiledPipeline, spark: SparkSession) -> None:
+    """Let Spark say now what it cannot do in a stream; by itself it does when it starts one."""
+    if not compiled.result.isStreaming:
+        return
+    jvm: Any = spark.sparkContext._jvm
+    plan = compiled.result._jdf.queryExecution().analyzed()
+    mode = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(
+        plan, mode
+    )
 
 
 def _default_checkpoint(spark: SparkSession, name: str) -> str:
@@ -214,6 +241,8 @@ class Running:
         # Whoever comes second returns when the end has been told.
         self._ending = threading.RLock()
         self._is_over = False
+        # Puts the note of the checkpoint back, for a run that never finished a batch.
+        self.take_back_note: Callable[[], None] = lambda: None
         self.query: StreamingQuery
 
     @property
@@ -310,6 +339,8 @@ class Running:
             self._is_over = True
             self._tally.has_heard_all.wait(_LAST_EVENT_S)
             self._tally.note_end(error)
+            if error is not None and not self._tally.progress.batches:
+                self.take_back_note()
             # Spark writes nothing there any more: it is the next run's.
             self._lock.release()
             self._spark.streams.removeListener(self._tally)

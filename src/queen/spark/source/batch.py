@@ -51,7 +51,11 @@ class BatchReader(DataSourceReader):
         until = min(_instant(self._until, sealed, sealed), sealed)
         start = _instant(self._since, EARLIEST, sealed)
         since = dict.fromkeys(self._selection.queues, start)
-        return list(planner.tasks(planner.plan(since, until), since))
+        plan = planner.plan(since, until)
+        if plan.unknown:
+            queues = ", ".join(repr(queue) for queue in self._selection.queues)
+            raise ValueError(f"option partition: {queues} has no partition {plan.unknown[0]!r}")
+        return list(planner.tasks(plan, since))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._schema)

@@ -43,9 +43,12 @@ class QueenDataSource(DataSource):
         return batch_reader(self._options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from queen.spark.source.streaming import stream_reader
+        from queen.spark.source.streaming import RefusedReader, stream_reader
 
-        return stream_reader(self._options, schema)
+        try:
+            return stream_reader(self._options, schema)
+        except ValueError as error:
+            return RefusedReader(str(error))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from queen.spark.sink.sink import batch_writer

@@ -205,6 +205,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing to close: connections belong to the process."""
 
 
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Says why there is no reader, when Spark asks it for something.
+
+    Spark 4.3 loses the error of a reader that cannot be made: it stops it all the same, and what
+    the user sees is that there is no variable for it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        raise ValueError(self._reason)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        raise ValueError(self._reason)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        raise ValueError(self._reason)
+
+    def latestOffset(self, _start: Offset | None, _limit: ReadLimit) -> Offset:  # noqa: N802
+        raise ValueError(self._reason)
+
+    def read(self, _partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise ValueError(self._reason)
+
+
 def _moves_and_jumps(start: Offset, cut: Cut) -> tuple[dict[str, int], dict[str, int]]:
     """Return how often groups were moved, and to where those that were since the start."""
     seen = start.get("moves", {})

@@ -33,6 +33,8 @@ _DELAY = "spark.watermarkDelayMs"
 TIME = "_time"
 
 Duration = int | float | timedelta
+# How far ahead of the broker's clock a message may say that it happened, unless told.
+DAY = timedelta(days=1)
 
 
 class Windowed(NamedTuple):
@@ -48,6 +50,7 @@ def windowed(
     *,
     slide: Duration | None = None,
     grace: Duration = 0,
+    ahead: Duration = DAY,
     time: str | Column = CREATED_AT,
     observed: str | None = None,
 ) -> Windowed:
@@ -60,7 +63,9 @@ def windowed(
     A window is `[start, end)`. It closes when sealed time reaches its end plus `grace`. Rows
     written later are in `late`, with their window, and nowhere else. With `slide` a row
     belongs to several windows, and may be late for some of them. A row without a time belongs
-    to no window: it is in `late` with a null window.
+    to no window: it is in `late` with a null window. So is, with its window, one whose time is
+    more than `ahead` after it was written: its clock is wrong, and its window would stay open
+    until then.
 
     `late` has no watermark: write it in a query of its own, or union it to the result. Filter
     after this, not before: a filter would take the markers away. With `observed` the progress
@@ -71,6 +76,7 @@ def windowed(
     grace_ms = milliseconds(grace)
     size_ms, step_ms = _size_and_step_ms(size, slide)
     is_late = f.col(WINDOW)["end"] + _interval(grace_ms) <= f.col(CREATED_AT)
+    is_late = is_late | _is_ahead(f.col(TIME), ahead)
     with_time = df.withColumn(TIME, _time_column(time))
     rows = on_sealed_time(with_time, TIME, grace_ms)
     rows = _observe(rows, observed, rows=f.count("*"), untimed=f.count_if(f.col(TIME).isNull()))
@@ -87,6 +93,7 @@ def timed(
     df: DataFrame,
     *,
     grace: Duration = 0,
+    ahead: Duration = DAY,
     time: str | Column = CREATED_AT,
     name: str = "time",
     observed: str | None = None,
@@ -95,13 +102,15 @@ def timed(
 
     Without a window a row is late when it was written at or after its own time plus `grace`.
     A session then never grows after it has closed, and a join never misses a partner: what
-    such an operator has let go of is older than every row that is not late. A grace of 0 counts
+    such an operator has let go of is older than every row that is not late. One whose time is
+    more than `ahead` after it was written is set aside like a late one. A grace of 0 counts
     as a millisecond: otherwise a row whose time is when it was written would be late.
     """
     from pyspark.sql import functions as f
 
     grace_ms = whole_grace_ms(milliseconds(grace))
     is_late = f.col(name) + _interval(grace_ms) <= f.col(CREATED_AT)
+    is_late = is_late | _is_ahead(f.col(name), ahead)
     with_time = df.withColumn(name, _time_column(time))
     is_aside = is_late | f.col(name).isNull()
     rows = on_sealed_time(with_time, name, grace_ms)
@@ -199,6 +208,12 @@ def _check_markers(df: DataFrame) -> None:
             f"the stream has no column {SEALED!r}: read it with .option('markers', 'true'), "
             "and keep the column until here"
         )
+
+
+def _is_ahead(time: Column, ahead: Duration) -> Column:
+    from pyspark.sql import functions as f
+
+    return time > f.col(CREATED_AT) + _interval(milliseconds(ahead))
 
 
 def _time_column(time: str | Column) -> Column:

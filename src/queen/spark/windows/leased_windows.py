@@ -40,6 +40,7 @@ from queen.spark import register
 from queen.spark.arrow.columns import CORRUPT, DATA, check_schema, default_schema
 from queen.spark.arrow.typed import type_of
 from queen.spark.broker import Broker, address_of
+from queen.spark.launch.settings import check_classic
 from queen.spark.sink.row_frames import PARTITION, QUEUE, TRACE, TRANSACTION, layout_of
 from queen.spark.source.planning import WindowRange, offsets_of, selection_of
 from queen.spark.source.slices import SliceTask, read_slice
@@ -95,6 +96,7 @@ def frame_processing(
     signals: bool,
 ) -> Processing[W]:
     """Return a run of a handler on windows as DataFrames; `consumer.stop()` knows of it."""
+    check_classic(spark, "windows as DataFrames")
     register(spark)
     cluster = consumer._queen.cluster
     options = {"url": ",".join(cluster.urls)}

@@ -126,18 +126,21 @@ class SealedReadRoutes:
         until = await service.admit(
             sources, instant_at(sent.until), sent.maxMessages, sent.maxBytes
         )
+        unknown: list[str] = []
         if sent.partitions:
             partitions = {
                 partition: sources[queue]
                 for queue in queues
                 for partition in await self._partitions(queue, sent.partitions)
             }
+            names = {partition.name for partition in partitions}
+            unknown = [name for name in sent.partitions if name not in names]
             offsets = (sent.fromOffset, sent.toOffset)
             planned = await service.plan_partitions(partitions, until, offsets, sent.slices)
         else:
             planned = await service.plan(sources, until, sent.slices)
         lost = await service.lost(sources)
-        return Response(200, msgspec.json.encode(_plan_on_wire(planned, lost)))
+        return Response(200, msgspec.json.encode(_plan_on_wire(planned, lost, unknown)))
 
     async def slice(self, request: Request) -> None:
         sent = decode_body(_slice, request.body)
@@ -219,12 +222,12 @@ def _place(row: Record) -> GroupPlace:
     return GroupPlace(done_until, row["moves"], row["paused"])
 
 
-def _plan_on_wire(plan: sealed_reads.Plan, lost: list[str]) -> Plan:
+def _plan_on_wire(plan: sealed_reads.Plan, lost: list[str], unknown: list[str]) -> Plan:
     slices = [
         Slice([_range_on_wire(range_) for range_ in part.ranges], part.messages, part.bytes)
         for part in plan.slices
     ]
-    return Plan(lost, microseconds(plan.until), plan.messages, plan.bytes, slices)
+    return Plan(lost, microseconds(plan.until), plan.messages, plan.bytes, slices, unknown)
 
 
 def _range_on_wire(range_: TimeRange | OffsetRange) -> Range:
