@@ -56,8 +56,8 @@ _USES: dict[str, tuple[Use, ...]] = {
 }
 # Of Spark, and handed to every source and sink.
 _SPARKS = frozenset(("path", "checkpointlocation", "queryname", "outputmode"))
-# Of leased windows, which stage what the ack of the window publishes.
-_OWN = frozenset(("stageto", "stagerun", "firsttask"))
+# Of leased windows, which stage what the ack of the window publishes, and of pipelines.
+_OWN = frozenset(("stageto", "stagerun", "firsttask", "deadlettersof"))
 _SPELLING = {name.lower(): name for name in _USES}
 
 

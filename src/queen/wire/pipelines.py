@@ -110,6 +110,10 @@ class Definition(_Part):
     having: Annotated[list[Expression], Few] = []
     select: Annotated[dict[Name, Expression], Few] = {}
     late_to: Name | None = None
+    # What becomes of a message on which an expression fails: it is set aside, as a dead letter of
+    # the pipeline or in a queue, or the pipeline fails and names it.
+    on_error: Literal["set_aside", "fail"] = "set_aside"
+    errors_to: Name | None = None
     # In which expressions read and write times that name none: `to_timestamp(data.day)`.
     time_zone: Name = "UTC"
     output: Output = msgspec.field(default_factory=Output)
@@ -192,11 +196,15 @@ def _reason_against_output(definition: Definition) -> str | None:
     if len(given) != 1:
         return "output: say where results go: to one queue, table or folder"
     read = {queue for side in definition.reads for queue in side.queues}
-    for name, queue in (("output.queue", output.queue), ("lateTo", definition.late_to)):
+    others = (("lateTo", definition.late_to), ("errorsTo", definition.errors_to))
+    for name, queue in (("output.queue", output.queue), *others):
         if queue in read:
             return f"{name}: the pipeline reads {queue!r} itself; it would never end"
-    if output.queue is not None and output.queue == definition.late_to:
-        return f"lateTo: results go to {output.queue!r}; late messages need a queue of their own"
+    for name, queue in others:
+        if queue is not None and queue == output.queue:
+            return f"{name}: results go to {queue!r}; what is set aside needs a queue of its own"
+    if definition.errors_to is not None and definition.on_error == "fail":
+        return "errorsTo: nothing is set aside when an error fails the pipeline"
     return None
 
 
@@ -231,6 +239,8 @@ class Progress(_Part):
     input_rows: Annotated[int, Meta(ge=0, le=2**53)] = 0
     output_rows: Annotated[int, Meta(ge=0, le=2**53)] = 0
     late_rows: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    # Messages on which an expression failed, and that were set aside.
+    failed_rows: Annotated[int, Meta(ge=0, le=2**53)] = 0
     dropped_rows: Annotated[int, Meta(ge=0, le=2**53)] = 0
     # Of the last micro-batch.
     input_rows_per_second: Annotated[float, Meta(ge=0)] = 0.0
@@ -241,6 +251,23 @@ class Progress(_Part):
     # Everything before this instant has closed.
     watermark: Annotated[datetime, Meta(tz=True)] | None = None
     error: Annotated[str, Meta(max_length=10_000)] | None = None
+
+
+class FailedMessage(msgspec.Struct, rename="camel"):
+    """A message on which an expression of a pipeline fails."""
+
+    id: Annotated[str, Meta(max_length=64)]
+    error: Annotated[str, Meta(max_length=20_000)]
+
+
+class SetAsideRequest(msgspec.Struct, rename="camel"):
+    messages: Annotated[list[FailedMessage], Meta(min_length=1, max_length=1000)]
+
+
+class SetAsideAnswer(msgspec.Struct, rename="camel"):
+    success: bool
+    # How many are dead letters of the pipeline now; those that are gone are not.
+    messages: int
 
 
 class Heard(msgspec.Struct, rename="camel"):

@@ -265,7 +265,7 @@ def package(
     as_json: cli.Json = False,
 ) -> None:
     """Put Queen and what it needs into an archive that Spark brings to every executor."""
-    from queen.spark.pipelines.package import write_package
+    from queen.spark.launch.package import write_package
 
     with explain_errors():
         names = write_package(to, file)
@@ -325,7 +325,7 @@ def _spark(
 
         is_new = SparkContext._active_spark_context is None
         if archive is not None:
-            from queen.spark.pipelines.package import settings_for_archive
+            from queen.spark.launch.package import settings_for_archive
 
             settings = {**settings_for_archive(archive), **settings}
         spark = queen.spark.session(name, master, **settings)
@@ -436,6 +436,7 @@ _LIVE = (
     ("read", "inputRows"),
     ("written", "outputRows"),
     ("late", "lateRows"),
+    ("failed", "failedRows"),
     ("rows/s", "processedRowsPerSecond"),
     ("batch, ms", "batchMs"),
     ("state rows", "stateRows"),
@@ -459,6 +460,12 @@ def _problems(state: dict[str, Any]) -> list[str]:
         problems.append(f"nothing was heard of it since {state['reportedAt']}: was it killed?")
     if progress.get("lateRows") and state["lateTo"] is None:
         problems.append(f"{progress['lateRows']:,} late messages were left out: keep them: late_to")
+    if progress.get("failedRows"):
+        where = state["definition"].get("errorsTo") or f"`queen dlq list --group {state['name']}`"
+        problems.append(
+            f"{progress['failedRows']:,} messages could not be computed with and are set aside: "
+            f"{where}"
+        )
     if progress.get("droppedRows"):
         problems.append(
             f"Spark has dropped {progress['droppedRows']:,} rows: was the group moved back? "

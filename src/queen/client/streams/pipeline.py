@@ -164,6 +164,16 @@ class PipelineVerbs:
         """Put messages that came too late into a queue, each with its window."""
         return self._with_pipeline(lateTo=queue)
 
+    def errors_to(self: Self, queue: str) -> Self:
+        """Put messages on which an expression fails into a queue, each with the reason; as dead
+        letters of the pipeline, unless given."""
+        return self._with_pipeline(errorsTo=queue)
+
+    def on_error(self: Self, action: str) -> Self:
+        """Say what becomes of a message on which an expression fails: `set_aside`, and the others
+        go on, unless it is `fail`, and the pipeline ends and names it."""
+        return self._with_pipeline(onError=action)
+
     def to(self: Self, queue: str, *, partition: str | None = None) -> Self:
         """Put results into a queue, exactly once; into the partition of their keys unless an
         expression says otherwise."""

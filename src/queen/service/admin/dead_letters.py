@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from queen.core.visibility import ONLY_GROUP
 from queen.errors import EncryptionUnavailable
 from queen.service.catalog import FROM_BEGINNING, Catalog, Partition
 from queen.service.consume.cursors import Key, lock, store
-from queen.service.consume.dead_letter_copies import DeadLetter, DeadLetterCopies
+from queen.service.consume.dead_letter_copies import DeadLetter, DeadLetterCopies, Position
 from queen.service.log.append import Append
 from queen.service.log.appender import Appender, Outcome, append_columns, outcomes
 from queen.service.log.flush_share import Share
@@ -230,3 +231,29 @@ class DeadLetters:
             await self._copies.store(transaction, dead_letters)
             await store(transaction, after, {})
         return [names[dead_letter.group_id] for dead_letter in dead_letters]
+
+    async def set_aside(
+        self, group: str, partitions: Mapping[int, Partition], errors: Mapping[Position, str]
+    ) -> int:
+        """Keep messages as dead letters of a group that reads by time, and so has no cursors.
+
+        Returns how many are. Those of partitions that are not given, and those that are gone, are
+        not.
+        """
+        group_ids: dict[int, int] = {}
+        for partition in partitions.values():
+            group_id = await self._database.findval("find_group", partition.queue.id, group)
+            if group_id is not None:
+                group_ids[partition.id] = group_id
+        positions = [position for position in errors if position[0] in group_ids]
+        async with self._database.transaction() as transaction:
+            messages = await self._copies.read_messages(transaction, positions)
+            dead_letters = [
+                self._copies.dead_letter(
+                    partitions[at], group_ids[at], message, errors[at, offset], 1
+                )
+                for (at, offset), message in messages.items()
+                if isinstance(message, Message)
+            ]
+            await self._copies.store(transaction, dead_letters)
+        return len(dead_letters)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as f
 
 from queen.spark.arrow.columns import CORRUPT, RAW
+from queen.spark.pipelines.failures import FAILED, Trials, failure_of
 from queen.spark.pipelines.joins import Joiner, wait_of
 from queen.spark.pipelines.partition_names import partition_name
 from queen.spark.windows.event_time import (
@@ -35,7 +36,7 @@ from queen.spark.windows.event_time import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from queen.wire.pipelines import Definition, Reads, Top
+    from queen.wire.pipelines import Definition, Top
 
 # What orders messages: the first of several that are the same is kept.
 _ORDER = ("createdAt", "queue", "partition", "offset")
@@ -61,6 +62,8 @@ class CompiledPipeline(NamedTuple):
     late: DataFrame | None
     # Whether a result is a message as it came.
     is_message: bool = False
+    # Messages on which an expression fails, with the reason; None when there can be none.
+    failed: DataFrame | None = None
 
 
 def needs_time(definition: Definition) -> bool:
@@ -70,8 +73,9 @@ def needs_time(definition: Definition) -> bool:
 
 def needs_raw(definition: Definition) -> bool:
     """Whether messages are passed on, late ones or as results: then as the bytes that came."""
-    is_computed = definition.kind == "function"
-    return not is_computed and (definition.late_to is not None or _gives_raw(definition))
+    if definition.kind == "function":
+        return False
+    return bool(definition.late_to or definition.errors_to) or _gives_raw(definition)
 
 
 def _gives_messages(definition: Definition) -> bool:
@@ -87,26 +91,59 @@ def compile_definition(
     definition: Definition, frames: Mapping[str, DataFrame], *, until: datetime | None = None
 ) -> CompiledPipeline:
     """Return what a definition makes of the DataFrames that its `reads` name."""
-    sides = [_Side(reads, frames[reads.name]) for reads in definition.reads]
-    return _Compiler(definition, until).compile(sides)
+    trials = Trials(next(iter(frames.values())).sparkSession)
+    sides = [
+        _Side(definition, number, frames[reads.name], trials)
+        for number, reads in enumerate(definition.reads)
+    ]
+    failed = [side.failed for side in sides if side.failed is not None]
+    compiled = _Compiler(definition, until, trials).compile(sides)
+    return compiled._replace(failed=_union(failed))
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame | None:
+    return reduce(lambda first, other: first.unionByName(other), frames) if frames else None
 
 
 class _Side:
-    """One of the reads, with its filters."""
+    """One of the reads, without what fails, and with its filters."""
 
-    def __init__(self, reads: Reads, df: DataFrame) -> None:
+    def __init__(self, definition: Definition, number: int, df: DataFrame, trials: Trials) -> None:
+        reads = definition.reads[number]
         self.name = reads.name
-        self.time = reads.event_time or "createdAt"
-        # A filter alone would remove the markers too.
-        keeps_markers = f"{SEALED} is not null or " if SEALED in df.columns else ""
+        self.time = trials.value(reads.event_time or "createdAt")
+        self.failed: DataFrame | None = None
+        failure = failure_of(definition, number, trials)
+        if failure is not None:
+            if definition.on_error == "fail":
+                df = _only_messages(df, f.when(failure.isNull(), True).otherwise(_raise(failure)))
+            else:
+                self.failed = failed_rows(messages_of(df), failure, reads.name)
+                df = _only_messages(df, failure.isNull())
         for condition in reads.where:
-            df = df.where(f.expr(f"{keeps_markers}({condition})"))
+            df = _only_messages(df, trials.value(condition))
         self.df = df
 
 
+def _only_messages(df: DataFrame, condition: Column) -> DataFrame:
+    """Keep the messages of which a condition holds. A filter alone would remove markers too."""
+    if SEALED not in df.columns:
+        return df.where(condition)
+    # In this order: of a marker nothing else is asked.
+    return df.where(f.when(named_column(SEALED).isNotNull(), True).otherwise(condition))
+
+
+def _raise(failure: Column) -> Column:
+    """Return what fails the query with the name of the message that it fails on."""
+    place = [f.lit("message "), f.col("id"), f.lit(" at offset "), f.col("offset")]
+    place += [f.lit(" of partition "), f.col("partition"), f.lit(" of queue "), f.col("queue")]
+    return f.raise_error(f.concat(*place, f.lit(": "), failure)).cast("boolean")
+
+
 class _Compiler:
-    def __init__(self, definition: Definition, until: datetime | None) -> None:
+    def __init__(self, definition: Definition, until: datetime | None, trials: Trials) -> None:
         self._definition = definition
+        self._trials = trials
         grace_ms = definition.grace_ms
         if not _cuts_windows(definition):
             grace_ms = whole_grace_ms(grace_ms)
@@ -172,16 +209,21 @@ class _Compiler:
     def _join(self, sides: Sequence[_Side]) -> tuple[DataFrame, DataFrame]:
         """Join all sides; what is late is so before it is joined."""
         in_time, late = zip(*(self._give_times(side) for side in sides), strict=True)
-        joiner = Joiner(self._definition.joins, milliseconds(self._grace), self._until)
+        grace_ms = milliseconds(self._grace)
+        joiner = Joiner(self._definition.joins, grace_ms, self._until, self._trials.value)
         names = [side.name for side in sides]
         rows = joiner.join(list(zip(names, in_time, strict=True)))
         return rows, reduce(lambda one_side, other: one_side.unionByName(other), late)
 
     # ---- aggregates ----
 
+    def _value(self, text: str) -> Column:
+        """Return the value of an expression over a message, or over a pair of joined ones."""
+        return f.expr(text) if self._definition.joins else self._trials.value(text)
+
     def _aggregate(self, rows: DataFrame) -> DataFrame:
         definition = self._definition
-        keys = {f"_key_{at}": f.expr(text) for at, text in enumerate(definition.keys.values())}
+        keys = {f"_key_{at}": self._value(text) for at, text in enumerate(definition.keys.values())}
         if definition.dedup and definition.window is not None:
             is_session = definition.window.type == "session"
             if is_session:
@@ -229,7 +271,7 @@ class _Compiler:
         return [
             *(f.expr(text).alias(name) for name, text in definition.aggregates.items()),
             *(
-                f.size(f.collect_set(f.expr(text))).cast("bigint").alias(name)
+                f.size(f.collect_set(self._value(text))).cast("bigint").alias(name)
                 for name, text in definition.distinct.items()
             ),
         ]
@@ -240,12 +282,13 @@ class _Compiler:
         """Count different values without holding all of a group in one row of the state."""
         ((name, text),) = self._definition.distinct.items()
         by = [f.col(WINDOW), *(column.alias(key) for key, column in keys.items())]
-        values = rows.groupBy(*by, f.expr(text).alias("_value")).agg(f.count("*").alias("_n"))
+        values = rows.groupBy(*by, self._value(text).alias("_value")).agg(f.count("*").alias("_n"))
         return values.groupBy(WINDOW, *keys).agg(f.count("_value").alias(name))
 
     def _once_per_window(self, rows: DataFrame, keys: Mapping[str, Column]) -> DataFrame:
         """Keep the first of the messages that are the same, in each window."""
-        same = [f.expr(text).alias(f"_same_{at}") for at, text in enumerate(self._definition.dedup)]
+        dedup = enumerate(self._definition.dedup)
+        same = [self._value(text).alias(f"_same_{at}") for at, text in dedup]
         columns = [column for column in rows.columns if column != WINDOW]
         sides = [side.name for side in self._definition.reads] if self._definition.joins else []
         first = f.min_by(f.struct(*columns), _order_of(sides)).alias("_row")
@@ -256,7 +299,7 @@ class _Compiler:
         """Keep one of the messages that are the same and happened at the same time."""
         names = [f"_same_{at}" for at in range(len(self._definition.dedup))]
         for name, text in zip(names, self._definition.dedup, strict=True):
-            rows = rows.withColumn(name, f.expr(text))
+            rows = rows.withColumn(name, self._value(text))
         return rows.dropDuplicates([*names, TIME]).drop(*names)
 
     def _finish(self, computed: DataFrame) -> DataFrame:
@@ -321,6 +364,13 @@ def late_rows(late: DataFrame, side: str) -> DataFrame:
     return late.select(
         f.lit(side).alias("side"), *_MESSAGE, window.alias(WINDOW), passed_on(late).alias("payload")
     )
+
+
+def failed_rows(messages: DataFrame, failure: Column, side: str) -> DataFrame:
+    """Return the messages that cannot be computed with, in columns that are the same for all."""
+    failed = messages.withColumn(FAILED, failure).where(f.col(FAILED).isNotNull())
+    payload = passed_on(failed).alias("payload")
+    return failed.select(f.lit(side).alias("side"), "id", *_MESSAGE, FAILED, payload)
 
 
 def passed_on(messages: DataFrame) -> Column:

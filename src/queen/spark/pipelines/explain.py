@@ -20,8 +20,18 @@ def explain_definition(definition: Definition) -> list[str]:
     lines += _time_lines(definition)
     lines += _aggregate_lines(definition)
     lines += _selection_lines(definition)
+    lines += _failure_lines(definition)
     lines.append(_output_line(definition))
     return lines
+
+
+def _failure_lines(definition: Definition) -> list[str]:
+    if definition.kind == "function":
+        return []
+    if definition.on_error == "fail":
+        return ["a message on which an expression fails ends it"]
+    where = f"in {definition.errors_to}" if definition.errors_to else "as a dead letter"
+    return [f"a message on which an expression fails is set aside {where}"]
 
 
 def _read_line(side: Reads) -> str:

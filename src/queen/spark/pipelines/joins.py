@@ -6,7 +6,7 @@ Beside it stand its time, and the keys by which it is joined next (`_on_0`, …)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_, or_
@@ -28,8 +28,16 @@ class Joiner:
     With `until` it leaves out what a live query would still wait for a partner of.
     """
 
-    def __init__(self, joins: Sequence[Joined], grace_ms: int, until: datetime | None) -> None:
+    def __init__(
+        self,
+        joins: Sequence[Joined],
+        grace_ms: int,
+        until: datetime | None,
+        value_of: Callable[[str], Column],
+    ) -> None:
         self._joins = joins
+        # Makes a column of an expression over the messages of one side.
+        self._value_of = value_of
         self._grace_ms = grace_ms
         self._until = until
 
@@ -38,13 +46,14 @@ class Joiner:
         joins = self._joins
         on = [[left for left, _ in joins[0].on], *([right for _, right in j.on] for j in joins)]
         frames = [
-            _as_structure(rows, name, keys) for (name, rows), keys in zip(sides, on, strict=True)
+            _as_structure(rows, name, [self._value_of(key) for key in keys])
+            for (name, rows), keys in zip(sides, on, strict=True)
         ]
         names = [name for name, _ in sides]
         joined = self._join_side(frames[0], frames[1], names[1], joins[:1])
         for at, (frame, name) in enumerate(zip(frames[2:], names[2:], strict=True), 2):
             # From here on the left side is structures, so its keys are found inside of them.
-            keyed = _with_keys(joined, [left for left, _ in joins[at - 1].on])
+            keyed = _with_keys(joined, [f.expr(left) for left, _ in joins[at - 1].on])
             joined = self._join_side(keyed, frame, name, joins[:at])
         return joined
 
@@ -109,13 +118,13 @@ def _mark_of_null(side: str, keys: Sequence[str], mark: int) -> Column:
     return f.when(has_null, f.lit(mark)).otherwise(f.lit(0))
 
 
-def _with_keys(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
-    for key, text in zip(_key_names(expressions), expressions, strict=True):
-        rows = rows.withColumn(key, f.expr(text))
+def _with_keys(rows: DataFrame, values: Sequence[Column]) -> DataFrame:
+    for key, value in zip(_key_names(values), values, strict=True):
+        rows = rows.withColumn(key, value)
     return rows
 
 
-def _as_structure(rows: DataFrame, name: str, keys: Sequence[str]) -> DataFrame:
+def _as_structure(rows: DataFrame, name: str, keys: Sequence[Column]) -> DataFrame:
     """Put a message into one column; its time and what it is joined by stay outside."""
     fields = [named_column(column) for column in rows.columns if column != TIME]
     keyed = _with_keys(rows, keys)

@@ -18,6 +18,8 @@ from pyspark.sql import functions as f
 from queen.errors import BadRequest
 from queen.spark.arrow.columns import RAW
 from queen.spark.pipelines.compiler import JSON_OPTIONS, PARTITION, CompiledPipeline, passed_on
+from queen.spark.pipelines.failures import FAILED
+from queen.spark.sink.row_frames import DEAD_LETTER, TEXT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from queen.wire.pipelines import Definition
 
 OBSERVED = "written"
-_LATE = "_late"
+_LATE, _ASIDE = "_late", "_aside"
+_PLACE = ("side", "queue", "partition", "offset", "transactionId", "createdAt")
 Options = Mapping[str, str]
 
 
@@ -48,10 +51,11 @@ def query_writer(
     output = definition.output
     if output.queue is not None:
         rows = messages(definition, compiled)
-        rows = rows.observe(OBSERVED, *_counts(f.col("queue") == (definition.late_to or "")))
-        return rows.writeStream.format("queen").options(**target.options).outputMode("append")
-    rows = _with_late_rows(definition, compiled)
-    rows = rows.observe(OBSERVED, *_counts(f.col(_LATE).isNotNull()))
+        rows = rows.observe(OBSERVED, *_counts_of_messages(definition, rows))
+        writer = rows.writeStream.format("queen").options(**target.options)
+        return writer.option("deadLettersOf", definition.name).outputMode("append")
+    rows = _with_others(definition, compiled)
+    rows = rows.observe(OBSERVED, *_counts(f.col(_LATE).isNotNull(), f.col(_ASIDE).isNotNull()))
     deliver = batch_delivery(definition, target)
 
     def write_batch(batch: DataFrame, number: int) -> None:
@@ -59,8 +63,9 @@ def query_writer(
             return
         batch = batch.persist()
         try:
-            _write_late_rows(definition, batch, number, target)
-            deliver(batch.where(f.col(_LATE).isNull()).drop(_LATE, PARTITION), number)
+            _write_others(definition, batch, number, target)
+            is_result = f.col(_LATE).isNull() & f.col(_ASIDE).isNull()
+            deliver(batch.where(is_result).drop(_LATE, _ASIDE, PARTITION), number)
         finally:
             batch.unpersist()
 
@@ -91,25 +96,38 @@ def batch_delivery(definition: Definition, target: Target) -> Callable[[DataFram
 
 
 def messages(definition: Definition, compiled: CompiledPipeline) -> DataFrame:
-    """Return results, and late rows if they are wanted, as the sink takes them."""
-    late = compiled.late
-    if definition.late_to is not None or compiled.is_message:
-        # Late rows are texts, so results are too; in a backfill, which has none, as well. And a
-        # message that is passed on may be one that did not fit its schema.
-        payload = _payload_text(compiled)
-    else:
-        payload = f.struct(*payload_columns(compiled.result))
-    results = compiled.result.select(
+    """Return results, and what goes along with them, as the sink takes them."""
+    payload = f.struct(*payload_columns(compiled.result))
+    if compiled.is_message:
+        payload = passed_on(compiled.result)
+    rows = compiled.result.select(
         f.lit(definition.output.queue).alias("queue"),
         f.col(PARTITION).alias("partition"),
         payload.alias("data"),
     )
-    if definition.late_to is None or late is None:
-        return results
-    late_messages = late.select(
-        f.lit(definition.late_to).alias("queue"), "partition", late_payload().alias("data")
+    for others in (_late_messages(definition, compiled), _failed_messages(definition, compiled)):
+        if others is not None:
+            rows = rows.unionByName(others, allowMissingColumns=True)
+    return rows
+
+
+def _late_messages(definition: Definition, compiled: CompiledPipeline) -> DataFrame | None:
+    if definition.late_to is None or compiled.late is None:
+        return None
+    return compiled.late.select(
+        f.lit(definition.late_to).alias("queue"), "partition", late_payload().alias(TEXT)
     )
-    return results.unionByName(late_messages)
+
+
+def _failed_messages(definition: Definition, compiled: CompiledPipeline) -> DataFrame | None:
+    """Return messages that cannot be computed with: for their queue, or as dead letters."""
+    if compiled.failed is None:
+        return None
+    if definition.errors_to is None:
+        reason = f.col(FAILED).alias(TEXT)
+        return compiled.failed.select("partition", reason, f.col("id").alias(DEAD_LETTER))
+    queue = f.lit(definition.errors_to).alias("queue")
+    return compiled.failed.select(queue, "partition", _failed_payload().alias(TEXT))
 
 
 def payload_columns(result: DataFrame) -> list[str]:
@@ -119,40 +137,62 @@ def payload_columns(result: DataFrame) -> list[str]:
 
 def late_payload() -> Column:
     """Return a late row as JSON: where it was, its window, and its payload as it came."""
-    about = f.to_json(
-        f.struct("side", "queue", "partition", "offset", "transactionId", "createdAt", "window"),
-        JSON_OPTIONS,
-    )
+    return _with_payload(f.struct(*_PLACE, "window"))
+
+
+def _failed_payload() -> Column:
+    return _with_payload(f.struct(*_PLACE, f.col(FAILED).alias("error")))
+
+
+def _with_payload(about: Column) -> Column:
+    """Return what is told of a message as JSON, its payload as it came in the field `data`."""
+    text = f.to_json(about, JSON_OPTIONS)
     body = f.concat(f.lit(',"data":'), f.coalesce(f.col("payload"), f.lit("null")), f.lit("}"))
-    return f.concat(f.substring(about, f.lit(1), f.length(about) - 1), body)
+    return f.concat(f.substring(text, f.lit(1), f.length(text) - 1), body)
 
 
-def _payload_text(compiled: CompiledPipeline) -> Column:
-    if not compiled.is_message:
-        return f.to_json(f.struct(*payload_columns(compiled.result)), JSON_OPTIONS)
-    return passed_on(compiled.result)
+def _counts_of_messages(definition: Definition, rows: DataFrame) -> list[Column]:
+    is_failed = f.col("queue") == (definition.errors_to or "")
+    if DEAD_LETTER in rows.columns:
+        is_failed = f.col(DEAD_LETTER).isNotNull()
+    return _counts(f.col("queue") == (definition.late_to or ""), is_failed)
 
 
-def _counts(is_late: Column) -> tuple[Column, Column]:
-    return f.count_if(~is_late).alias("results"), f.count_if(is_late).alias("late")
+def _counts(is_late: Column, is_failed: Column) -> list[Column]:
+    is_result = ~f.coalesce(is_late, f.lit(False)) & ~f.coalesce(is_failed, f.lit(False))
+    return [
+        f.count_if(is_result).alias("results"),
+        f.count_if(is_late).alias("late"),
+        f.count_if(is_failed).alias("failed"),
+    ]
 
 
-def _with_late_rows(definition: Definition, compiled: CompiledPipeline) -> DataFrame:
-    """Return results and late rows in one DataFrame; the latter in a column of their own."""
-    kind = "struct<partition: string, data: string>"
-    result = compiled.result.withColumn(_LATE, f.lit(None).cast(kind))
-    if definition.late_to is None or compiled.late is None:
-        return result
-    row = f.struct(f.col("partition"), late_payload().alias("data"))
-    return result.unionByName(compiled.late.select(row.alias(_LATE)), allowMissingColumns=True)
+def _with_others(definition: Definition, compiled: CompiledPipeline) -> DataFrame:
+    """Return results, late and failed messages in one DataFrame, each in columns of their own."""
+    rows = compiled.result
+    for name, others in (
+        (_LATE, _late_messages(definition, compiled)),
+        (_ASIDE, _failed_messages(definition, compiled)),
+    ):
+        if others is None:
+            rows = rows.withColumn(name, f.lit(None).cast("struct<partition: string>"))
+        else:
+            row = others.select(f.struct(*others.columns).alias(name))
+            rows = rows.unionByName(row, allowMissingColumns=True)
+    return rows
 
 
-def _write_late_rows(definition: Definition, batch: DataFrame, number: int, target: Target) -> None:
-    if definition.late_to is None:
-        return
-    rows = batch.where(f.col(_LATE).isNotNull()).select(f"{_LATE}.*")
-    writer = rows.write.format("queen").mode("append").options(**target.options)
-    writer = writer.option("queue", definition.late_to)
-    # Named after the batch: when it is repeated, nothing is written twice.
-    name = f"{target.transaction}:late"
-    writer.option("transactionName", name).option("transactionBatch", str(number)).save()
+def _write_others(definition: Definition, batch: DataFrame, number: int, target: Target) -> None:
+    """Write what is late or has failed; named after the batch, so that nothing is written twice."""
+    for name, what in ((_LATE, "late"), (_ASIDE, "failed")):
+        rows = batch.where(f.col(name).isNotNull()).select(f"{name}.*")
+        if TEXT not in rows.columns:
+            continue
+        writer = rows.withColumn("data", f.lit(None).cast("string")).write.format("queen")
+        writer = writer.mode("append").options(**target.options)
+        writer = writer.option("deadLettersOf", definition.name)
+        # Dead letters go to none; the option is there for those who do.
+        writer = writer.option("queue", definition.reads[0].queues[0])
+        transaction = f"{target.transaction}:{what}"
+        writer = writer.option("transactionName", transaction)
+        writer.option("transactionBatch", str(number)).save()

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 DATA, QUEUE, PARTITION = "data", "queue", "partition"
 TRANSACTION, TRACE = "transactionId", "traceId"
+# Of pipelines. A payload as it is, instead of `data`; and the id of a message that is set aside,
+# for which the text is the reason.
+TEXT, DEAD_LETTER = "_text", "_deadLetter"
 _COLUMNS = (DATA, QUEUE, PARTITION, TRANSACTION, TRACE)
+_OWN_COLUMNS = (TEXT, DEAD_LETTER)
 # Rows that are sorted together, and the largest frame that is made of them.
 _COLLECT_ROWS = 200_000
 _COLLECT_BYTES = 32 * 1024 * 1024
@@ -47,7 +51,7 @@ class Layout(NamedTuple):
 
 def layout_of(options: dict[str, str], schema: StructType) -> Layout:
     """Return how rows become messages, or raise `ValueError` with what to change."""
-    unknown = [name for name in schema.names if name not in _COLUMNS]
+    unknown = [name for name in schema.names if name not in (*_COLUMNS, *_OWN_COLUMNS)]
     if unknown:
         raise ValueError(
             f"column {unknown[0]!r} is not written to a queue: select {', '.join(_COLUMNS)}, "
@@ -162,10 +166,12 @@ class _RowBatch:
         return None if column.null_count == self._count else column
 
     def _payloads(self) -> Column:
-        column = self._batch.column(DATA)
+        column, texts = self._batch.column(DATA), self._column(TEXT)
         if isinstance(self._layout.data, StringType) and self._layout.data_format == _JSON:
-            return _json_lines(column)
-        return json_texts(column, self._layout.data)
+            payloads = _json_lines(column)
+        else:
+            payloads = json_texts(column, self._layout.data)
+        return payloads if texts is None else pc.if_else(pc.is_valid(texts), texts, payloads)
 
     def _ids(self) -> tuple[bool, Column]:
         """Return whether the producer chose some of the transaction ids, and all of them."""

@@ -85,7 +85,7 @@ def _access_of(options: dict[str, str]) -> BrokerAccess:
     given = options.get("retryseconds", str(_RETRY_S))
     if not given.replace(".", "", 1).isdecimal():
         raise ValueError(f"option retrySeconds is {given!r}, not a number")
-    return BrokerAccess(address_of(options), float(given))
+    return BrokerAccess(address_of(options), float(given), options.get("deadlettersof", ""))
 
 
 def _transaction_name(options: dict[str, str]) -> str | None:

@@ -18,7 +18,14 @@ from pyspark.sql.datasource import WriterCommitMessage
 from queen.core.frame import CONTENT_TYPE
 from queen.errors import BadRequest, Conflict, QueenError
 from queen.spark.broker import Broker, BrokerAddress
-from queen.spark.sink.row_frames import Layout, RowFrame, frames_of, reason_with_row
+from queen.spark.sink.row_frames import (
+    DEAD_LETTER,
+    TEXT,
+    Layout,
+    RowFrame,
+    frames_of,
+    reason_with_row,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +34,7 @@ _log = logging.getLogger("queen.spark")
 
 # Of one request. A frame is larger only if one message is.
 _PART_BYTES = 8 * 1024 * 1024
+_DEAD_LETTERS_AT_ONCE = 1000
 
 
 class BrokerAccess(NamedTuple):
@@ -34,9 +42,15 @@ class BrokerAccess(NamedTuple):
 
     address: BrokerAddress
     retry_s: float
+    # Whose messages are set aside.
+    pipeline: str = ""
 
     def broker(self) -> Broker:
         return Broker(self.address, self.retry_s)
+
+    @property
+    def pipeline_path(self) -> str:
+        return f"/api/v1/pipelines/{quote(self.pipeline, safe='')}"
 
 
 class SinkBatch(NamedTuple):
@@ -73,6 +87,7 @@ def stage_rows(
     first_task: int = 0,
 ) -> Stage:
     """Send the rows of a task to the broker, in parts."""
+    rows = _messages_among(access, rows)
     context = task_context()
     task, attempt = first_task + context.partitionId(), context.taskAttemptId()
     stager = _Stager(access, batch, task, attempt)
@@ -85,6 +100,29 @@ def stage_rows(
         raise BadRequest(f"task {task}, {error}") from None
     stager.send()
     return Stage(batch, stager.epoch, task, attempt, stager.messages, stager.is_old)
+
+
+def _messages_among(
+    access: BrokerAccess, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that are messages; those that are dead letters are set aside at once.
+
+    To set a message aside twice is to do it once, so a batch that is repeated does no harm.
+    """
+    for batch in batches:
+        if DEAD_LETTER not in batch.schema.names:
+            yield batch
+            continue
+        ids = batch.column(DEAD_LETTER)
+        dead = batch.filter(ids.is_valid())
+        rows = [
+            {"id": str(name), "error": str(reason)}
+            for name, reason in zip(dead.column(DEAD_LETTER), dead.column(TEXT), strict=True)
+        ]
+        for first in range(0, len(rows), _DEAD_LETTERS_AT_ONCE):
+            body = {"messages": rows[first : first + _DEAD_LETTERS_AT_ONCE]}
+            access.broker().ask("POST", f"{access.pipeline_path}/dead-letters", body)
+        yield batch.filter(ids.is_null()).drop_columns([DEAD_LETTER])
 
 
 class _Stager:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 def batch_reader(options: dict[str, str], schema: StructType) -> DataSourceReader:
     """Return what reads the queues that the options name."""
+    if has_windows(options) and "queue" in options:
+        raise ValueError("a window knows its queues: leave option queue out")
     check_options(options, Use.WINDOW_READ if has_windows(options) else Use.BATCH_READ)
     check_schema(schema, options)
     if has_windows(options):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from queen.core.ids import parse_message
 from queen.core.names import reason_against_name
 from queen.errors import BadRequest, Conflict, NotFound
 from queen.server.api.audit import audit
@@ -15,6 +16,7 @@ from queen.server.auth.access import Caller, Role
 from queen.server.protocol.http import Query, Request, Response, check_name
 from queen.service.admin.pipelines import definition_of, progress_of, state_of
 from queen.service.broker import Broker
+from queen.service.consume.ack_batch import storable
 from queen.service.rows import Record
 from queen.service.scope import listed
 from queen.wire import pipelines as wire
@@ -23,6 +25,7 @@ from queen.wire.paging import Pagination
 
 _define = msgspec.json.Decoder(wire.DefineRequest)
 _progress = msgspec.json.Decoder(wire.Progress)
+_set_aside = msgspec.json.Decoder(wire.SetAsideRequest)
 
 _ROOT = "/api/v1/pipelines"
 _PIPELINE = _ROOT + "/{pipeline}"
@@ -41,6 +44,14 @@ class PipelineRoutes:
             Route("DELETE", _PIPELINE, Role.ADMIN, self.delete, _DELETE, scoped=True),
             Route("POST", _PIPELINE + "/progress", Role.WRITE, self.report, _REPORT, scoped=True),
             Route("POST", _PIPELINE + "/stop", Role.WRITE, self.stop, _STOP, scoped=True),
+            Route(
+                "POST",
+                _PIPELINE + "/dead-letters",
+                Role.WRITE,
+                self.set_aside,
+                _SET_ASIDE,
+                scoped=True,
+            ),
         ]
 
     async def define(self, request: Request) -> Response:
@@ -93,6 +104,19 @@ class PipelineRoutes:
         await audit(self._broker, request, "pipeline.stop", name)
         return Response(200, msgspec.json.encode(wire.StopAsked(True, running)))
 
+    async def set_aside(self, request: Request) -> Response:
+        sent = decode_body(_set_aside, request.body)
+        name = (await self._find(request))["name"]
+        errors = {}
+        for message in sent.messages:
+            position = parse_message(message.id)
+            if position is None:
+                raise BadRequest(f"{message.id!r} is not the id of a message")
+            errors[position] = storable(message.error)
+        partitions = await self._broker.scope.partitions(request.caller, {at for at, _ in errors})
+        count = await self._broker.dead_letters.set_aside(name, partitions, errors)
+        return Response(200, msgspec.json.encode(wire.SetAsideAnswer(True, count)))
+
     async def _find(self, request: Request) -> Record:
         name = request.params[0]
         check_name("pipeline", name)
@@ -109,7 +133,7 @@ class PipelineRoutes:
 
 def _queues_of(definition: wire.Definition) -> list[str]:
     read = [queue for side in definition.reads for queue in side.queues]
-    written = [definition.output.queue, definition.late_to]
+    written = [definition.output.queue, definition.late_to, definition.errors_to]
     return [*read, *(queue for queue in written if queue is not None)]
 
 
@@ -190,6 +214,24 @@ _REPORT = Doc(
     body=wire.Progress,
     answers={200: wire.Heard},
     example={"runId": "6f1c1f0e", "state": "running", "inputRows": 1200, "lateRows": 3},
+)
+_SET_ASIDE = Doc(
+    _TAG,
+    "Set messages aside on which a pipeline fails",
+    """\
+They become dead letters of the group that has the name of the pipeline, each with its error. To set
+a message aside twice is to do it once.""",
+    body=wire.SetAsideRequest,
+    answers={200: wire.SetAsideAnswer},
+    example={
+        "messages": [
+            {
+                "id": "00000000-0000-8007-8000-0000000000ff",
+                "error": "eventTime cannot be computed: timestamp_millis(data.at)",
+            }
+        ]
+    },
+    errors=(404,),
 )
 _STOP = Doc(
     _TAG,

@@ -1,0 +1,136 @@
+"""Messages on which an expression of a definition fails: found before anything is computed.
+
+An expression may fail on one message of millions: a text that is no number, a time that no
+calendar has. Spark then fails the batch, and with it the pipeline, for good. So what is computed of
+single messages is tried first, by `TryEval`, which gives null instead of an error; inside a
+structure, so that a null that was computed is told from one that stands for an error.
+
+    where, event time, keys, dedup, what is aggregated, what is selected, what is joined by
+
+An expression that only names a column is not tried. After a join what is computed is of a pair of
+messages, and after aggregation of many: there an error still fails the pipeline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from queen.wire.pipelines import Definition
+
+# The reason, in a row of a message that has failed.
+FAILED = "_failed"
+_VALUE = "v"
+_COLUMN = re.compile(r"[\w.`\s]+|count\(\s*(\*|1)\s*\)")
+# Of functions that take many rows, or give many: what they are given is of one message.
+_NOT_BY_ROW = ("agg_funcs", "generator_funcs", "window_funcs")
+
+
+def failure_of(definition: Definition, side: int, trials: Trials) -> Column | None:
+    """Return why a message of a side cannot be computed with, null when it can; None when no
+    expression could fail on it."""
+    reads, failure = definition.reads[side], None
+    for condition in reads.where:
+        trial = trials.column(condition)
+        failure = _case(failure, trial.isNull(), f.lit(_reason("where", condition)))
+        # What is left out is asked nothing else.
+        is_in = f.coalesce(trial[_VALUE].cast("boolean"), f.lit(False))
+        failure = _case(failure, ~is_in, f.lit(None).cast("string"))
+    for name, text in _computed(definition, side):
+        for part in trials.by_row(text):
+            failure = _case(failure, trials.column(part).isNull(), f.lit(_reason(name, text)))
+    return None if failure is None else failure.otherwise(f.lit(None).cast("string"))
+
+
+def _reason(name: str, text: str) -> str:
+    return f"{name} cannot be computed: {text}"
+
+
+def _case(failure: Column | None, condition: Column, value: Column) -> Column:
+    return f.when(condition, value) if failure is None else failure.when(condition, value)
+
+
+def _computed(definition: Definition, side: int) -> Iterator[tuple[str, str]]:
+    """Yield what is computed of single messages, with the name that it has in a definition."""
+    reads = definition.reads[side]
+    if reads.event_time:
+        yield "eventTime", reads.event_time
+    if definition.joins:
+        yield from (("on", text) for text in _joined_by(definition, side))
+        return
+    yield from (("dedup", text) for text in definition.dedup)
+    yield from ((f"key {name}", text) for name, text in definition.keys.items())
+    yield from definition.aggregates.items()
+    yield from definition.distinct.items()
+    if definition.window is None:
+        yield from definition.select.items()
+        if definition.output.partition_by:
+            yield "partitionBy", definition.output.partition_by
+
+
+def _joined_by(definition: Definition, side: int) -> list[str]:
+    """Return what a side is joined by; of the sides before a later join there are only pairs."""
+    if side == 0:
+        return [left for left, _ in definition.joins[0].on]
+    return [right for _, right in definition.joins[side - 1].on]
+
+
+class Trials:
+    """Expressions as Spark's parser sees them, tried instead of computed."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        session: Any = spark._jsparkSession.sessionState()
+        self._jvm: Any = spark._jvm
+        self._parser, self._catalog = session.sqlParser(), session.catalog()
+
+    def column(self, text: str) -> Column:
+        """Return a structure with the value of an expression; null when it fails."""
+        parsed = self._parser.parseExpression(f"named_struct('{_VALUE}', {text})")
+        catalyst = self._jvm.org.apache.spark.sql
+        tried = catalyst.catalyst.expressions.TryEval(parsed)
+        return Column(catalyst.classic.ExpressionUtils.column(tried))
+
+    def value(self, text: str) -> Column:
+        """Return the value of an expression of messages that do not fail.
+
+        It is tried here too: a filter on it may be evaluated before the one that takes out what
+        fails, and Spark looks first whether something is null.
+        """
+        return f.expr(text) if _COLUMN.fullmatch(text) else self.column(text)[_VALUE]
+
+    def by_row(self, text: str) -> list[str]:
+        """Return what of an expression is computed message by message, and may fail."""
+        parts = list(self._parts(self._parser.parseExpression(text))) or [text]
+        return [part for part in parts if not _COLUMN.fullmatch(part)]
+
+    def _parts(self, expression: Any) -> Iterator[str]:
+        """Yield what functions of many rows are given; nothing when there are none."""
+        if self._is_of_many(expression):
+            # One without arguments has nothing that could fail.
+            yield "count(1)"
+            arguments = expression.arguments()
+            yield from (arguments.apply(at).sql() for at in range(arguments.size()))
+            if expression.filter().isDefined():
+                yield expression.filter().get().sql()
+            return
+        children = expression.children()
+        for at in range(children.size()):
+            yield from self._parts(children.apply(at))
+
+    def _is_of_many(self, expression: Any) -> bool:
+        if expression.getClass().getSimpleName() != "UnresolvedFunction":
+            return False
+        names = expression.nameParts()
+        identifier = self._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(
+            names.apply(names.size() - 1)
+        )
+        if not self._catalog.functionExists(identifier):
+            return False
+        return self._catalog.lookupFunctionInfo(identifier).getGroup() in _NOT_BY_ROW

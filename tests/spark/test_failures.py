@@ -1,0 +1,172 @@
+"""A message on which an expression fails is set aside, and the others go on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from queen import SyncQueen
+from queen.errors import BadRequest, PipelineFailed
+from queen.spark.pipelines.backfill import backfill, plain_rows
+from queen.spark.pipelines.run import Options, checked_definition
+from tests.api import Api
+from tests.conftest import ServerProcess
+from tests.spark.history import canonical, messages
+
+SCHEMA = "user string, ms bigint, amount string"
+# A time that no calendar has, and a text that is no number.
+BAD_TIME = {"user": "ann", "ms": 2**63 - 1, "amount": "1"}
+BAD_AMOUNT = {"user": "bob", "ms": 1_000, "amount": "much"}
+GOOD = [{"user": user, "ms": ms, "amount": "2"} for user, ms in (("ann", 1000), ("bob", 2000))]
+
+
+@pytest.fixture
+def queen(server: ServerProcess) -> Iterator[SyncQueen]:
+    with SyncQueen(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def orders(api: Api, queue: str) -> str:
+    for payload in (GOOD[0], BAD_TIME, BAD_AMOUNT, GOOD[1]):
+        api.push({"queue": queue, "partition": payload["user"], "payload": payload})
+    return queue
+
+
+def _stream(queen: SyncQueen, queue: str) -> Any:
+    stream = queen.stream(f"p-{uuid.uuid4().hex}").sources(queue).schema(SCHEMA)
+    return stream.to(f"out-{uuid.uuid4().hex}")
+
+
+def _run(stream: Any, spark: SparkSession, folder: Path) -> Any:
+    options = {"checkpoint": str(folder), "available_now": True, "starting": "earliest"}
+    running = stream.run(spark, **options)
+    assert running.wait()
+    return running
+
+
+def _letters(queen: SyncQueen, queue: str, group: str) -> dict[str, str]:
+    """Dead letters of a group: the user of each, and the reason."""
+    answer = queen.request("GET", f"/api/v1/dlq?queue={queue}&consumerGroup={group}")
+    return {letter["data"]["user"]: letter["errorMessage"] for letter in answer["messages"]}
+
+
+def test_they_are_dead_letters_of_the_pipeline(
+    queen: SyncQueen, spark: SparkSession, server: ServerProcess, api: Api, orders: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    stream = _stream(queen, orders).select(
+        at="timestamp_millis(data.ms)", amount="cast(data.amount as int)"
+    )
+    running = _run(stream, spark, tmp_path / "1")
+    rows = messages(api, stream.definition()["output"]["queue"])
+    assert [row["amount"] for row in rows] == [2, 2]
+    assert running.progress.failed_rows == 2
+    assert running.progress.output_rows == 2
+    assert _letters(queen, orders, stream.name) == {
+        "ann": "at cannot be computed: timestamp_millis(data.ms)",
+        "bob": "amount cannot be computed: cast(data.amount as int)",
+    }
+    shown = queen.request("GET", f"/api/v1/pipelines/{stream.name}")
+    assert shown["progress"]["failedRows"] == 2
+    # A batch that is repeated sets nothing aside twice, and a backfill gives the same rows.
+    _run(stream, spark, tmp_path / "2")
+    assert len(_letters(queen, orders, stream.name)) == 2
+    definition = checked_definition(stream.definition())
+    history = plain_rows(backfill(definition, spark, Options(url=server.url), None, None))
+    assert canonical(history) == canonical(rows)
+
+
+def test_they_go_to_a_queue_with_where_they_were_and_why(
+    queen: SyncQueen, spark: SparkSession, api: Api, orders: str, tmp_path: Path
+) -> None:
+    errors = f"errors-{uuid.uuid4().hex}"
+    stream = _stream(queen, orders).event_time("timestamp_millis(data.ms)").errors_to(errors)
+    stream = stream.key("data.user").tumbling_time(60).late_to(f"late-{errors}")
+    stream = stream.aggregate(n="count(*)", total="sum(cast(data.amount as int))")
+    running = _run(stream, spark, tmp_path)
+    aside = {row["data"]["user"]: row for row in messages(api, errors)}
+    assert aside["ann"]["error"] == "eventTime cannot be computed: timestamp_millis(data.ms)"
+    assert aside["bob"]["error"].startswith("total cannot be computed")
+    assert aside["ann"]["data"] == BAD_TIME
+    assert (aside["ann"]["queue"], aside["ann"]["partition"]) == (orders, "ann")
+    assert (aside["ann"]["offset"], aside["bob"]["offset"]) == (1, 0)
+    # Of 1970, and so late; what has failed is that and nothing else.
+    assert len(messages(api, f"late-{errors}")) == 2
+    assert (running.progress.failed_rows, running.progress.late_rows) == (2, 2)
+
+
+def test_what_is_left_out_by_where_cannot_fail(
+    queen: SyncQueen, spark: SparkSession, api: Api, orders: str, tmp_path: Path
+) -> None:
+    stream = _stream(queen, orders).where("data.amount <> 'much'", "data.ms < 100000")
+    stream = stream.select(amount="cast(data.amount as int)", at="timestamp_millis(data.ms)")
+    running = _run(stream, spark, tmp_path)
+    assert len(messages(api, stream.definition()["output"]["queue"])) == 2
+    assert running.progress.failed_rows == 0
+
+
+def test_a_side_of_a_join_fails_by_itself(
+    queen: SyncQueen, spark: SparkSession, api: Api, orders: str, tmp_path: Path
+) -> None:
+    other = f"{orders}-other"
+    api.push({"queue": other, "payload": {"user": "2", "ms": 1, "amount": "x"}})
+    right = queen.stream("right").sources(other).schema(SCHEMA).named("o")
+    stream = _stream(queen, orders).named("m").grace_period(60)
+    stream = stream.join(right, on={"cast(data.amount as int)": "data.user"}, within=3600)
+    running = _run(stream.select(user="m.data.user"), spark, tmp_path)
+    rows = messages(api, stream.definition()["output"]["queue"])
+    assert sorted(row["user"] for row in rows) == ["ann", "bob"]
+    assert running.progress.failed_rows == 1
+    assert list(_letters(queen, orders, stream.name)) == ["bob"]
+
+
+def test_files_have_what_could_be_computed(
+    queen: SyncQueen, spark: SparkSession, orders: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "results"
+    stream = _stream(queen, orders).select(amount="cast(data.amount as int)")
+    running = _run(stream.to_files(str(folder)), spark, tmp_path / "checkpoint")
+    assert spark.read.parquet(f"{folder}/*/*").count() == 3
+    assert running.progress.failed_rows == 1
+    assert list(_letters(queen, orders, stream.name)) == ["bob"]
+
+
+def test_a_pipeline_that_is_to_fail_names_the_message(
+    queen: SyncQueen, spark: SparkSession, orders: str, tmp_path: Path
+) -> None:
+    stream = _stream(queen, orders).select(n="cast(data.amount as int)").on_error("fail")
+    named = "offset 0 of partition bob of queue .*: n cannot be computed"
+    with pytest.raises(PipelineFailed, match=named):
+        _run(stream, spark, tmp_path)
+
+
+def test_what_gives_many_rows_is_not_tried_itself(
+    queen: SyncQueen, spark: SparkSession, api: Api, orders: str, tmp_path: Path
+) -> None:
+    stream = _stream(queen, orders).select(letter="explode(split(data.user, ''))")
+    running = _run(stream, spark, tmp_path)
+    assert running.progress.failed_rows == 0
+    assert running.progress.output_rows == 12
+
+
+@pytest.mark.parametrize(
+    ("verbs", "reason"),
+    [
+        ({"on_error": "ignore"}, "onError"),
+        ({"on_error": "fail", "errors_to": "aside"}, "nothing is set aside"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    queen: SyncQueen, queue: str, verbs: dict[str, str], reason: str
+) -> None:
+    stream = _stream(queen, queue).select(s="data.user")
+    for verb, argument in verbs.items():
+        stream = getattr(stream, verb)(argument)
+    with pytest.raises(BadRequest, match=reason):
+        stream.define()
