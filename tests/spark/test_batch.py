@@ -273,7 +273,7 @@ def test_an_empty_queue_is_an_empty_frame(api: Api, read: Read, queue: str) -> N
         ("sealed TIMESTAMP", {"queue": "q"}, "sealed and option markers go together"),
         (None, {"queue": "q", "startingTime": "soon"}, "'soon' is not earliest, latest or a time"),
         (None, {"queue": "q", "startingOffset": "3"}, "give option partition too"),
-        (None, {"queue": "q", "tasks": "many"}, "'many' is not a number"),
+        (None, {"queue": "q", "tasks": "many"}, "'many' is not a whole number"),
         (None, {"queue": "q", "url": "localhost"}, "is not a URL"),
     ],
 )

@@ -146,6 +146,21 @@ def test_a_pipeline_that_is_to_fail_names_the_message(
         _run(stream, spark, tmp_path)
 
 
+def test_a_checkpoint_from_before_has_no_place_for_them_and_names_the_message(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path
+) -> None:
+    """A query keeps the sources that it began with, so there is no branch to set aside in."""
+    api.push({"queue": queue, "payload": GOOD[0]})
+    stream = _stream(queen, queue).select(n="cast(data.amount as int)")
+    _run(stream.on_error("fail"), spark, tmp_path)
+    api.push({"queue": queue, "payload": BAD_AMOUNT})
+    stream.define(replace=True)
+    with pytest.raises(PipelineFailed, match="n cannot be computed"):
+        _run(stream, spark, tmp_path)
+    _run(stream, spark, tmp_path / "new")
+    assert list(_letters(queen, queue, stream.name)) == ["bob"]
+
+
 def test_what_gives_many_rows_is_not_tried_itself(
     queen: SyncQueen, spark: SparkSession, api: Api, orders: str, tmp_path: Path
 ) -> None:

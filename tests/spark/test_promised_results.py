@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from queen import SyncQueen
 from queen.core.names import reason_against_name
-from queen.errors import BadRequest, Conflict, NotFound
+from queen.errors import BadRequest, Conflict, NotFound, PipelineFailed
 from queen.spark.launch.settings import TIME_ZONE
 from queen.spark.pipelines.backfill import backfill, plain_rows
 from queen.spark.pipelines.partition_names import partition_name
@@ -198,6 +198,23 @@ def test_a_field_that_is_new_and_unused_needs_no_new_checkpoint(
     assert grown.run(spark, replace=True, **options).wait()
     with pytest.raises(Conflict, match="schema"):
         stream.schema("s string, x string").run(spark, replace=True, **options)
+
+
+def test_a_run_that_fails_at_once_leaves_the_note_of_its_checkpoint(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path
+) -> None:
+    api.push({"queue": queue, "payload": {"s": "a", "x": 1}})
+    stream = _stream(queen, queue).key("data.s").tumbling_time(1).aggregate(n="count(*)")
+    options = {"checkpoint": str(tmp_path), "available_now": True, "starting": "earliest"}
+    assert stream.run(spark, **options).wait()
+    note = (tmp_path / "queen.json").read_bytes()
+    api.push({"queue": queue, "payload": {"s": "a", "x": 1}})
+    # The state has a key of another type than this one wants.
+    changed = stream.aggregate(n="avg(data.x)").key(more="data.x")
+    running = changed.run(spark, replace=True, accept_changes=True, **options)
+    with pytest.raises(PipelineFailed):
+        running.wait()
+    assert (tmp_path / "queen.json").read_bytes() == note
 
 
 def test_a_session_of_spark_connect_is_refused_in_one_sentence(

@@ -105,7 +105,7 @@ class Slice(msgspec.Struct):
     bytes: int
 
 
-class Plan(msgspec.Struct):
+class Plan(msgspec.Struct, omit_defaults=True):
     # Queues of which retention has removed something that was asked for.
     lost: list[str]
     # As asked, or earlier when there is more than the limits allow.

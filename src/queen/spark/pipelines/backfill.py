@@ -86,7 +86,7 @@ def deliver(
             results.drop(PARTITION).write.format(definition.output.format).save(folder)
         elif queue is not None:
             # Late messages are in their queue since they came.
-            rows = messages(definition, compiled._replace(result=results, late=None))
+            rows = messages(definition, compiled._replace(result=results))
             writer = rows.drop("queue").write.format("queen").mode("append")
             writer.options(**options.broker_options()).option("queue", queue).save()
         return count

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FILE = "queen.json"
 # These decide only which rows go in or come out, never what a row of the state means.
-_FREE = ("where", "having")
+_FREE = ("where", "having", "onError", "errorsTo")
 
 
 class Note(msgspec.Struct):
@@ -33,6 +33,14 @@ class Note(msgspec.Struct):
     # Names what this checkpoint has written, over all its runs.
     transaction: str
     definition: Definition
+    # Whether its query has a branch for what is set aside: a query keeps the sources it began with.
+    has_aside: bool | None = None
+
+    @property
+    def aside(self) -> bool:
+        # Before there was more, only late messages were set aside.
+        is_late_kept = self.definition.late_to is not None
+        return is_late_kept if self.has_aside is None else self.has_aside
 
 
 _decoder = msgspec.json.Decoder(Note)
@@ -46,15 +54,17 @@ class Checkpoint:
         self.folder = folder.rstrip("/")
         self._note_path = f"{self.folder}/{_FILE}"
 
-    def note_for(self, definition: Definition, *, accept: bool = False) -> Note:
+    def note_for(
+        self, definition: Definition, *, accept: bool = False, aside: bool = False
+    ) -> Note:
         """Return what to note; raises `Conflict` when the folder is another definition's."""
         old = self._read_note()
         if old is None:
-            return Note(uuid.uuid4().hex, definition)
+            return Note(uuid.uuid4().hex, definition, aside)
         differs = _breaking_differences(old.definition, definition)
         if differs and not accept:
             raise Conflict(_refusal(self.folder, old.definition, definition, differs))
-        return Note(old.transaction, definition)
+        return Note(old.transaction, definition, old.aside)
 
     @contextmanager
     def claim(self, note: Note) -> Iterator[Callable[[], None]]:
@@ -63,7 +73,11 @@ class Checkpoint:
         Yields what takes it back later: for a query that fails before its first batch is done.
         """
         before = files.read(self._spark, self._note_path)
-        fields = {"transaction": note.transaction, "definition": plain(note.definition)}
+        fields = {
+            "transaction": note.transaction,
+            "definition": plain(note.definition),
+            "has_aside": note.aside,
+        }
         now = msgspec.json.encode(fields)
         if now != before:
             files.write(self._spark, self._note_path, now)

@@ -25,6 +25,7 @@ from queen.spark.windows.event_time import (
     SEALED,
     TIME,
     WINDOW,
+    Windowed,
     messages_of,
     milliseconds,
     named_column,
@@ -34,7 +35,7 @@ from queen.spark.windows.event_time import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from queen.wire.pipelines import Definition, Top
 
@@ -55,15 +56,13 @@ JSON_OPTIONS = {
 
 
 class CompiledPipeline(NamedTuple):
-    """Results, as columns with the names that the definition gives them, and late rows."""
+    """Results, as columns with the names that the definition gives them, and what is set aside."""
 
     result: DataFrame
-    # Messages that came too late, or have no time; None when nothing can be late.
-    late: DataFrame | None
+    # Messages that came too late, have no time, or cannot be computed with; None without them.
+    aside: DataFrame | None
     # Whether a result is a message as it came.
     is_message: bool = False
-    # Messages on which an expression fails, with the reason; None when there can be none.
-    failed: DataFrame | None = None
 
 
 def needs_time(definition: Definition) -> bool:
@@ -87,41 +86,62 @@ def _gives_raw(definition: Definition) -> bool:
     return _gives_messages(definition) and definition.output.queue is not None
 
 
+def sets_aside(definition: Definition, spark: SparkSession) -> bool:
+    """Whether messages can be set aside: then a branch of the query is there for them."""
+    if definition.kind == "function":
+        return False
+    if definition.late_to is not None or definition.on_error == "fail":
+        return definition.late_to is not None
+    trials, sides = Trials(spark), range(len(definition.reads))
+    return any(failure_of(definition, side, trials) is not None for side in sides)
+
+
 def compile_definition(
-    definition: Definition, frames: Mapping[str, DataFrame], *, until: datetime | None = None
+    definition: Definition,
+    frames: Mapping[str, DataFrame],
+    *,
+    until: datetime | None = None,
+    has_aside: bool = False,
 ) -> CompiledPipeline:
-    """Return what a definition makes of the DataFrames that its `reads` name."""
+    """Return what a definition makes of the DataFrames that its `reads` name.
+
+    `has_aside` says whether there is a branch for what is set aside. A live query without one fails
+    on a message that cannot be computed with; history leaves it out, as the live query has.
+    """
     trials = Trials(next(iter(frames.values())).sparkSession)
+    is_live = any(frame.isStreaming for frame in frames.values())
+    is_fatal = definition.on_error == "fail" or (is_live and not has_aside)
     sides = [
-        _Side(definition, number, frames[reads.name], trials)
+        _Side(definition, number, frames[reads.name], trials, is_fatal=is_fatal)
         for number, reads in enumerate(definition.reads)
     ]
-    failed = [side.failed for side in sides if side.failed is not None]
-    compiled = _Compiler(definition, until, trials).compile(sides)
-    return compiled._replace(failed=_union(failed))
-
-
-def _union(frames: Sequence[DataFrame]) -> DataFrame | None:
-    return reduce(lambda first, other: first.unionByName(other), frames) if frames else None
+    return _Compiler(definition, until, trials, has_aside=has_aside).compile(sides)
 
 
 class _Side:
-    """One of the reads, without what fails, and with its filters."""
+    """One of the reads: what can be computed with, and all of it with what cannot."""
 
-    def __init__(self, definition: Definition, number: int, df: DataFrame, trials: Trials) -> None:
+    def __init__(
+        self, definition: Definition, number: int, df: DataFrame, trials: Trials, *, is_fatal: bool
+    ) -> None:
         reads = definition.reads[number]
         self.name = reads.name
         self.time = trials.value(reads.event_time or "createdAt")
-        self.failed: DataFrame | None = None
         failure = failure_of(definition, number, trials)
+        self.can_fail = failure is not None
+        conditions = [trials.value(condition) for condition in reads.where]
+        # Of what fails no time is known, so that it is with the late messages.
+        self.all = df.withColumn(FAILED, f.lit(None).cast("string") if failure is None else failure)
+        for condition in conditions:
+            self.all = _only_messages(self.all, f.col(FAILED).isNotNull() | condition)
+        self.time_of_all = f.when(f.col(FAILED).isNull(), self.time)
         if failure is not None:
-            if definition.on_error == "fail":
-                df = _only_messages(df, f.when(failure.isNull(), True).otherwise(_raise(failure)))
-            else:
-                self.failed = failed_rows(messages_of(df), failure, reads.name)
-                df = _only_messages(df, failure.isNull())
-        for condition in reads.where:
-            df = _only_messages(df, trials.value(condition))
+            is_good = failure.isNull()
+            if is_fatal:
+                is_good = f.when(is_good, True).otherwise(_raise(failure))
+            df = _only_messages(df, is_good)
+        for condition in conditions:
+            df = _only_messages(df, condition)
         self.df = df
 
 
@@ -141,9 +161,12 @@ def _raise(failure: Column) -> Column:
 
 
 class _Compiler:
-    def __init__(self, definition: Definition, until: datetime | None, trials: Trials) -> None:
+    def __init__(
+        self, definition: Definition, until: datetime | None, trials: Trials, *, has_aside: bool
+    ) -> None:
         self._definition = definition
         self._trials = trials
+        self._has_aside = has_aside
         grace_ms = definition.grace_ms
         if not _cuts_windows(definition):
             grace_ms = whole_grace_ms(grace_ms)
@@ -153,67 +176,79 @@ class _Compiler:
 
     def compile(self, sides: Sequence[_Side]) -> CompiledPipeline:
         definition = self._definition
+        aside = self._set_aside(sides) if self._has_aside else None
         if definition.joins:
-            rows, late = self._join(sides)
+            rows = self._join(sides)
         elif _cuts_windows(definition):
-            rows, late = self._cut_windows(sides[0])
+            rows = self._without_raw(self._cut(sides[0].df, sides[0].time, sides[0].name).rows)
         elif needs_time(definition):
-            rows, late = self._give_times(sides[0])
+            rows = self._without_raw(self._time(sides[0].df, sides[0].time, sides[0].name).rows)
         else:
-            rows, late = self._without_raw(messages_of(sides[0].df)), None
+            rows = self._without_raw(messages_of(sides[0].df))
         if definition.window is None:
             rows = self._without_repeats(rows) if definition.dedup else rows
             rows = rows.drop(TIME)
             is_message = _gives_messages(definition)
             first = named_column(sides[0].name)
             partition = first["partition"] if definition.joins else f.col("partition")
-            return CompiledPipeline(self._select(rows, partition), late, is_message)
+            return CompiledPipeline(self._select(rows, partition), aside, is_message)
         keys = [named_column(key).cast("string") for key in definition.keys]
         partition = f.concat_ws("/", *keys) if keys else f.lit(None).cast("string")
-        return CompiledPipeline(self._select(self._aggregate(rows), partition), late)
+        return CompiledPipeline(self._select(self._aggregate(rows), partition), aside)
+
+    # ---- what is set aside ----
+
+    def _set_aside(self, sides: Sequence[_Side]) -> DataFrame:
+        frames = [self._aside_of(side) for side in sides]
+        return reduce(lambda first, other: first.unionByName(other), frames)
+
+    def _aside_of(self, side: _Side) -> DataFrame:
+        """Return what is set aside of a side. There is a branch for it even if that is nothing:
+        the sources of a checkpoint stay as many as they were."""
+        if not needs_time(self._definition):
+            aside = messages_of(side.all)
+        elif _cuts_windows(self._definition):
+            aside = self._cut(side.all, side.time_of_all).late
+        else:
+            aside = self._time(side.all, side.time_of_all).late
+        if self._definition.late_to is None or not needs_time(self._definition):
+            aside = aside.where(f.col(FAILED).isNotNull() if side.can_fail else f.col("offset") < 0)
+        return aside_rows(aside, side.name)
 
     # ---- time and joins ----
 
-    def _cut_windows(self, side: _Side) -> tuple[DataFrame, DataFrame]:
+    def _cut(self, df: DataFrame, time: Column, observed: str | None = None) -> Windowed:
         window = self._definition.window
         assert window is not None
         assert window.size_ms is not None
-        slide = None if window.slide_ms is None else timedelta(milliseconds=window.slide_ms)
-        size = timedelta(milliseconds=window.size_ms)
-        rows, late = windowed(
-            side.df,
-            size,
-            slide=slide,
+        return windowed(
+            df,
+            timedelta(milliseconds=window.size_ms),
+            slide=None if window.slide_ms is None else timedelta(milliseconds=window.slide_ms),
             grace=self._grace,
             ahead=self._ahead,
-            time=side.time,
-            observed=side.name,
+            time=time,
+            observed=observed,
         )
-        return self._without_raw(rows), late_rows(late, side.name)
 
-    def _give_times(self, side: _Side) -> tuple[DataFrame, DataFrame]:
-        rows, late = timed(
-            side.df,
-            grace=self._grace,
-            ahead=self._ahead,
-            time=side.time,
-            name=TIME,
-            observed=side.name,
+    def _time(self, df: DataFrame, time: Column, observed: str | None = None) -> Windowed:
+        return timed(
+            df, grace=self._grace, ahead=self._ahead, time=time, name=TIME, observed=observed
         )
-        return self._without_raw(rows), late_rows(late, side.name)
 
     def _without_raw(self, rows: DataFrame) -> DataFrame:
         """Take payloads out of rows of which they are no result: they would fill the state."""
         return rows if _gives_raw(self._definition) else rows.drop(RAW)
 
-    def _join(self, sides: Sequence[_Side]) -> tuple[DataFrame, DataFrame]:
+    def _join(self, sides: Sequence[_Side]) -> DataFrame:
         """Join all sides; what is late is so before it is joined."""
-        in_time, late = zip(*(self._give_times(side) for side in sides), strict=True)
+        frames = [
+            (side.name, self._without_raw(self._time(side.df, side.time, side.name).rows))
+            for side in sides
+        ]
         grace_ms = milliseconds(self._grace)
         joiner = Joiner(self._definition.joins, grace_ms, self._until, self._trials.value)
-        names = [side.name for side in sides]
-        rows = joiner.join(list(zip(names, in_time, strict=True)))
-        return rows, reduce(lambda one_side, other: one_side.unionByName(other), late)
+        return joiner.join(frames)
 
     # ---- aggregates ----
 
@@ -357,20 +392,15 @@ def _cuts_windows(definition: Definition) -> bool:
     return window is not None and window.type != "session" and not definition.joins
 
 
-def late_rows(late: DataFrame, side: str) -> DataFrame:
-    """Return late messages of any side in columns that are the same for all."""
-    has_window = WINDOW in late.columns
-    window = f.col(WINDOW) if has_window else f.lit(None).cast(_WINDOW_TYPE)
-    return late.select(
-        f.lit(side).alias("side"), *_MESSAGE, window.alias(WINDOW), passed_on(late).alias("payload")
+def aside_rows(messages: DataFrame, side: str) -> DataFrame:
+    """Return messages of any side that are set aside, in columns that are the same for all."""
+    window = f.lit(None).cast(_WINDOW_TYPE)
+    if WINDOW in messages.columns:
+        window = f.when(f.col(FAILED).isNull(), f.col(WINDOW))
+    payload = passed_on(messages).alias("payload")
+    return messages.select(
+        f.lit(side).alias("side"), "id", *_MESSAGE, window.alias(WINDOW), FAILED, payload
     )
-
-
-def failed_rows(messages: DataFrame, failure: Column, side: str) -> DataFrame:
-    """Return the messages that cannot be computed with, in columns that are the same for all."""
-    failed = messages.withColumn(FAILED, failure).where(f.col(FAILED).isNotNull())
-    payload = passed_on(failed).alias("payload")
-    return failed.select(f.lit(side).alias("side"), "id", *_MESSAGE, FAILED, payload)
 
 
 def passed_on(messages: DataFrame) -> Column:

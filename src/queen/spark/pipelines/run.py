@@ -29,7 +29,12 @@ from queen.spark.launch.settings import check_classic, pipeline_settings
 from queen.spark.pipelines import reading, writing
 from queen.spark.pipelines.checkpoint import Checkpoint
 from queen.spark.pipelines.checkpoint_lock import CheckpointLock, lock_checkpoint
-from queen.spark.pipelines.compiler import PARTITION, CompiledPipeline, compile_definition
+from queen.spark.pipelines.compiler import (
+    PARTITION,
+    CompiledPipeline,
+    compile_definition,
+    sets_aside,
+)
 from queen.spark.pipelines.progress import Reporter, Tally, last_line
 from queen.wire.pipelines import Definition, Progress, decode_definition, plain, reason_against
 
@@ -151,10 +156,12 @@ def start_pipeline(
         lock = lock_checkpoint(spark, folder)
         undo.callback(lock.release)
         checkpoint = Checkpoint(spark, folder)
-        note = checkpoint.note_for(definition, accept=options.accept_changes)
+        with explain_errors(definition):
+            aside = sets_aside(definition, spark)
+        note = checkpoint.note_for(definition, accept=options.accept_changes, aside=aside)
         target = writing.Target(options.broker_options(), note.transaction, options.table_url)
         with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
-            compiled = _compile_live(definition, spark, options, function)
+            compiled = _compile_live(definition, spark, options, function, note.aside)
             writer = writing.query_writer(definition, compiled, target)
             _check_streaming(compiled, spark)
             if keep is not None:
@@ -168,13 +175,16 @@ def start_pipeline(
 
 
 def _compile_live(
-    definition: Definition, spark: SparkSession, options: Options, function: Function | None
+    definition: Definition,
+    spark: SparkSession,
+    options: Options,
+    function: Function | None,
+    has_aside: bool,
 ) -> CompiledPipeline:
     """Return the streaming query of a pipeline, not started."""
     if function is None:
-        return compile_definition(
-            definition, reading.live(spark, definition, options.source_options())
-        )
+        frames = reading.live(spark, definition, options.source_options())
+        return compile_definition(definition, frames, has_aside=has_aside)
     frames = reading.live(spark, definition, options.source_options(), markers=function.markers)
     return function.apply(frames)
 
@@ -352,7 +362,8 @@ def plan_of(
 ) -> str:
     """Return the plan that Spark makes of a pipeline."""
     with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
-        compiled = _compile_live(definition, spark, options, function)
+        aside = sets_aside(definition, spark)
+        compiled = _compile_live(definition, spark, options, function, aside)
     # `explain` prints it; this is what it prints.
     jvm: Any = spark.sparkContext._jvm
     return str(jvm.PythonSQLUtils.explainString(compiled.result._jdf.queryExecution(), "simple"))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from queen.wire.pipelines import Definition
 
 OBSERVED = "written"
-_LATE, _ASIDE = "_late", "_aside"
+_ASIDE = "_aside"
 _PLACE = ("side", "queue", "partition", "offset", "transactionId", "createdAt")
 Options = Mapping[str, str]
 
@@ -51,11 +51,11 @@ def query_writer(
     output = definition.output
     if output.queue is not None:
         rows = messages(definition, compiled)
-        rows = rows.observe(OBSERVED, *_counts_of_messages(definition, rows))
+        rows = rows.observe(OBSERVED, *_counts(definition, None, rows))
         writer = rows.writeStream.format("queen").options(**target.options)
         return writer.option("deadLettersOf", definition.name).outputMode("append")
-    rows = _with_others(definition, compiled)
-    rows = rows.observe(OBSERVED, *_counts(f.col(_LATE).isNotNull(), f.col(_ASIDE).isNotNull()))
+    rows = _with_aside(definition, compiled)
+    rows = rows.observe(OBSERVED, *_counts(definition, f.col(_ASIDE), rows))
     deliver = batch_delivery(definition, target)
 
     def write_batch(batch: DataFrame, number: int) -> None:
@@ -63,9 +63,9 @@ def query_writer(
             return
         batch = batch.persist()
         try:
-            _write_others(definition, batch, number, target)
-            is_result = f.col(_LATE).isNull() & f.col(_ASIDE).isNull()
-            deliver(batch.where(is_result).drop(_LATE, _ASIDE, PARTITION), number)
+            if compiled.aside is not None:
+                _write_aside(definition, batch, number, target)
+            deliver(batch.where(f.col(_ASIDE).isNull()).drop(_ASIDE, PARTITION), number)
         finally:
             batch.unpersist()
 
@@ -105,29 +105,27 @@ def messages(definition: Definition, compiled: CompiledPipeline) -> DataFrame:
         f.col(PARTITION).alias("partition"),
         payload.alias("data"),
     )
-    for others in (_late_messages(definition, compiled), _failed_messages(definition, compiled)):
-        if others is not None:
-            rows = rows.unionByName(others, allowMissingColumns=True)
-    return rows
+    aside = _aside_messages(definition, compiled)
+    return rows if aside is None else rows.unionByName(aside, allowMissingColumns=True)
 
 
-def _late_messages(definition: Definition, compiled: CompiledPipeline) -> DataFrame | None:
-    if definition.late_to is None or compiled.late is None:
+def _aside_messages(definition: Definition, compiled: CompiledPipeline) -> DataFrame | None:
+    """Return what is set aside as the sink takes it: late messages go to their queue, those that
+    cannot be computed with to theirs, or are dead letters."""
+    if compiled.aside is None:
         return None
-    return compiled.late.select(
-        f.lit(definition.late_to).alias("queue"), "partition", late_payload().alias(TEXT)
+    is_late = f.col(FAILED).isNull()
+    nothing = f.lit(None).cast("string")
+    errors_to = nothing if definition.errors_to is None else f.lit(definition.errors_to)
+    late_to = nothing if definition.late_to is None else f.lit(definition.late_to)
+    reason = f.col(FAILED) if definition.errors_to is None else _failed_payload()
+    dead = f.when(~is_late, f.col("id")) if definition.errors_to is None else nothing
+    return compiled.aside.select(
+        f.when(is_late, late_to).otherwise(errors_to).alias("queue"),
+        "partition",
+        f.when(is_late, late_payload()).otherwise(reason).alias(TEXT),
+        dead.alias(DEAD_LETTER),
     )
-
-
-def _failed_messages(definition: Definition, compiled: CompiledPipeline) -> DataFrame | None:
-    """Return messages that cannot be computed with: for their queue, or as dead letters."""
-    if compiled.failed is None:
-        return None
-    if definition.errors_to is None:
-        reason = f.col(FAILED).alias(TEXT)
-        return compiled.failed.select("partition", reason, f.col("id").alias(DEAD_LETTER))
-    queue = f.lit(definition.errors_to).alias("queue")
-    return compiled.failed.select(queue, "partition", _failed_payload().alias(TEXT))
 
 
 def payload_columns(result: DataFrame) -> list[str]:
@@ -151,48 +149,40 @@ def _with_payload(about: Column) -> Column:
     return f.concat(f.substring(text, f.lit(1), f.length(text) - 1), body)
 
 
-def _counts_of_messages(definition: Definition, rows: DataFrame) -> list[Column]:
-    is_failed = f.col("queue") == (definition.errors_to or "")
-    if DEAD_LETTER in rows.columns:
-        is_failed = f.col(DEAD_LETTER).isNotNull()
-    return _counts(f.col("queue") == (definition.late_to or ""), is_failed)
-
-
-def _counts(is_late: Column, is_failed: Column) -> list[Column]:
-    is_result = ~f.coalesce(is_late, f.lit(False)) & ~f.coalesce(is_failed, f.lit(False))
+def _counts(definition: Definition, aside: Column | None, rows: DataFrame) -> list[Column]:
+    """Return how many rows are results, late, and not to be computed with."""
+    is_aside = f.lit(False)
+    is_failed = f.lit(False)
+    if aside is not None or TEXT in rows.columns:
+        text, queue, dead = (
+            f.col(name) if aside is None else aside[name] for name in (TEXT, "queue", DEAD_LETTER)
+        )
+        is_aside = text.isNotNull()
+        is_failed = is_aside & (dead.isNotNull() | (queue == (definition.errors_to or "")))
     return [
-        f.count_if(is_result).alias("results"),
-        f.count_if(is_late).alias("late"),
+        f.count_if(~is_aside).alias("results"),
+        f.count_if(is_aside & ~f.coalesce(is_failed, f.lit(False))).alias("late"),
         f.count_if(is_failed).alias("failed"),
     ]
 
 
-def _with_others(definition: Definition, compiled: CompiledPipeline) -> DataFrame:
-    """Return results, late and failed messages in one DataFrame, each in columns of their own."""
-    rows = compiled.result
-    for name, others in (
-        (_LATE, _late_messages(definition, compiled)),
-        (_ASIDE, _failed_messages(definition, compiled)),
-    ):
-        if others is None:
-            rows = rows.withColumn(name, f.lit(None).cast("struct<partition: string>"))
-        else:
-            row = others.select(f.struct(*others.columns).alias(name))
-            rows = rows.unionByName(row, allowMissingColumns=True)
-    return rows
+def _with_aside(definition: Definition, compiled: CompiledPipeline) -> DataFrame:
+    """Return results and what is set aside in one DataFrame; the latter in a column of its own."""
+    fields = ("queue", "partition", TEXT, DEAD_LETTER)
+    kind = f"struct<{', '.join(f'{field}: string' for field in fields)}>"
+    result = compiled.result.withColumn(_ASIDE, f.lit(None).cast(kind))
+    aside = _aside_messages(definition, compiled)
+    if aside is None:
+        return result
+    row = aside.select(f.struct(*fields).alias(_ASIDE))
+    return result.unionByName(row, allowMissingColumns=True)
 
 
-def _write_others(definition: Definition, batch: DataFrame, number: int, target: Target) -> None:
-    """Write what is late or has failed; named after the batch, so that nothing is written twice."""
-    for name, what in ((_LATE, "late"), (_ASIDE, "failed")):
-        rows = batch.where(f.col(name).isNotNull()).select(f"{name}.*")
-        if TEXT not in rows.columns:
-            continue
-        writer = rows.withColumn("data", f.lit(None).cast("string")).write.format("queen")
-        writer = writer.mode("append").options(**target.options)
-        writer = writer.option("deadLettersOf", definition.name)
-        # Dead letters go to none; the option is there for those who do.
-        writer = writer.option("queue", definition.reads[0].queues[0])
-        transaction = f"{target.transaction}:{what}"
-        writer = writer.option("transactionName", transaction)
-        writer.option("transactionBatch", str(number)).save()
+def _write_aside(definition: Definition, batch: DataFrame, number: int, target: Target) -> None:
+    """Write what is set aside; named after the batch, so that nothing is written twice."""
+    rows = batch.where(f.col(_ASIDE).isNotNull()).select(f"{_ASIDE}.*")
+    writer = rows.withColumn("data", f.lit(None).cast("string")).write.format("queen")
+    writer = writer.mode("append").options(**target.options)
+    writer = writer.option("deadLettersOf", definition.name)
+    name = f"{target.transaction}:late"
+    writer.option("transactionName", name).option("transactionBatch", str(number)).save()
