@@ -150,6 +150,13 @@ def test_duplicates_inside_and_across_frames_are_stored_once(api: Api, queue: st
     assert api.data(queue, batch=100) == [0, 1, 3, 10, 12, 21]
 
 
+def test_a_frame_that_is_there_already_is_answered_with_where_it_is(api: Api, queue: str) -> None:
+    frame = numbered(queue, 3)
+    two = api.push_frames(frame + frame).json
+    assert [part["status"] for part in two] == ["queued", "duplicate"]
+    assert [part["baseOffset"] for part in [*two, *api.push_frames(frame).json]] == [0, 0, 0]
+
+
 def test_trace_ids_stay_with_their_messages_when_a_frame_has_duplicates(
     api: Api, queue: str
 ) -> None:

@@ -10,13 +10,16 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
+from queen.core.cursor import AckStatus
 from queen.core.options import QueueOptions
 from queen.service.broker import Broker, Limits
 from queen.service.consume import sweeper
+from queen.service.consume.ack_batch import AckBatch
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.log.append import Append
 from queen.service.signals import Signals
 from queen.storage.database import session_settings
+from tests.waiting import until_async
 
 
 @pytest.fixture
@@ -98,3 +101,42 @@ def test_a_clock_that_was_set_back_hides_nothing() -> None:
     # Three seconds later, and two of them were written by the new clock.
     since = sweeper.Horizon(set_back, set_back, 103.0).reaching_back_to(last)
     assert since <= set_back - timedelta(seconds=3)
+
+
+async def test_a_lease_that_ended_elsewhere_hides_nothing_from_the_very_next_pop(
+    brokers: list[Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was granted here and acked there, and nobody has told us yet."""
+    one, other = brokers
+    monkeypatch.setattr(other.wakeups, "released_elsewhere", lambda *_: None)
+    name = await _queue(one)
+    appends = [Append(name, f"{n}", [b"a", b"b"], [b"1", b"2"], 100) for n in range(8)]
+    await one.pusher.push(appends)
+    queue = await other.catalog.queue(name)
+    assert queue is not None
+    for _ in range(8):
+        (grant,) = await other.popper.pop([queue], Pop("g", 1), 0)
+        group_id = await one.catalog.find_group(queue, "g")
+        assert group_id is not None
+        partition = (await one.catalog.partitions([grant.partition.id]))[grant.partition.id]
+        statuses = {"a": AckStatus.DONE}
+        await one.acker.ack([AckBatch(partition, "g", group_id, grant.lease_id, statuses)])
+    seen = [await other.popper.pop([queue], Pop("g", 1), 0) for _ in range(8)]
+    assert sorted(grant.partition.name for (grant,) in seen) == [f"{n}" for n in range(8)]
+
+
+async def test_a_poll_ends_when_another_server_deletes_its_queue(brokers: list[Broker]) -> None:
+    one, other = brokers
+    name = await _queue(one)
+    waiting = asyncio.create_task(_pop(other, name, wait_s=30))
+    await until_async(lambda: _are_parked(other, 1))
+    assert await one.queues.delete(name)
+    async with asyncio.timeout(10):
+        assert await waiting == []
+    # Whoever comes back finds the queue that has its name now.
+    await one.pusher.push([Append(name, "p", [b"0"], [b"1"], 100)])
+    assert len(await _pop(other, name)) == 1
+
+
+async def _are_parked(broker: Broker, count: int) -> bool:
+    return broker.popper.parked_count == count

@@ -272,9 +272,7 @@ class Broker:
 
     def _administrate(self) -> None:
         """The verbs of those who look after queues."""
-        self.queues = Queues(
-            self.database, self.catalog, self.encryption, self.wakeups, self.events
-        )
+        self.queues = Queues(self.database, self.catalog, self.encryption, self.events)
         self.dead_letters = DeadLetters(self.database, self.catalog, self.encryption, self.appender)
         self.eraser = Eraser(self.database, self.encryption)
         self.browser = Browser(self.database, self.catalog, self.encryption)

@@ -393,6 +393,10 @@ class Catalog:
         for key in [key for key in self._groups if key[0] == queue.id]:
             del self._groups[key]
 
+    def forget_queue_id(self, queue_id: int) -> None:
+        for name in [queue.name for queue in self._queues.values() if queue.id == queue_id]:
+            self.forget_queue(name)
+
     async def reload(self, queue: Queue) -> None:
         """Ask for the configuration of a queue again: the database says that it has changed."""
         queue.loaded_at = float("-inf")

@@ -9,6 +9,7 @@
     group_missing      a claim found no such partition or group
     claim_wanted       a pop and partitions that it may claim were paired
     options_changed    queues were configured or deleted, or an index is complete
+    queue_deleted      a queue is gone, with everything in it
     pops_stopped       pops are held back from now on
     maintenance_turned a switch of the maintenance was turned here
     group_deleted      a group is gone
@@ -65,6 +66,8 @@ class Events:
         self.group_missing: Event[Feed] = Event()
         self.claim_wanted: Event[Attempt] = Event()
         self.options_changed: Event[()] = Event()
+        # The id of the queue.
+        self.queue_deleted: Event[int] = Event()
         self.pops_stopped: Event[()] = Event()
         self.maintenance_turned: Event[()] = Event()
         # Ids of queue and group.

@@ -14,6 +14,7 @@ so does what could not be sent.
                                              s<queue>:<group>                group was moved
                                              g<queue>:<group>                look for a group
                                              d<queue>:<group>                group was deleted
+                                             x<queue>                        queue was deleted
                                              m                               maintenance
                                              t<queue>                        time has passed
                                              p<stream>                       windows are ready
@@ -86,6 +87,7 @@ class Signals:
         events.group_moved.subscribe(self.group_moved)
         events.group_resumed.subscribe(self.look_again)
         events.group_deleted.subscribe(self.group_deleted)
+        events.queue_deleted.subscribe(self.queue_deleted)
         events.windows_planned.subscribe(self.windows_planned)
 
     # ---- sending ----
@@ -112,6 +114,9 @@ class Signals:
 
     def group_deleted(self, queue_id: int, group_id: int) -> None:
         self._tell(f"d{queue_id}:{group_id}")
+
+    def queue_deleted(self, queue_id: int) -> None:
+        self._tell(f"x{queue_id}")
 
     def time_has_passed(self, queue_id: int) -> None:
         """A test has moved the instants of a queue; here it is followed at once."""
@@ -255,6 +260,9 @@ class Signals:
             self._wakeups.released_elsewhere(partitions.values(), group_id)
         elif kind == "c":
             self._catalog.expire_options()
+        elif kind == "x":
+            self._catalog.forget_queue_id(int(rest))
+            self._wakeups.forget_queue(int(rest))
         elif kind == "m":
             await self._maintenance.refresh()
         elif kind == "t":

@@ -33,7 +33,11 @@ _COUNTED = (
     ("ack_ok", "ack_messages", "Messages acknowledged as completed"),
     ("ack_failed", "ack_failed_messages", "Messages given back, dead, or refused"),
     ("dead_letters", "dead_letter_messages", "Messages set aside for good"),
-    ("transactions", "transactions", "Transactions committed"),
+    (
+        "transactions",
+        "transactions",
+        "Transactions committed, in each queue they touch",
+    ),
     ("partitions_created", "partitions_created", "Partitions created"),
     ("lag_sum_ms", "pop_wait_milliseconds", "Time that delivered messages had waited, added up"),
 )

@@ -10,7 +10,6 @@ from queen.core.names import DEFAULT_PARTITION
 from queen.core.options import QueueOptions
 from queen.errors import EncryptionUnavailable, Unavailable
 from queen.service.catalog import Catalog, Partition
-from queen.service.consume.wakeups import Wakeups
 from queen.service.events import Events
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database
@@ -24,13 +23,11 @@ class Queues:
         database: Database,
         catalog: Catalog,
         encryption: SegmentEncryption,
-        wakeups: Wakeups,
         events: Events,
     ) -> None:
         self._database = database
         self._catalog = catalog
         self._encryption = encryption
-        self._wakeups = wakeups
         self._events = events
 
     async def configure(
@@ -56,7 +53,7 @@ class Queues:
         existed = await self._delete(name)
         self._catalog.forget_queue(name)
         if queue is not None:
-            self._wakeups.forget_queue(queue.id)
+            self._events.queue_deleted(queue.id)
         self._events.options_changed()
         return existed
 

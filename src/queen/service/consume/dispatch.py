@@ -65,6 +65,11 @@ class Dispatcher:
     def feeds_by_queue(self) -> list[list[Feed]]:
         return [list(feeds.values()) for feeds in self._feeds.values()]
 
+    def feeds_with_waiters(self) -> list[Feed]:
+        return [
+            feed for feeds in self._feeds.values() for feed in feeds.values() if feed.has_waiters
+        ]
+
     def remove_queue(self, queue_id: int) -> Iterator[Pop]:
         """Forget the feeds of a queue; yield the pops that were there."""
         for feed in self._feeds.pop(queue_id, {}).values():

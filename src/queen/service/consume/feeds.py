@@ -290,12 +290,6 @@ class Feed:
             self.offer_again(partition)
         return True
 
-    def offer_held(self, limit: int) -> None:
-        """Offer partitions that others had leased: they may be free by now."""
-        for partition in list(self.held.values())[:limit]:
-            del self.held[partition.id]
-            self.offer_again(partition)
-
     def reset(self) -> None:
         """Believe nothing: the group was moved and its leases have ended."""
         self.generation += 1

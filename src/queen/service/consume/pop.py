@@ -28,7 +28,6 @@ from queen.service.stats.activity import Activity
 _log = logging.getLogger(__name__)
 
 _LABEL_INTERVAL_S = 1.0
-_MAX_HELD_TRIED = 4
 # How long the end waits for grants that go back.
 _LAST_WORK_S = 5.0
 # Queues that one statement looks into, for a pop that may be served from many.
@@ -125,9 +124,8 @@ class Popper:
         for feeds in batches:
             await self._sweeper.fill_all(feeds)
             if not pop.waits:
-                # Who does not wait wants to know now; a few leases of others may have ended.
-                for feed in feeds:
-                    feed.offer_held(_MAX_HELD_TRIED)
+                # Who does not wait wants to know now, and leases may have ended elsewhere.
+                await self._sweeper.ask_after_leases(feeds)
             if await self._try_each(pop, feeds):
                 return
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -165,25 +165,24 @@ class Sweeper:
             try:
                 for feeds in self._dispatcher.feeds_by_queue():
                     await self._look_after(feeds)
-                await self._look_at_leases()
+                await self.ask_after_leases(self._dispatcher.feeds_with_waiters())
                 await self._touch()
             except QueenError as error:
                 _log.warning("looking for messages: %s", error)
 
-    async def _look_at_leases(self) -> None:
-        """Offer what was leased, where somebody waits for it, and is free without our hearing."""
-        waiting = [
+    async def ask_after_leases(self, feeds: Iterable[Feed]) -> None:
+        """Offer what was leased, and is free without our hearing."""
+        leased = [
             (partition_id, feed.group_id, lease_id, feed)
-            for feeds in self._dispatcher.feeds_by_queue()
             for feed in feeds
-            if feed.has_waiters and not feed.has_ready
+            if not feed.has_ready
             for partition_id, lease_id in (dict.fromkeys(feed.held) | feed.leased).items()
         ]
-        if not waiting:
+        if not leased:
             return
-        if len(waiting) > _MAX_LEASES:
-            waiting = random.sample(waiting, _MAX_LEASES)
-        ids, groups, leases, feeds = map(list, zip(*waiting, strict=True))
+        if len(leased) > _MAX_LEASES:
+            leased = random.sample(leased, _MAX_LEASES)
+        ids, groups, leases, feeds = map(list, zip(*leased, strict=True))
         rows = await self._database.fetch("free_partitions", ids, groups, leases)
         asked_about = dict(
             zip(zip(ids, groups, strict=True), zip(feeds, leases, strict=True), strict=True)

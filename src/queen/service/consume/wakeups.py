@@ -31,6 +31,7 @@ class Wakeups:
         self._dispatcher = dispatcher
         self._sweeper = sweeper
         self._background = background
+        events.queue_deleted.subscribe(self.forget_queue)
         events.group_missing.subscribe(self.check_group)
         events.group_deleted.subscribe(self.forget_group)
         events.group_moved.subscribe(self.group_moved)

@@ -171,7 +171,8 @@ def _segment_result(append: Append) -> dict[str, object]:
         "partitionId": target.uuid,
         "status": "queued" if len(duplicates) < len(append) else "duplicate",
         "count": len(append) - len(duplicates),
-        "baseOffset": append.base_offset,
+        # Of messages that were there before it is where the first of them is.
+        "baseOffset": append.base_offset if len(duplicates) < len(append) else append.offset_of(0),
     }
     if duplicates:
         result["duplicates"] = duplicates
