@@ -82,6 +82,22 @@ def test_they_are_dead_letters_of_the_pipeline(
     assert canonical(history) == canonical(rows)
 
 
+def test_one_that_is_sent_back_is_tried_again_by_its_pipeline_alone(
+    queen: SyncQueen, spark: SparkSession, api: Api, orders: str, tmp_path: Path
+) -> None:
+    stream = _stream(queen, orders).select(amount="cast(data.amount as int)")
+    other = _stream(queen, orders).select(user="data.user")
+    for pipeline in (stream, other):
+        _run(pipeline, spark, tmp_path / pipeline.name)
+    body = {"queue": orders, "consumerGroup": stream.name}
+    assert queen.request("POST", "/api/v1/dlq/retry", body)["retried"] == 1
+    assert _letters(queen, orders, stream.name) == {}
+    again = [_run(pipeline, spark, tmp_path / pipeline.name) for pipeline in (stream, other)]
+    assert [running.progress.failed_rows for running in again] == [1, 0]
+    assert [running.progress.output_rows for running in again] == [0, 0]
+    assert list(_letters(queen, orders, stream.name)) == ["bob"]
+
+
 def test_they_go_to_a_queue_with_where_they_were_and_why(
     queen: SyncQueen, spark: SparkSession, api: Api, orders: str, tmp_path: Path
 ) -> None:

@@ -54,18 +54,22 @@ class SegmentPart(NamedTuple):
 
 
 def segment_part(
-    frame: Frame, low: int = 0, high: int = 2**62, window: WindowLabel | None = None
+    frame: Frame,
+    low: int = 0,
+    high: int = 2**62,
+    window: WindowLabel | None = None,
+    group: str | None = None,
 ) -> SegmentPart:
-    """Return the messages of a frame that a reader of [low, high) is shown."""
+    """Return the messages of a frame that a reader of [low, high) is shown, as a group or none."""
     segment, base = frame.segment(), frame.base_offset
     offsets: list[int] | None = None
     deleted, only = segment.column(DELETED), segment.column(ONLY_GROUP)
     if deleted or only or base < low or base + segment.count > high:
-        # A copy for one group has its original in the log.
+        # A copy for one group has its original in the log, and is for nobody else.
         kept = [
             at
             for at in range(max(low - base, 0), min(high - base, segment.count))
-            if not (deleted and deleted[at]) and not (only and only[at] is not None)
+            if not (deleted and deleted[at]) and not (only and only[at] not in (None, group))
         ]
         if len(kept) < segment.count:
             segment, offsets = _pick(segment, kept), [base + at for at in kept]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # The reason, in a row of a message that has failed.
 FAILED = "_failed"
 _VALUE = "v"
-_COLUMN = re.compile(r"[\w.`\s]+|count\(\s*(\*|1)\s*\)")
+_COLUMN = re.compile(r"(?:`[^`]+`|\w+)(?:\.(?:`[^`]+`|\w+))*|count\(\s*(?:\*|1)\s*\)")
 # Of functions that take many rows, or give many: what they are given is of one message.
 _NOT_BY_ROW = ("agg_funcs", "generator_funcs", "window_funcs")
 

@@ -66,6 +66,8 @@ class SliceTask(InputPartition):
         self.must_be_whole = True
         # Of each range, when windows are read.
         self.windows: list[WindowLabel] | None = None
+        # Who reads: dead letters that were sent back to it are shown to it alone.
+        self.group: str | None = None
 
     def __repr__(self) -> str:
         # The address holds a token.
@@ -84,7 +86,7 @@ def read_slice(task: SliceTask, schema: StructType) -> Iterator[pa.RecordBatch]:
     assembler = Assembler(schema)
     seen = 0
     ranges = _ranges.decode(task.ranges_json)
-    for chunk in _read_ahead(_fetch(Broker(task.address), ranges, task.windows)):
+    for chunk in _read_ahead(_fetch(task, ranges)):
         for count, part in chunk:
             seen += count
             yield from assembler.add(part)
@@ -102,21 +104,20 @@ def read_slice(task: SliceTask, schema: StructType) -> Iterator[pa.RecordBatch]:
 _Chunk = list[tuple[int, "SegmentPart"]]
 
 
-def _fetch(
-    broker: Broker, ranges: list[Range], windows: list[WindowLabel] | None
-) -> Iterator[_Chunk]:
+def _fetch(task: SliceTask, ranges: list[Range]) -> Iterator[_Chunk]:
     """Yield what arrives, by as many requests as it takes."""
+    broker = Broker(task.address)
     for first in range(0, len(ranges), _REQUEST_RANGES):
         asked = slice(first, first + _REQUEST_RANGES)
-        labels = None if windows is None else windows[asked]
-        yield from _fetch_ranges(broker, ranges[asked], labels)
+        labels = None if task.windows is None else task.windows[asked]
+        yield from _fetch_ranges(broker, ranges[asked], labels, task.group)
 
 
 def _fetch_ranges(
-    broker: Broker, ranges: list[Range], windows: list[WindowLabel] | None
+    broker: Broker, ranges: list[Range], windows: list[WindowLabel] | None, group: str | None
 ) -> Iterator[_Chunk]:
     """Yield what arrives for one request; a connection that was lost is made again."""
-    follower = _RangeFollower(ranges, windows)
+    follower = _RangeFollower(ranges, windows, group)
     failures = 0
     while ranges:
         try:
@@ -157,9 +158,12 @@ def _end_of_frames(data: bytes) -> int:
 class _RangeFollower:
     """Follows the frames that arrive through the ranges that were asked for."""
 
-    def __init__(self, ranges: list[Range], windows: list[WindowLabel] | None) -> None:
+    def __init__(
+        self, ranges: list[Range], windows: list[WindowLabel] | None, group: str | None
+    ) -> None:
         self._ranges = ranges
         self._windows = windows
+        self._group = group
         self._at = 0
         self._last: Frame | None = None
         self._begin()
@@ -201,7 +205,9 @@ class _RangeFollower:
         self._after = frame.base_offset
         window = self._windows[self._at] if self._windows is not None else None
         low, high = max(frame.base_offset, self._low), frame.base_offset + frame.count
-        return min(high, self._high) - low, segment_part(frame, self._low, self._high, window)
+        return min(high, self._high) - low, segment_part(
+            frame, self._low, self._high, window, self._group
+        )
 
     def remaining(self) -> list[Range]:
         """Return what lies behind the last frame that arrived."""

@@ -192,7 +192,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # A batch that an earlier process planned, read again.
             plan = self._planner.plan(since, end["sealed"])
         sealed = end["sealed"] if self._markers else None
-        return list(self._planner.tasks(plan, since, sealed))
+        tasks = self._planner.tasks(plan, since, sealed)
+        for task in tasks:
+            task.group = self._group
+        return list(tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SliceTask)
