@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,6 +175,22 @@ def test_a_checkpoint_from_before_has_no_place_for_them_and_names_the_message(
     with pytest.raises(PipelineFailed, match="n cannot be computed"):
         _run(stream, spark, tmp_path)
     _run(stream, spark, tmp_path / "new")
+    assert list(_letters(queen, queue, stream.name)) == ["bob"]
+
+
+def test_a_checkpoint_from_before_that_keeps_late_messages_sets_aside_with_them(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path
+) -> None:
+    api.push({"queue": queue, "payload": GOOD[0]})
+    stream = _stream(queen, queue).late_to(f"late-{queue}").tumbling_time(1)
+    stream = stream.aggregate(total="sum(cast(data.amount as int))")
+    _run(stream, spark, tmp_path)
+    note = tmp_path / "queen.json"
+    fields = json.loads(note.read_bytes())
+    assert fields.pop("has_aside") is True
+    note.write_bytes(json.dumps(fields).encode())
+    api.push({"queue": queue, "payload": BAD_AMOUNT})
+    assert _run(stream, spark, tmp_path).progress.failed_rows == 1
     assert list(_letters(queen, queue, stream.name)) == ["bob"]
 
 

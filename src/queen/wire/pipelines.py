@@ -119,6 +119,16 @@ class Definition(_Part):
     output: Output = msgspec.field(default_factory=Output)
 
 
+def needs_time(definition: Definition) -> bool:
+    """Whether anything waits for time to pass: then the source must say how far it is."""
+    return bool(definition.joins or definition.window or definition.dedup)
+
+
+def keeps_late(definition: Definition) -> bool:
+    """Whether something can be late, and is kept."""
+    return definition.late_to is not None and needs_time(definition)
+
+
 def reason_against(definition: Definition) -> str | None:
     """Return what is wrong with a definition beyond its types, or None."""
     rules = (

@@ -21,10 +21,10 @@ from queen.spark.pipelines.compiler import (
     PARTITION,
     CompiledPipeline,
     compile_definition,
-    needs_time,
 )
 from queen.spark.pipelines.run import Options, explain_errors
 from queen.spark.pipelines.writing import messages, payload_columns
+from queen.wire.pipelines import needs_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

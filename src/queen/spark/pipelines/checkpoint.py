@@ -17,7 +17,7 @@ import msgspec
 from queen.core.differences import differences
 from queen.errors import Conflict
 from queen.spark.pipelines import files
-from queen.wire.pipelines import Definition, plain
+from queen.wire.pipelines import Definition, keeps_late, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,8 +39,7 @@ class Note(msgspec.Struct):
     @property
     def aside(self) -> bool:
         # Before there was more, only late messages were set aside.
-        is_late_kept = self.definition.late_to is not None
-        return is_late_kept if self.has_aside is None else self.has_aside
+        return keeps_late(self.definition) if self.has_aside is None else self.has_aside
 
 
 _decoder = msgspec.json.Decoder(Note)

@@ -33,6 +33,7 @@ from queen.spark.windows.event_time import (
     whole_grace_ms,
     windowed,
 )
+from queen.wire.pipelines import keeps_late, needs_time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -65,11 +66,6 @@ class CompiledPipeline(NamedTuple):
     is_message: bool = False
 
 
-def needs_time(definition: Definition) -> bool:
-    """Whether anything waits for time to pass: then the source must say how far it is."""
-    return bool(definition.joins or definition.window or definition.dedup)
-
-
 def needs_raw(definition: Definition) -> bool:
     """Whether messages are passed on, late ones or as results: then as the bytes that came."""
     if definition.kind == "function":
@@ -90,8 +86,8 @@ def sets_aside(definition: Definition, spark: SparkSession) -> bool:
     """Whether messages can be set aside: then a branch of the query is there for them."""
     if definition.kind == "function":
         return False
-    if definition.late_to is not None or definition.on_error == "fail":
-        return definition.late_to is not None
+    if keeps_late(definition) or definition.on_error == "fail":
+        return keeps_late(definition)
     trials, sides = Trials(spark), range(len(definition.reads))
     return any(failure_of(definition, side, trials) is not None for side in sides)
 
@@ -211,7 +207,7 @@ class _Compiler:
             aside = self._cut(side.all, side.time_of_all).late
         else:
             aside = self._time(side.all, side.time_of_all).late
-        if self._definition.late_to is None or not needs_time(self._definition):
+        if not keeps_late(self._definition):
             aside = aside.where(f.col(FAILED).isNotNull() if side.can_fail else f.col("offset") < 0)
         return aside_rows(aside, side.name)
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from queen.spark.arrow.columns import RAW
-from queen.spark.pipelines.compiler import needs_raw, needs_time
+from queen.spark.pipelines.compiler import needs_raw
 from queen.wire.answers import iso
+from queen.wire.pipelines import needs_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
