@@ -45,7 +45,7 @@ def test_an_option_that_means_nothing_here_is_refused(given: str, use: Use, hint
 
 
 def test_what_spark_hands_on_is_not_ours_to_refuse() -> None:
-    check_options({"queue": "q", "checkpointlocation": "there", "path": "/"}, Use.STREAM_WRITE)
+    check_options({"queue": "q", "checkpointlocation": "there"}, Use.STREAM_WRITE)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,9 @@ def test_what_spark_hands_on_is_not_ours_to_refuse() -> None:
         ({"endingtime": "earliest"}, "nothing lies between"),
         ({"partition": "p", "startingoffset": "5", "endingoffset": "4"}, "startingOffset"),
         ({"tasks": "0"}, "less than 1"),
+        ({"partition": ""}, "names none"),
+        ({"partition": "[]"}, "names none"),
+        ({"path": "orders"}, "option queue"),
         ({"failondataloss": "yes"}, "neither true nor false"),
     ],
 )
@@ -70,7 +73,8 @@ def test_a_batch_refuses_what_cannot_be_meant(
     [
         ({"maxmessagespertrigger": "0"}, "less than 1"),
         ({"maxbytespertrigger": "0"}, "less than 1"),
-        ({"markerinterval": "0"}, "less than 1"),
+        ({"markers": "true", "markerinterval": "0"}, "less than 1|go together"),
+        ({"markerinterval": "50"}, "means nothing without markers"),
         ({"markers": "yes"}, "neither true nor false"),
         ({"maxmessagespertrigger": "-5"}, "whole number"),
     ],

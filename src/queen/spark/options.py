@@ -55,7 +55,7 @@ _USES: dict[str, tuple[Use, ...]] = {
     "retrySeconds": _WRITES,
 }
 # Of Spark, and handed to every source and sink.
-_SPARKS = frozenset(("path", "checkpointlocation", "queryname", "outputmode"))
+_SPARKS = frozenset(("checkpointlocation", "queryname", "outputmode"))
 # Of leased windows, which stage what the ack of the window publishes, and of pipelines.
 _OWN = frozenset(("stageto", "stagerun", "firsttask", "deadlettersof"))
 _SPELLING = {name.lower(): name for name in _USES}
@@ -63,6 +63,8 @@ _SPELLING = {name.lower(): name for name in _USES}
 
 def check_options(options: Mapping[str, str], use: Use) -> None:
     """Raise `ValueError` for an option that is not known, or means nothing here."""
+    if "path" in options:
+        raise ValueError("a queue has no path: name it with option queue")
     for name in options:
         if name.lower() in _SPARKS or name.lower() in _OWN:
             continue
@@ -72,6 +74,12 @@ def check_options(options: Mapping[str, str], use: Use) -> None:
         if use not in _USES[known]:
             others = " and ".join(other.value for other in _USES[known])
             raise ValueError(f"option {known} is for {others}, not for {use.value}")
+
+
+def check_company(options: Mapping[str, str], name: str, other: str) -> None:
+    """Raise `ValueError` for an option that is given without the one that gives it a meaning."""
+    if name.lower() in options and not options.get(other.lower()):
+        raise ValueError(f"option {name} means nothing without {other}")
 
 
 def _unknown(name: str, use: Use) -> str:

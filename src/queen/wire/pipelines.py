@@ -213,6 +213,8 @@ def _reason_against_output(definition: Definition) -> str | None:
     for name, queue in others:
         if queue is not None and queue == output.queue:
             return f"{name}: results go to {queue!r}; what is set aside needs a queue of its own"
+    if definition.errors_to is not None and definition.errors_to == definition.late_to:
+        return f"errorsTo: late messages go to {definition.late_to!r}; give errors another queue"
     if definition.errors_to is not None and definition.on_error == "fail":
         return "errorsTo: nothing is set aside when an error fails the pipeline"
     return None

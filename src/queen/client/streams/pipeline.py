@@ -116,8 +116,8 @@ class PipelineVerbs:
         return self._with_side(name=name)
 
     def dedup(self: Self, *expressions: str) -> Self:
-        """Use only one of the messages that are equal in these: the first in each window, or,
-        without windows and in sessions, one of those with the same event time."""
+        """Use only one of the messages that are equal in these: the first in each window of a
+        key, or, without windows and in sessions, one of those with the same event time."""
         return self._with_pipeline(dedup=self._extend("dedup", *expressions))
 
     # ---- what is computed ----
@@ -152,7 +152,8 @@ class PipelineVerbs:
     # ---- where it goes ----
 
     def time_zone(self: Self, name: str) -> Self:
-        """Name the zone of times that say none, like `Europe/Berlin`; UTC, unless given."""
+        """Name the zone in which expressions take times that say none, like `Europe/Berlin`; UTC,
+        unless given. A `timestamp` of the schema that says none is UTC all the same."""
         return self._with_pipeline(timeZone=name)
 
     def max_ahead(self: Self, duration: Seconds) -> Self:

@@ -29,6 +29,7 @@ from queen.spark.windows.event_time import (
     messages_of,
     milliseconds,
     named_column,
+    observe,
     timed,
     whole_grace_ms,
     windowed,
@@ -122,12 +123,18 @@ class _Side:
     ) -> None:
         reads = definition.reads[number]
         self.name = reads.name
+        everything = df
+        if not needs_time(definition):
+            # Elsewhere it is counted with what is late. In a branch of its own it is read twice.
+            df = observe(df, self.name, rows=f.count("*"))
         self.time = trials.value(reads.event_time or "createdAt")
         failure = failure_of(definition, number, trials)
         self.can_fail = failure is not None
         conditions = [trials.value(condition) for condition in reads.where]
         # Of what fails no time is known, so that it is with the late messages.
-        self.all = df.withColumn(FAILED, f.lit(None).cast("string") if failure is None else failure)
+        self.all = everything.withColumn(
+            FAILED, f.lit(None).cast("string") if failure is None else failure
+        )
         for condition in conditions:
             self.all = _only_messages(self.all, f.col(FAILED).isNotNull() | condition)
         self.time_of_all = f.when(f.col(FAILED).isNull(), self.time)

@@ -14,7 +14,7 @@ def explain_definition(definition: Definition) -> list[str]:
     if definition.kind == "function":
         lines.append(f"hands them to the function {definition.name}")
     if definition.time_zone != "UTC":
-        lines.append(f"takes times that name no zone as those of {definition.time_zone}")
+        lines.append(f"expressions take times that name no zone as those of {definition.time_zone}")
     joins = zip(definition.joins, definition.reads[1:], strict=False)
     lines += [_join_line(join, side) for join, side in joins]
     lines += _time_lines(definition)
@@ -51,7 +51,11 @@ def _time_lines(definition: Definition) -> list[str]:
     window, grace = definition.window, _duration(definition.grace_ms)
     lines = []
     if definition.dedup:
-        where = "in each window" if window and window.type != "session" else "of each event time"
+        where = (
+            "in each window of a key"
+            if window and window.type != "session"
+            else "of each event time"
+        )
         lines.append(f"uses only one message {where} with the same {', '.join(definition.dedup)}")
     if window is None:
         if definition.joins or definition.dedup:

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from queen.core.names import reason_against_name
 from queen.errors import QueenError
 from queen.spark.broker import address_of
-from queen.spark.options import Use, check_options
+from queen.spark.options import Use, check_company, check_options
 from queen.spark.sink.row_frames import Layout, layout_of
 from queen.spark.sink.staging import (
     BrokerAccess,
@@ -56,6 +56,7 @@ _RETRY_S = 60.0
 def batch_writer(options: dict[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
     """Return what writes a DataFrame once."""
     check_options(options, Use.BATCH_WRITE)
+    check_company(options, "transactionBatch", "transactionName")
     if overwrite:
         raise ValueError("a queue cannot be overwritten: write with mode('append')")
     name = _transaction_name(options)

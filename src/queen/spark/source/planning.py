@@ -60,6 +60,8 @@ def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selectio
     if not queues and not {"stream", "lease", "ranges"} & set(options):
         raise ValueError('say which queue to read: .option("queue", "orders"), or "orders,bills"')
     partitions = _names("partition", options.get("partition", ""))
+    if "partition" in options and not partitions:
+        raise ValueError("option partition names none: leave it out to read all of them")
     from_offset = number(options, "startingOffset")
     to_offset = number(options, "endingOffset")
     if (from_offset is not None or to_offset is not None) and not partitions:

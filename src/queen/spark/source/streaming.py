@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from queen.spark.arrow.columns import check_schema, has_markers
-from queen.spark.options import EARLIEST, Use, check_options, number, time_of
+from queen.spark.options import EARLIEST, Use, check_company, check_options, number, time_of
 from queen.spark.source.planning import Planner, selection_of
 from queen.spark.source.slices import SliceTask, read_slice
 from queen.wire.cuts import Cut, Plan
@@ -50,6 +50,7 @@ def stream_reader(options: dict[str, str], schema: StructType) -> DataSourceStre
     if {"stream", "lease", "ranges"} & set(options):
         raise ValueError("windows are read in a batch: give option queue to read as a stream")
     check_options(options, Use.STREAM_READ)
+    check_company(options, "markerInterval", "markers")
     check_schema(schema, options)
     return StreamReader(options, schema)
 

@@ -79,10 +79,10 @@ def windowed(
     is_late = is_late | _is_ahead(f.col(TIME), ahead)
     with_time = df.withColumn(TIME, _time_column(time))
     rows = on_sealed_time(with_time, TIME, grace_ms)
-    rows = _observe(rows, observed, rows=f.count("*"), untimed=f.count_if(f.col(TIME).isNull()))
+    rows = observe(rows, observed, rows=f.count("*"), untimed=f.count_if(f.col(TIME).isNull()))
     rows = rows.withColumn(WINDOW, _windows_of(f.col(TIME), size_ms, step_ms))
     late = _cut_into_windows(messages_of(with_time), size_ms, step_ms)
-    rows = _observe(rows, observed, late=f.count_if(is_late))
+    rows = observe(rows, observed, late=f.count_if(is_late))
     return Windowed(
         rows.where(~is_late).drop(TIME),
         late.where(is_late | f.col(WINDOW).isNull()).drop(TIME),
@@ -114,7 +114,7 @@ def timed(
     with_time = df.withColumn(name, _time_column(time))
     is_aside = is_late | f.col(name).isNull()
     rows = on_sealed_time(with_time, name, grace_ms)
-    rows = _observe(rows, observed, rows=f.count("*"), late=f.count_if(is_aside))
+    rows = observe(rows, observed, rows=f.count("*"), late=f.count_if(is_aside))
     late = messages_of(with_time).where(is_aside)
     return Windowed(rows.where(~is_late), late)
 
@@ -183,7 +183,7 @@ def named_column(name: str) -> Column:
     return f.col("`" + name.replace("`", "``") + "`")
 
 
-def _observe(df: DataFrame, name: str | None, **counts: Column) -> DataFrame:
+def observe(df: DataFrame, name: str | None, **counts: Column) -> DataFrame:
     """Let the progress of a stream count something: `late` of `orders` is `late_orders`."""
     if name is None or not df.isStreaming:
         return df
