@@ -26,3 +26,11 @@ def test_the_index_of_decisions_has_all_of_them() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", (folder / "README.md").read_text())
     assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))
+
+
+@pytest.mark.parametrize("walk", ["A push", "A pop and its ack"])
+def test_a_walk_passes_no_module_twice(walk: str) -> None:
+    page = (ROOT / "docs/explanation/how-it-works.md").read_text()
+    passed = _PATH.findall(page.partition(f"## {walk}\n")[2].partition("\n## ")[0])
+    twice = {name for name in passed if passed.count(name) > 1}
+    assert len(passed) > 10 and not twice

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-import queen.spark
+from queen.spark import session
+from queen import SyncQueen
 from tests.conftest import ServerProcess
 
 
@@ -28,7 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with warnings.catch_warnings():
         # Sockets of Spark's own, closed when Python gets to it.
         warnings.simplefilter("ignore", ResourceWarning)
-        started = queen.spark.session(
+        started = session(
             "tests",
             "local[2]",
             spark_sql_shuffle_partitions=2,
@@ -66,6 +67,13 @@ def read_stream(spark: SparkSession, server: ServerProcess) -> Callable[..., Dat
         return (reader.schema(schema) if schema else reader).load()
 
     return load
+
+
+@pytest.fixture
+def queen(server: ServerProcess) -> Iterator[SyncQueen]:
+    """A client of the shared server."""
+    with SyncQueen(server.url) as client:
+        yield client
 
 
 @pytest.fixture

@@ -55,12 +55,6 @@ def past(server: ServerProcess, dsn: str) -> Iterator[Past]:
     api.close()
 
 
-@pytest.fixture
-def queen(server: ServerProcess) -> Iterator[SyncQueen]:
-    with SyncQueen(server.url) as client:
-        yield client
-
-
 def _iso(at: datetime) -> str:
     return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,6 @@ SCHEMA = "user string, ms bigint, amount string"
 BAD_TIME = {"user": "ann", "ms": 2**63 - 1, "amount": "1"}
 BAD_AMOUNT = {"user": "bob", "ms": 1_000, "amount": "much"}
 GOOD = [{"user": user, "ms": ms, "amount": "2"} for user, ms in (("ann", 1000), ("bob", 2000))]
-
-
-@pytest.fixture
-def queen(server: ServerProcess) -> Iterator[SyncQueen]:
-    with SyncQueen(server.url) as client:
-        yield client
 
 
 @pytest.fixture
@@ -126,6 +119,20 @@ def test_what_is_left_out_by_where_cannot_fail(
     running = _run(stream, spark, tmp_path)
     assert len(messages(api, stream.definition()["output"]["queue"])) == 2
     assert running.progress.failed_rows == 0
+
+
+def test_a_payload_that_does_not_fit_is_null_and_can_be_left_out(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path
+) -> None:
+    for payload in ({"user": "ann", "ms": 1, "amount": "2"}, {"user": "bob", "ms": "one"}):
+        api.push({"queue": queue, "payload": payload})
+    plain = _stream(queen, queue).select(user="data.user")
+    fitting = _stream(queen, queue).where("_corrupt is null").select(user="data.user")
+    rows = []
+    for stream in (plain, fitting):
+        _run(stream, spark, tmp_path / stream.name)
+        rows.append([row["user"] for row in messages(api, stream.definition()["output"]["queue"])])
+    assert rows == [["ann", None], ["ann"]]
 
 
 def test_a_side_of_a_join_fails_by_itself(

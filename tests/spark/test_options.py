@@ -36,6 +36,8 @@ def columns() -> Any:
         ("startingOffset", Use.STREAM_READ, "reading a batch"),
         ("maxMessagesPerTrigger", Use.BATCH_READ, "reading a stream"),
         ("group", Use.BATCH_READ, "reading a stream"),
+        ("checkpointLocation", Use.STREAM_READ, "not known"),
+        ("checkpointLocation", Use.BATCH_WRITE, "not known"),
         ("nothing-like-it", Use.BATCH_WRITE, "there are url, token, queue"),
     ],
 )
@@ -55,6 +57,7 @@ def test_what_spark_hands_on_is_not_ours_to_refuse() -> None:
         ({"endingtime": "earliest"}, "nothing lies between"),
         ({"partition": "p", "startingoffset": "5", "endingoffset": "4"}, "startingOffset"),
         ({"tasks": "0"}, "less than 1"),
+        ({"partition": '["a", "b"]', "startingoffset": "5"}, "with one"),
         ({"partition": ""}, "names none"),
         ({"partition": "[]"}, "names none"),
         ({"path": "orders"}, "option queue"),

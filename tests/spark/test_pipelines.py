@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import threading
 import uuid
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,6 @@ from tests.spark.test_batch import push
 from tests.waiting import until
 
 SCHEMA = "user string, id string, ts timestamp, amount bigint"
-
-
-@pytest.fixture
-def queen(server: ServerProcess) -> Iterator[SyncQueen]:
-    with SyncQueen(server.url) as client:
-        yield client
 
 
 @pytest.fixture

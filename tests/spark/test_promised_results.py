@@ -30,12 +30,6 @@ NEWER = "\U0001fffd"
 
 
 @pytest.fixture
-def queen(server: ServerProcess) -> Iterator[SyncQueen]:
-    with SyncQueen(server.url) as client:
-        yield client
-
-
-@pytest.fixture
 def in_new_york(spark: SparkSession) -> Iterator[SparkSession]:
     """A session as somebody may have it: with another zone, and other rules."""
     foreign = {
@@ -85,6 +79,16 @@ def test_the_zone_is_that_of_the_definition_in_every_session(
     rows = plain_rows(backfill(definition, in_new_york, Options(url=server.url), None, None))
     assert list(rows) == [{"at": instant}]
     in_new_york.conf.set(TIME_ZONE, NEW_YORK)
+
+
+def test_the_rules_of_expressions_are_not_those_of_a_session(
+    queen: SyncQueen, in_new_york: SparkSession, api: Api, queue: str, tmp_path: Path
+) -> None:
+    """Where an error is null in the session it is an error all the same."""
+    for text in ("7", "seven"):
+        api.push({"queue": queue, "payload": {"s": text, "x": 1}})
+    stream = _stream(queen, queue).select(n="cast(data.s as int)")
+    assert _run(stream, in_new_york, api, tmp_path) == [{"n": 7}]
 
 
 def test_a_zone_that_nobody_knows_is_refused(queen: SyncQueen, queue: str) -> None:

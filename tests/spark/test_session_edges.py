@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,6 @@ from tests.spark.history import BEGIN, Event, canonical, made_up, messages, writ
 SCHEMA = "user string, id string, ts timestamp, amount bigint"
 GAP = timedelta(seconds=10)
 GRACE = timedelta(seconds=7)
-
-
-@pytest.fixture
-def queen(server: ServerProcess) -> Iterator[SyncQueen]:
-    with SyncQueen(server.url) as client:
-        yield client
 
 
 def _at(seconds: float) -> datetime:

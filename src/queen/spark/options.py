@@ -54,7 +54,7 @@ _USES: dict[str, tuple[Use, ...]] = {
     "transactionBatch": (Use.BATCH_WRITE,),
     "retrySeconds": _WRITES,
 }
-# Of Spark, and handed to every source and sink.
+# Of Spark, and handed on to the sink of a stream.
 _SPARKS = frozenset(("checkpointlocation", "queryname", "outputmode"))
 # Of leased windows, which stage what the ack of the window publishes, and of pipelines.
 _OWN = frozenset(("stageto", "stagerun", "firsttask", "deadlettersof"))
@@ -66,7 +66,8 @@ def check_options(options: Mapping[str, str], use: Use) -> None:
     if "path" in options:
         raise ValueError("a queue has no path: name it with option queue")
     for name in options:
-        if name.lower() in _SPARKS or name.lower() in _OWN:
+        is_sparks = use is Use.STREAM_WRITE and name.lower() in _SPARKS
+        if is_sparks or name.lower() in _OWN:
             continue
         known = _SPELLING.get(name.lower())
         if known is None:

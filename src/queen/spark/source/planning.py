@@ -64,8 +64,8 @@ def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selectio
         raise ValueError("option partition names none: leave it out to read all of them")
     from_offset = number(options, "startingOffset")
     to_offset = number(options, "endingOffset")
-    if (from_offset is not None or to_offset is not None) and not partitions:
-        raise ValueError("offsets count within a partition: give option partition too")
+    if (from_offset is not None or to_offset is not None) and len(partitions) != 1:
+        raise ValueError("offsets count within a partition: give option partition too, with one")
     if to_offset is not None and (from_offset or 0) > to_offset:
         raise ValueError(
             f"option startingOffset, {from_offset}, is after endingOffset, {to_offset}"
