@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from queen.spark import session
 from queen import SyncQueen
+from queen.spark import session
 from tests.conftest import ServerProcess
 
 
