@@ -22,6 +22,8 @@ SCHEMA = "user string, ms bigint, amount string"
 # A time that no calendar has, and a text that is no number.
 BAD_TIME = {"user": "ann", "ms": 2**63 - 1, "amount": "1"}
 BAD_AMOUNT = {"user": "bob", "ms": 1_000, "amount": "much"}
+# A text where the schema has a number.
+UNFIT = {"user": "eve", "ms": "soon", "amount": "2"}
 GOOD = [{"user": user, "ms": ms, "amount": "2"} for user, ms in (("ann", 1000), ("bob", 2000))]
 
 
@@ -121,18 +123,79 @@ def test_what_is_left_out_by_where_cannot_fail(
     assert running.progress.failed_rows == 0
 
 
-def test_a_payload_that_does_not_fit_is_null_and_can_be_left_out(
-    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path
+@pytest.fixture
+def unfit(api: Api, queue: str) -> str:
+    """A queue with two payloads that fit `SCHEMA`, and one that does not."""
+    for payload in (GOOD[0], UNFIT, GOOD[1]):
+        api.push({"queue": queue, "partition": payload["user"], "payload": payload})
+    return queue
+
+
+@pytest.mark.parametrize("verbs", ["select", "tumbling", "late_to", "message"])
+def test_a_payload_that_is_not_what_the_schema_says_is_a_dead_letter(
+    queen: SyncQueen, spark: SparkSession, server: ServerProcess, api: Api, unfit: str,
+    tmp_path: Path, verbs: str,
+) -> None:  # fmt: skip
+    stream = {
+        "select": lambda: _stream(queen, unfit).select(user="data.user"),
+        "tumbling": lambda: _stream(queen, unfit).tumbling_time(1).aggregate(n="count(*)"),
+        "late_to": lambda: _stream(queen, unfit)
+        .event_time("timestamp_millis(data.ms)").tumbling_time(1)
+        .late_to(f"late-{unfit}").aggregate(n="count(*)"),
+        "message": lambda: _stream(queen, unfit),
+    }[verbs]()  # fmt: skip
+    running = _run(stream, spark, tmp_path / "1")
+    assert running.progress.failed_rows == 1
+    reason = "the payload is not what the schema says: struct<user:string,ms:bigint,amount:string>"
+    assert _letters(queen, unfit, stream.name) == {"eve": reason}
+    rows = messages(api, stream.definition()["output"]["queue"])
+    late = messages(api, f"late-{unfit}") if verbs == "late_to" else []
+    assert "eve" not in [row.get("user") for row in rows]
+    assert "eve" not in [row["data"]["user"] for row in late]
+    # A batch that is repeated sets nothing aside twice, and a backfill gives the same rows.
+    _run(stream, spark, tmp_path / "2")
+    assert len(_letters(queen, unfit, stream.name)) == 1
+    definition = checked_definition(stream.definition())
+    history = plain_rows(backfill(definition, spark, Options(url=server.url), None, None))
+    if verbs == "select":
+        assert (
+            canonical(history) == canonical(rows) == canonical([{"user": "ann"}, {"user": "bob"}])
+        )
+
+
+def test_payloads_that_do_not_fit_go_where_errors_go(
+    queen: SyncQueen, spark: SparkSession, api: Api, unfit: str, tmp_path: Path
 ) -> None:
-    for payload in ({"user": "ann", "ms": 1, "amount": "2"}, {"user": "bob", "ms": "one"}):
-        api.push({"queue": queue, "payload": payload})
-    plain = _stream(queen, queue).select(user="data.user")
-    fitting = _stream(queen, queue).where("_corrupt is null").select(user="data.user")
-    rows = []
-    for stream in (plain, fitting):
-        _run(stream, spark, tmp_path / stream.name)
-        rows.append([row["user"] for row in messages(api, stream.definition()["output"]["queue"])])
-    assert rows == [["ann", None], ["ann"]]
+    stream = _stream(queen, unfit).select(user="data.user").errors_to(f"errors-{unfit}")
+    running = _run(stream, spark, tmp_path)
+    (row,) = messages(api, f"errors-{unfit}")
+    assert row["data"] == UNFIT
+    assert row["error"].startswith("the payload is not what the schema says")
+    assert (running.progress.failed_rows, running.progress.output_rows) == (1, 2)
+
+
+def test_a_payload_that_does_not_fit_is_named_by_a_pipeline_that_is_to_fail(
+    queen: SyncQueen, spark: SparkSession, unfit: str, tmp_path: Path
+) -> None:
+    stream = _stream(queen, unfit).select(user="data.user").on_error("fail")
+    named = "offset 0 of partition eve of queue .*: the payload is not what the schema says"
+    with pytest.raises(PipelineFailed, match=named):
+        _run(stream, spark, tmp_path)
+
+
+def test_whoever_asks_for_payloads_that_do_not_fit_gets_them(
+    queen: SyncQueen, spark: SparkSession, api: Api, unfit: str, tmp_path: Path
+) -> None:
+    stream = _stream(queen, unfit).select(user="data.user", other="_corrupt")
+    running = _run(stream, spark, tmp_path)
+    rows = messages(api, stream.definition()["output"]["queue"])
+    assert sorted(json.loads(row["other"] or "{}").get("user", "") for row in rows) == [
+        "",
+        "",
+        "eve",
+    ]
+    assert running.progress.failed_rows == 0
+    assert _letters(queen, unfit, stream.name) == {}
 
 
 def test_a_side_of_a_join_fails_by_itself(

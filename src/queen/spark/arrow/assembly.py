@@ -18,10 +18,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, VariantType, VariantVal
 
 from queen.core.frame import Frame, Segment, segment_of
-from queen.core.ids import message_prefix
+from queen.core.ids import message_id, message_prefix
 from queen.core.visibility import DELETED, ONLY_GROUP
 from queen.errors import BadRequest
-from queen.spark.arrow.columns import CORRUPT, DATA, RAW, SEALED, is_raw
+from queen.spark.arrow.columns import CORRUPT, DATA, RAW, SEALED, is_raw, unfit_reason
 from queen.spark.arrow.documents import lines_of, parse_documents
 
 if TYPE_CHECKING:
@@ -86,12 +86,16 @@ def _pick(segment: Segment, kept: list[int]) -> Segment:
 class Assembler:
     """Collects parts of segments, and makes batches of them."""
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, *, notes_unfit: bool = False) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._data_kind = schema[DATA].dataType if DATA in schema.names else None
         self._names = schema.names
         self._parts: list[SegmentPart] = []
         self._rows = self._bytes = 0
+        self._notes_unfit = notes_unfit
+        # Ids of messages whose payloads did not fit, if somebody wants to know, and why.
+        self.unfit: list[str] = []
+        self.unfit_reason = "" if self._data_kind is None else unfit_reason(self._data_kind)
 
     def add(self, part: SegmentPart) -> Iterator[pa.RecordBatch]:
         """Take a part; yield a batch when there is enough for one."""
@@ -151,14 +155,19 @@ class Assembler:
                 payloads = lines_of(*joined.lines())
                 for at in unfit:
                     values[at] = payloads[at]
+                self._note_unfit(joined.places(unfit))
             columns[CORRUPT] = pa.array(values, pa.binary()).cast(pa.string())
         elif unfit:
-            part, offset = joined.locate(unfit[0])
+            ((part, offset),) = joined.places(unfit[:1])
             raise BadRequest(
                 f"{len(unfit)} payload(s) are not what the schema of data says, the first at "
                 f"offset {offset} of partition {part.partition!r} of queue {part.queue!r}: "
                 "add a column `_corrupt STRING` to the schema, and they are kept there"
             )
+
+    def _note_unfit(self, places: list[tuple[SegmentPart, int]]) -> None:
+        if self._notes_unfit:
+            self.unfit += [message_id(part.partition_id, offset) for part, offset in places]
 
 
 class _JoinedParts:
@@ -241,10 +250,13 @@ class _JoinedParts:
             values += column or [None] * part.segment.count
         return pa.array(values, pa.string())
 
-    def locate(self, at: int) -> tuple[SegmentPart, int]:
-        """Return the part and the offset of a message."""
-        number = int(np.searchsorted(np.cumsum(self.counts), at, side="right"))
-        return self.parts[number], int(self.offsets()[at])
+    def places(self, at: Sequence[int]) -> list[tuple[SegmentPart, int]]:
+        """Return the parts and the offsets of some messages."""
+        numbers = np.searchsorted(np.cumsum(self.counts), at, side="right").tolist()
+        offsets = self.offsets()[list(at)].tolist()
+        return [
+            (self.parts[number], offset) for number, offset in zip(numbers, offsets, strict=True)
+        ]
 
 
 _MAKERS: dict[str, Callable[[_JoinedParts], pa.Array]] = {

@@ -88,6 +88,11 @@ def check_schema(schema: StructType, options: Mapping[str, str]) -> None:
         raise ValueError("column sealed and option markers go together: have both, or neither")
 
 
+def unfit_reason(kind: DataType) -> str:
+    """Return what is said of a payload that is not what the type of `data` says."""
+    return f"the payload is not what the schema says: {kind.simpleString()}"
+
+
 def is_raw(kind: DataType) -> bool:
     """Whether payloads are handed on as they are."""
     return isinstance(kind, StringType | BinaryType)

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as f
 
 from queen.spark.arrow.columns import CORRUPT, RAW
-from queen.spark.pipelines.failures import FAILED, Trials, failure_of
+from queen.spark.pipelines.failures import (
+    FAILED,
+    Trials,
+    checks_schema,
+    failure_of,
+    has_trials,
+)
 from queen.spark.pipelines.joins import Joiner, wait_of
 from queen.spark.pipelines.partition_names import partition_name
 from queen.spark.windows.event_time import (
@@ -84,13 +90,21 @@ def _gives_raw(definition: Definition) -> bool:
 
 
 def sets_aside(definition: Definition, spark: SparkSession) -> bool:
-    """Whether messages can be set aside: then a branch of the query is there for them."""
+    """Whether a branch of the query is there for messages that are set aside.
+
+    Payloads that do not fit the schema need none as long as they are dead letters: the source finds
+    them anyway, and says so.
+    """
     if definition.kind == "function":
         return False
     if keeps_late(definition) or definition.on_error == "fail":
         return keeps_late(definition)
     trials, sides = Trials(spark), range(len(definition.reads))
-    return any(failure_of(definition, side, trials) is not None for side in sides)
+    return any(
+        has_trials(definition, side, trials)
+        or (definition.errors_to is not None and checks_schema(definition, side))
+        for side in sides
+    )
 
 
 def compile_definition(
@@ -107,19 +121,37 @@ def compile_definition(
     """
     trials = Trials(next(iter(frames.values())).sparkSession)
     is_live = any(frame.isStreaming for frame in frames.values())
-    is_fatal = definition.on_error == "fail" or (is_live and not has_aside)
+    fails = definition.on_error == "fail"
     sides = [
-        _Side(definition, number, frames[reads.name], trials, is_fatal=is_fatal)
+        _Side(
+            definition,
+            number,
+            frames[reads.name],
+            trials,
+            is_fatal=fails or (is_live and not has_aside),
+            has_unfit=fails or has_aside,
+        )
         for number, reads in enumerate(definition.reads)
     ]
     return _Compiler(definition, until, trials, has_aside=has_aside).compile(sides)
 
 
 class _Side:
-    """One of the reads: what can be computed with, and all of it with what cannot."""
+    """One of the reads: what can be computed with, and all of it with what cannot.
+
+    `has_unfit` says that payloads which are not what the schema says are among what cannot;
+    otherwise the source sets them aside, and they are only left out.
+    """
 
     def __init__(
-        self, definition: Definition, number: int, df: DataFrame, trials: Trials, *, is_fatal: bool
+        self,
+        definition: Definition,
+        number: int,
+        df: DataFrame,
+        trials: Trials,
+        *,
+        is_fatal: bool,
+        has_unfit: bool,
     ) -> None:
         reads = definition.reads[number]
         self.name = reads.name
@@ -127,8 +159,11 @@ class _Side:
         if not needs_time(definition):
             # Elsewhere it is counted with what is late. In a branch of its own it is read twice.
             df = observe(df, self.name, rows=f.count("*"))
+        if checks_schema(definition, number) and not has_unfit:
+            df = observe(df, self.name, failed=f.count_if(f.col(CORRUPT).isNotNull()))
+            df = _only_messages(df, f.col(CORRUPT).isNull())
         self.time = trials.value(reads.event_time or "createdAt")
-        failure = failure_of(definition, number, trials)
+        failure = failure_of(definition, number, trials, with_unfit=has_unfit)
         self.can_fail = failure is not None
         conditions = [trials.value(condition) for condition in reads.where]
         # Of what fails no time is known, so that it is with the late messages.

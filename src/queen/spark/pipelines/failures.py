@@ -9,16 +9,22 @@ structure, so that a null that was computed is told from one that stands for an 
 
 An expression that only names a column is not tried. After a join what is computed is of a pair of
 messages, and after aggregation of many: there an error still fails the pipeline.
+
+A payload that is not what the schema says fails before all of them, unless the definition asks for
+`_corrupt`: then it looks after such payloads itself.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from queen.spark.arrow.columns import CORRUPT, unfit_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,14 +37,46 @@ _VALUE = "v"
 # What Spark makes of `x -> …` cannot be written down again: it is not tried.
 _LAMBDA = "lambdafunction("
 _COLUMN = re.compile(r"(?:`[^`]+`|\w+)(?:\.(?:`[^`]+`|\w+))*|count\(\s*(?:\*|1)\s*\)")
+_ASKS_CORRUPT = re.compile(rf"\b{CORRUPT}\b")
 # Of functions that take many rows, or give many: what they are given is of one message.
 _NOT_BY_ROW = ("agg_funcs", "generator_funcs", "window_funcs")
 
 
-def failure_of(definition: Definition, side: int, trials: Trials) -> Column | None:
-    """Return why a message of a side cannot be computed with, null when it can; None when no
-    expression could fail on it."""
+def has_trials(definition: Definition, side: int, trials: Trials) -> bool:
+    """Whether some expression could fail on a message of a side."""
+    reads = definition.reads[side]
+    return bool(reads.where) or any(trials.by_row(text) for _, text in _computed(definition, side))
+
+
+def checks_schema(definition: Definition, side: int) -> bool:
+    """Whether payloads that are not what the schema says are set aside."""
+    if definition.reads[side].schema is None or definition.kind == "function":
+        return False
+    return not any(_ASKS_CORRUPT.search(text) for text in _expressions(definition))
+
+
+def _expressions(definition: Definition) -> Iterator[str]:
+    """Yield all expressions over messages, of all sides."""
+    for reads in definition.reads:
+        yield from reads.where
+        yield reads.event_time or ""
+    for join in definition.joins:
+        yield from (text for pair in join.on for text in pair)
+    yield from definition.dedup
+    for named in (definition.keys, definition.aggregates, definition.distinct, definition.select):
+        yield from named.values()
+    yield definition.output.partition_by or ""
+
+
+def failure_of(
+    definition: Definition, side: int, trials: Trials, *, with_unfit: bool
+) -> Column | None:
+    """Return why a message of a side cannot be computed with, null when it can; None when nothing
+    could fail on it. `with_unfit` counts payloads that are not what the schema says."""
     reads, failure = definition.reads[side], None
+    if with_unfit and reads.schema is not None and checks_schema(definition, side):
+        reason = unfit_reason(cast("StructType", StructType.fromDDL(reads.schema)))
+        failure = f.when(f.col(CORRUPT).isNotNull(), f.lit(reason))
     for condition in reads.where:
         trial = trials.column(condition)
         failure = _case(failure, trial.isNull(), f.lit(_reason("where", condition)))

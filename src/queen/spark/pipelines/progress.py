@@ -144,6 +144,7 @@ class Tally(StreamingQueryListener):
         now.late_rows += sum(int(row.get("late", 0)) + int(row.get("untimed", 0)) for row in counts)
         now.output_rows += 0 if written is None else int(written["results"])
         now.failed_rows += 0 if written is None else int(written.get("failed", 0))
+        now.failed_rows += sum(int(row.get("failed", 0)) for row in counts)
         now.input_rows_per_second = batch.input_rows_per_second or 0.0
         now.processed_rows_per_second = batch.processed_rows_per_second or 0.0
         now.batch_ms = batch.duration_ms.get("triggerExecution", 0)

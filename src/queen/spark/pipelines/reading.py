@@ -10,6 +10,7 @@ import msgspec
 
 from queen.spark.arrow.columns import RAW
 from queen.spark.pipelines.compiler import needs_raw
+from queen.spark.pipelines.failures import checks_schema
 from queen.wire.answers import iso
 from queen.wire.pipelines import needs_time
 
@@ -28,14 +29,26 @@ _COLUMNS = (
 
 
 def live(
-    spark: SparkSession, definition: Definition, options: Options, *, markers: bool | None = None
+    spark: SparkSession,
+    definition: Definition,
+    options: Options,
+    *,
+    markers: bool | None = None,
+    has_aside: bool = True,
 ) -> dict[str, DataFrame]:
-    """Return the streams that a definition reads, by the names of its sides."""
+    """Return the streams that a definition reads, by the names of its sides.
+
+    Without a branch for what is set aside, the source makes dead letters of payloads that are not
+    what the schema says.
+    """
     markers = needs_time(definition) if markers is None else markers
+    sets_aside = not has_aside and definition.on_error != "fail"
     frames = {}
-    for reads in definition.reads:
+    for number, reads in enumerate(definition.reads):
         schema = schema_of(reads, markers=markers, raw=needs_raw(definition))
         reader = spark.readStream.format("queen").schema(schema)
+        if sets_aside and checks_schema(definition, number):
+            reader = reader.option("deadLettersOf", definition.name)
         given = {"queue": _names(reads.queues), "group": definition.name, **options}
         frames[reads.name] = reader.options(**given).option("markers", str(markers).lower()).load()
     return frames

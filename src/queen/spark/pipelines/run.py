@@ -183,7 +183,7 @@ def _compile_live(
 ) -> CompiledPipeline:
     """Return the streaming query of a pipeline, not started."""
     if function is None:
-        frames = reading.live(spark, definition, options.source_options())
+        frames = reading.live(spark, definition, options.source_options(), has_aside=has_aside)
         return compile_definition(definition, frames, has_aside=has_aside)
     frames = reading.live(spark, definition, options.source_options(), markers=function.markers)
     return function.apply(frames)

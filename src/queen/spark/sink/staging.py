@@ -18,6 +18,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from queen.core.frame import CONTENT_TYPE
 from queen.errors import BadRequest, Conflict, QueenError
 from queen.spark.broker import Broker, BrokerAddress
+from queen.spark.dead_letters import DeadLetter, set_aside
 from queen.spark.sink.row_frames import (
     DEAD_LETTER,
     TEXT,
@@ -34,7 +35,6 @@ _log = logging.getLogger("queen.spark")
 
 # Of one request. A frame is larger only if one message is.
 _PART_BYTES = 8 * 1024 * 1024
-_DEAD_LETTERS_AT_ONCE = 1000
 
 
 class BrokerAccess(NamedTuple):
@@ -47,10 +47,6 @@ class BrokerAccess(NamedTuple):
 
     def broker(self) -> Broker:
         return Broker(self.address, self.retry_s)
-
-    @property
-    def pipeline_path(self) -> str:
-        return f"/api/v1/pipelines/{quote(self.pipeline, safe='')}"
 
 
 class SinkBatch(NamedTuple):
@@ -105,23 +101,18 @@ def stage_rows(
 def _messages_among(
     access: BrokerAccess, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that are messages; those that are dead letters are set aside at once.
-
-    To set a message aside twice is to do it once, so a batch that is repeated does no harm.
-    """
+    """Yield the rows that are messages; those that are dead letters are set aside at once."""
     for batch in batches:
         if DEAD_LETTER not in batch.schema.names:
             yield batch
             continue
         ids = batch.column(DEAD_LETTER)
         dead = batch.filter(ids.is_valid())
-        rows = [
-            {"id": str(name), "error": str(reason)}
+        letters = [
+            DeadLetter(str(name), str(reason))
             for name, reason in zip(dead.column(DEAD_LETTER), dead.column(TEXT), strict=True)
         ]
-        for first in range(0, len(rows), _DEAD_LETTERS_AT_ONCE):
-            body = {"messages": rows[first : first + _DEAD_LETTERS_AT_ONCE]}
-            access.broker().ask("POST", f"{access.pipeline_path}/dead-letters", body)
+        set_aside(access.broker(), access.pipeline, letters)
         yield batch.filter(ids.is_null()).drop_columns([DEAD_LETTER])
 
 

@@ -19,13 +19,14 @@ from queen.core.frame import HEADER_BYTES, Frame, frame_size, stored_frames
 from queen.core.ids import parse_partition, partition_uuid
 from queen.errors import HistoryGone, InvalidFrame, Unavailable
 from queen.spark.broker import Broker, BrokerAddress
+from queen.spark.dead_letters import DeadLetter, set_aside
 from queen.wire.cuts import Point, Range, SliceRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from queen.spark.arrow.assembly import SegmentPart
+    from queen.spark.arrow.assembly import Assembler, SegmentPart
 
 _PATH = "/api/v1/fetch/slice"
 _CHUNKS_AHEAD = 8
@@ -68,6 +69,8 @@ class SliceTask(InputPartition):
         self.windows: list[WindowLabel] | None = None
         # Who reads: dead letters that were sent back to it are shown to it alone.
         self.group: str | None = None
+        # Whose dead letters become payloads that are not what the schema says.
+        self.dead_letters_of: str | None = None
 
     def __repr__(self) -> str:
         # The address holds a token.
@@ -83,14 +86,17 @@ def read_slice(task: SliceTask, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a slice."""
     from queen.spark.arrow.assembly import Assembler
 
-    assembler = Assembler(schema)
+    assembler = Assembler(schema, notes_unfit=task.dead_letters_of is not None)
     seen = 0
     ranges = _ranges.decode(task.ranges_json)
     for chunk in _read_ahead(_fetch(task, ranges)):
         for count, part in chunk:
             seen += count
-            yield from assembler.add(part)
+            for batch in assembler.add(part):
+                _set_unfit_aside(task, assembler)
+                yield batch
     yield from assembler.rest()
+    _set_unfit_aside(task, assembler)
     if seen < task.messages and task.must_be_whole:
         raise HistoryGone(
             f"{task.messages - seen} messages were removed while they were about to be read: "
@@ -98,6 +104,15 @@ def read_slice(task: SliceTask, schema: StructType) -> Iterator[pa.RecordBatch]:
         )
     if task.sealed_us is not None:
         yield assembler.marker(task.sealed_us)
+
+
+def _set_unfit_aside(task: SliceTask, assembler: Assembler) -> None:
+    """Make dead letters of the messages that did not fit since the last time."""
+    if task.dead_letters_of is None or not assembler.unfit:
+        return
+    letters = [DeadLetter(name, assembler.unfit_reason) for name in assembler.unfit]
+    set_aside(Broker(task.address), task.dead_letters_of, letters)
+    assembler.unfit.clear()
 
 
 # Of each frame that arrived: how many messages of the slice it holds, and those that are shown.

@@ -64,6 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner = Planner(self._selection)
         self._starting_time = time_of(options, "startingTime")
         self._group = options.get("group") or None
+        self._dead_letters_of = options.get("deadlettersof") or None
         self._markers = has_markers(options)
         self._marker_s = (
             number(options, "markerInterval", at_least=1) or _MARKER_INTERVAL_MS
@@ -196,6 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = self._planner.tasks(plan, since, sealed)
         for task in tasks:
             task.group = self._group
+            task.dead_letters_of = self._dead_letters_of
         return list(tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
