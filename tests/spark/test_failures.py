@@ -229,8 +229,14 @@ def test_a_pipeline_that_is_to_fail_names_the_message(
 ) -> None:
     stream = _stream(queen, orders).select(n="cast(data.amount as int)").on_error("fail")
     named = "offset 0 of partition bob of queue .*: n cannot be computed"
+    options = {"checkpoint": str(tmp_path), "starting": "earliest"}
+    running = stream.run(spark, **options)
     with pytest.raises(PipelineFailed, match=named):
-        _run(stream, spark, tmp_path)
+        running.wait()
+    # Whoever asks later is told too.
+    running.stop()
+    with pytest.raises(PipelineFailed, match=named):
+        running.wait()
 
 
 def test_a_checkpoint_from_before_has_no_place_for_them_and_names_the_message(

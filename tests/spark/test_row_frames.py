@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from queen.core.framecheck import check_ids, check_payloads
+from queen.spark.options import queue_option
 from queen.spark.sink.json_text import json_texts
 from queen.spark.sink.row_frames import Layout, RowFrame, frames_of, layout_of, reason_with_row
 
@@ -145,6 +146,7 @@ def test_each_type_has_one_form(
         ("value int", {"queue": "q"}, "column 'value' is not written"),
         ("partition string", {"queue": "q"}, "there is no column 'data'"),
         ("data int", {}, "no queue to write to"),
+        ("data int", {"queue": "a,b"}, "'a,b' names 2 queues, and rows go to one"),
         ("data int, queue int", {}, "column 'queue' must be a string, not int"),
         ("data int", {"queue": "q", "dataformat": "xml"}, "option dataFormat is 'xml'"),
         ("data interval day", {"queue": "q"}, "column data: interval day has no form in JSON"),
@@ -159,6 +161,12 @@ def test_a_layout_that_cannot_be_is_refused(
     assert isinstance(kind, StructType)
     with pytest.raises(ValueError, match=reason.replace("[]", r"\[\]")):
         layout_of(options, kind)
+
+
+def test_a_queue_with_a_comma_is_named_in_a_list(spark: SparkSession) -> None:
+    kind = _parse_datatype_string("data int")
+    assert isinstance(kind, StructType)
+    assert layout_of({"queue": queue_option("a,b")}, kind).default_queue == "a,b"
 
 
 # ---- frames ----

@@ -6,6 +6,7 @@ misspelled limit would be no limit, and a misspelled time all of history.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -89,6 +90,31 @@ def _unknown(name: str, use: Use) -> str:
     close = get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
     hint = f"did you mean {lower[close[0]]}?" if close else f"there are {', '.join(here)}"
     return f"option {name!r} is not known: {hint}"
+
+
+def queue_names(text: str) -> tuple[str, ...]:
+    """Return names with commas between them, or those of a JSON list, which may hold any name."""
+    if text.startswith("["):
+        return names_of("queue", text)
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def queue_option(*names: str) -> str:
+    """Return names as the option takes them; there may be commas in them."""
+    return json.dumps(names)
+
+
+def names_of(option: str, text: str) -> tuple[str, ...]:
+    """Return one name, or those of a JSON list."""
+    if text.startswith("["):
+        try:
+            names = json.loads(text)
+        except ValueError:
+            names = None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f'option {option}: a name, or a list of them as JSON: ["a", "b"]')
+        return tuple(names)
+    return (text,) if text else ()
 
 
 def number(options: Mapping[str, str], name: str, at_least: int = 0) -> int | None:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from queen.errors import BadRequest
 from queen.spark.broker import Broker
 from queen.spark.launch.settings import check_classic, pipeline_settings
+from queen.spark.options import queue_option
 from queen.spark.pipelines import reading
 from queen.spark.pipelines.compiler import (
     JSON_OPTIONS,
@@ -88,7 +89,8 @@ def deliver(
             # Late messages are in their queue since they came.
             rows = messages(definition, compiled._replace(result=results))
             writer = rows.drop("queue").write.format("queen").mode("append")
-            writer.options(**options.broker_options()).option("queue", queue).save()
+            writer = writer.options(**options.broker_options())
+            writer.option("queue", queue_option(queue)).save()
         return count
     finally:
         results.unpersist()

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-import msgspec
-
 from queen.spark.arrow.columns import RAW
+from queen.spark.options import queue_option
 from queen.spark.pipelines.compiler import needs_raw
 from queen.spark.pipelines.failures import checks_schema
 from queen.wire.answers import iso
@@ -49,7 +48,7 @@ def live(
         reader = spark.readStream.format("queen").schema(schema)
         if sets_aside and checks_schema(definition, number):
             reader = reader.option("deadLettersOf", definition.name)
-        given = {"queue": _names(reads.queues), "group": definition.name, **options}
+        given = {"queue": queue_option(*reads.queues), "group": definition.name, **options}
         frames[reads.name] = reader.options(**given).option("markers", str(markers).lower()).load()
     return frames
 
@@ -64,18 +63,13 @@ def history(
     """Return what was written in a stretch of time, by the names of the sides."""
     frames = {}
     for reads in definition.reads:
-        given = {"queue": _names(reads.queues), "endingTime": iso(until), **options}
+        given = {"queue": queue_option(*reads.queues), "endingTime": iso(until), **options}
         if since is not None:
             given["startingTime"] = iso(since.astimezone(UTC))
         schema = schema_of(reads, markers=False, raw=needs_raw(definition))
         reader = spark.read.format("queen").schema(schema)
         frames[reads.name] = reader.options(**given).load()
     return frames
-
-
-def _names(queues: list[str]) -> str:
-    """Return names as the option takes them; there may be commas in them."""
-    return msgspec.json.encode(queues).decode()
 
 
 def schema_of(reads: Reads, *, markers: bool, raw: bool = False) -> StructType:

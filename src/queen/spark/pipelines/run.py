@@ -277,7 +277,10 @@ class Running:
         self._reporter.start()
 
     def stop(self) -> None:
-        """End after the micro-batch that is under way; returns when it has ended."""
+        """End after the micro-batch that is under way; returns when it has ended.
+
+        It says nothing of a run that had failed before: `wait` does, and `progress.error`.
+        """
         self.ask_to_stop()
         with self._ending:
             if self._is_over:
@@ -306,11 +309,17 @@ class Running:
                 over = True
             if self._is_to_stop.is_set() and not over:
                 self.stop()
-                return True
+                over = True
             if over:
                 self._end(None)
+                self._raise_failure()
                 return True
         return False
+
+    def _raise_failure(self) -> None:
+        """Raise why it has failed, if it has; also to whoever asks after that."""
+        if self.progress.state == "failed":
+            raise PipelineFailed(f"pipeline {self.definition.name!r} failed: {self.progress.error}")
 
     def _on_termination(self, error: str | None) -> None:
         """Hear from Spark that the query is over; perhaps nobody waits for that."""

@@ -20,6 +20,7 @@ from queen.core.frame import MAX_MESSAGES, Frame, Segment, compress, encode_body
 from queen.core.framecheck import check_ids, check_payloads
 from queen.core.names import DEFAULT_PARTITION, MAX_TRANSACTION_ID_BYTES, reason_against_name
 from queen.errors import InvalidFrame
+from queen.spark.options import queue_names
 from queen.spark.sink.json_text import Column, check_type, json_texts
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def layout_of(options: dict[str, str], schema: StructType) -> Layout:
     for name in (QUEUE, PARTITION, TRANSACTION, TRACE):
         if name in schema.names:
             _check_text(name, schema[name].dataType)
-    default = options.get("queue") or None
+    default = _one_queue(options.get("queue", ""))
     if default is None and QUEUE not in schema.names:
         raise ValueError("no queue to write to: give option queue, or a column 'queue'")
     data_format = options.get("dataformat", _JSON).lower()
@@ -71,6 +72,17 @@ def layout_of(options: dict[str, str], schema: StructType) -> Layout:
     kind = schema[DATA].dataType
     check_type(kind, DATA)
     return Layout(kind, data_format, default)
+
+
+def _one_queue(text: str) -> str | None:
+    """Return the queue that an option names. It is written as for a read, which may have many."""
+    names = queue_names(text.strip())
+    if len(names) > 1:
+        raise ValueError(
+            f"option queue: {text!r} names {len(names)} queues, and rows go to one: add a column "
+            "'queue' that says for each row which, or write a name with commas as a JSON list"
+        )
+    return names[0] if names else None
 
 
 def _check_text(name: str, kind: DataType) -> None:

@@ -5,7 +5,6 @@ Everything here runs on the driver's side, in the process that plans a query.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -15,7 +14,7 @@ import msgspec
 
 from queen.errors import HistoryGone
 from queen.spark.broker import PATIENCE_S, Broker, BrokerAddress, address_of
-from queen.spark.options import number, text_of, truth
+from queen.spark.options import names_of, number, queue_names, text_of, truth
 from queen.spark.source.slices import SliceTask
 from queen.wire.cuts import MAX_SLICES, Cut, Plan, Progress, Range, Slice
 
@@ -56,10 +55,10 @@ class Selection(NamedTuple):
 
 def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selection:
     """Return what the options ask for; raises `ValueError` for what they cannot mean."""
-    queues = _queues(options.get("queue", "").strip())
+    queues = queue_names(options.get("queue", "").strip())
     if not queues and not {"stream", "lease", "ranges"} & set(options):
         raise ValueError('say which queue to read: .option("queue", "orders"), or "orders,bills"')
-    partitions = _names("partition", options.get("partition", ""))
+    partitions = names_of("partition", options.get("partition", ""))
     if "partition" in options and not partitions:
         raise ValueError("option partition names none: leave it out to read all of them")
     from_offset = number(options, "startingOffset")
@@ -79,26 +78,6 @@ def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selectio
         number(options, "tasks", at_least=1) or os.cpu_count() or 1,
         truth(options, "failOnDataLoss", must_be_whole),
     )
-
-
-def _queues(text: str) -> tuple[str, ...]:
-    """Return names with commas between them, or those of a JSON list, which may hold any name."""
-    if text.startswith("["):
-        return _names("queue", text)
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _names(option: str, text: str) -> tuple[str, ...]:
-    """Return one name, or those of a JSON list."""
-    if text.startswith("["):
-        try:
-            names = json.loads(text)
-        except ValueError:
-            names = None
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f'option {option}: a name, or a list of them as JSON: ["a", "b"]')
-        return tuple(names)
-    return (text,) if text else ()
 
 
 def ranges_of(text: str) -> list[Range]:

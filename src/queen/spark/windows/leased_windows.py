@@ -41,6 +41,7 @@ from queen.spark.arrow.columns import CORRUPT, DATA, check_schema, default_schem
 from queen.spark.arrow.typed import type_of
 from queen.spark.broker import Broker, address_of
 from queen.spark.launch.settings import check_classic
+from queen.spark.options import queue_option
 from queen.spark.sink.row_frames import PARTITION, QUEUE, TRACE, TRANSACTION, layout_of
 from queen.spark.source.planning import WindowRange, offsets_of, selection_of
 from queen.spark.source.slices import SliceTask, read_slice
@@ -191,7 +192,7 @@ class _FrameWindow(LeasedWindow):
         if partition is not None:
             rows = rows.withColumn(PARTITION, f.lit(partition))
         # Refused here, where the caller can see it.
-        layout_of({} if queue is None else {"queue": queue}, rows.schema)
+        layout_of({} if queue is None else {"queue": queue_option(queue)}, rows.schema)
         self._writes.append(_PendingWrite(rows, queue))
         return self
 
@@ -218,7 +219,7 @@ class _FrameWindow(LeasedWindow):
                 report_path = Path(folder) / str(number)
                 options = {
                     **self._frames.options,
-                    **({} if queue is None else {"queue": queue}),
+                    **({} if queue is None else {"queue": queue_option(queue)}),
                     "transactionName": self.tag,
                     "stageRun": self._run_id,
                     "firstTask": str(number * _TASKS_OF_A_WRITE),
