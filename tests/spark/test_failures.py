@@ -280,6 +280,16 @@ def test_what_gives_many_rows_is_not_tried_itself(
     assert running.progress.output_rows == 12
 
 
+def test_what_is_exploded_may_fail(
+    queen: SyncQueen, spark: SparkSession, api: Api, orders: str, tmp_path: Path
+) -> None:
+    numbers = "explode(cast(split(data.amount, ',') as array<int>))"
+    stream = _stream(queen, orders).where("data.ms < 100000").select(n=numbers, user="data.user")
+    running = _run(stream, spark, tmp_path)
+    assert (running.progress.failed_rows, running.progress.output_rows) == (1, 2)
+    assert list(_letters(queen, orders, stream.name)) == ["bob"]
+
+
 @pytest.mark.parametrize(
     ("verbs", "reason"),
     [

@@ -420,7 +420,9 @@ class _Compiler:
         rows = rows.withColumn(PARTITION, partition_name(partition))
         if not self._definition.select:
             return rows
-        selected = [f.expr(text).alias(name) for name, text in self._definition.select.items()]
+        is_of_messages = not (self._definition.joins or self._definition.window)
+        value = self._trials.rows_of if is_of_messages else f.expr
+        selected = [value(text).alias(name) for name, text in self._definition.select.items()]
         return rows.select(*selected, PARTITION)
 
 

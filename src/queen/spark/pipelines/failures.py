@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 # The reason, in a row of a message that has failed.
 FAILED = "_failed"
 _VALUE = "v"
-# What Spark makes of `x -> …` cannot be written down again: it is not tried.
-_LAMBDA = "lambdafunction("
-_COLUMN = re.compile(r"(?:`[^`]+`|\w+)(?:\.(?:`[^`]+`|\w+))*|count\(\s*(?:\*|1)\s*\)")
+_COLUMN = re.compile(r"(?:`[^`]+`|\w+)(?:\.(?:`[^`]+`|\w+))*")
+# As Spark's parser calls them: a column, a value, and the star of `count(*)`.
+_CANNOT_FAIL = ("UnresolvedAttribute", "Literal", "UnresolvedStar")
 _ASKS_CORRUPT = re.compile(rf"\b{CORRUPT}\b")
 # Of functions that take many rows, or give many: what they are given is of one message.
-_NOT_BY_ROW = ("agg_funcs", "generator_funcs", "window_funcs")
+_GENERATORS = "generator_funcs"
+_NOT_BY_ROW = ("agg_funcs", _GENERATORS, "window_funcs")
 
 
 def has_trials(definition: Definition, side: int, trials: Trials) -> bool:
@@ -84,8 +85,8 @@ def failure_of(
         is_in = f.coalesce(trial[_VALUE].cast("boolean"), f.lit(False))
         failure = _case(failure, ~is_in, f.lit(None).cast("string"))
     for name, text in _computed(definition, side):
-        for part in trials.by_row(text):
-            failure = _case(failure, trials.column(part).isNull(), f.lit(_reason(name, text)))
+        for trial in trials.by_row(text):
+            failure = _case(failure, trial.isNull(), f.lit(_reason(name, text)))
     return None if failure is None else failure.otherwise(f.lit(None).cast("string"))
 
 
@@ -127,15 +128,15 @@ class Trials:
 
     def __init__(self, spark: SparkSession) -> None:
         session: Any = spark._jsparkSession.sessionState()
-        self._jvm: Any = spark._jvm
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._catalyst: Any = jvm.org.apache.spark.sql.catalyst
         self._parser, self._catalog = session.sqlParser(), session.catalog()
+        self._structure = self._parser.parseExpression(f"named_struct('{_VALUE}', 0)")
 
     def column(self, text: str) -> Column:
         """Return a structure with the value of an expression; null when it fails."""
-        parsed = self._parser.parseExpression(f"named_struct('{_VALUE}', {text})")
-        catalyst = self._jvm.org.apache.spark.sql
-        tried = catalyst.catalyst.expressions.TryEval(parsed)
-        return Column(catalyst.classic.ExpressionUtils.column(tried))
+        return self._tried(self._parser.parseExpression(text))
 
     def value(self, text: str) -> Column:
         """Return the value of an expression of messages that do not fail.
@@ -145,32 +146,70 @@ class Trials:
         """
         return f.expr(text) if _COLUMN.fullmatch(text) else self.column(text)[_VALUE]
 
-    def by_row(self, text: str) -> list[str]:
-        """Return what of an expression is computed message by message, and may fail."""
-        parts = list(self._parts(self._parser.parseExpression(text))) or [text]
-        return [part for part in parts if not _COLUMN.fullmatch(part) and _LAMBDA not in part]
+    def rows_of(self, text: str) -> Column:
+        """Return an expression of messages that do not fail; `explode` and its like may be in it.
 
-    def _parts(self, expression: Any) -> Iterator[str]:
-        """Yield what functions of many rows are given; nothing when there are none."""
-        if self._is_of_many(expression):
-            # One without arguments has nothing that could fail.
-            yield "count(1)"
-            arguments = expression.arguments()
-            yield from (arguments.apply(at).sql() for at in range(arguments.size()))
-            if expression.filter().isDefined():
-                yield expression.filter().get().sql()
+        Spark looks into what they are given before it takes out what fails, so that is tried too.
+        """
+        return self._as_column(self._guard(self._parser.parseExpression(text)))
+
+    def by_row(self, text: str) -> list[Column]:
+        """Return what of an expression is computed message by message and may fail, tried."""
+        parsed = self._parser.parseExpression(text)
+        parts = list(self._given_to_many(parsed)) if self._has_many(parsed) else [parsed]
+        return [self._tried(part) for part in parts if _kind_of(part) not in _CANNOT_FAIL]
+
+    def _tried(self, expression: Any) -> Column:
+        # Put together of what is parsed: as text, Spark leaves out casts to arrays.
+        children = self._structure.children()
+        structure = self._structure.withNewChildren(self._sequence([children.apply(0), expression]))
+        return self._as_column(self._catalyst.expressions.TryEval(structure))
+
+    def _as_column(self, expression: Any) -> Column:
+        return Column(self._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+    def _sequence(self, items: list[Any]) -> Any:
+        return self._jvm.PythonUtils.toSeq(items)
+
+    def _guard(self, expression: Any) -> Any:
+        parts = _children_of(expression)
+        if not parts:
+            return expression
+        if self._group_of(expression) == _GENERATORS:
+            guarded = [self._catalyst.expressions.TryEval(part) for part in parts]
+        else:
+            guarded = [self._guard(part) for part in parts]
+        return expression.withNewChildren(self._sequence(guarded))
+
+    def _has_many(self, expression: Any) -> bool:
+        """Whether a function of many rows is in an expression."""
+        if self._group_of(expression) in _NOT_BY_ROW:
+            return True
+        return any(self._has_many(part) for part in _children_of(expression))
+
+    def _given_to_many(self, expression: Any) -> Iterator[Any]:
+        """Yield what functions of many rows are given: arguments, and a filter."""
+        if self._group_of(expression) in _NOT_BY_ROW:
+            yield from _children_of(expression)
             return
-        children = expression.children()
-        for at in range(children.size()):
-            yield from self._parts(children.apply(at))
+        for part in _children_of(expression):
+            yield from self._given_to_many(part)
 
-    def _is_of_many(self, expression: Any) -> bool:
-        if expression.getClass().getSimpleName() != "UnresolvedFunction":
-            return False
+    def _group_of(self, expression: Any) -> str | None:
+        """Return the group that Spark's documentation has a function in; None of other things."""
+        if _kind_of(expression) != "UnresolvedFunction":
+            return None
         names = expression.nameParts()
-        identifier = self._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(
-            names.apply(names.size() - 1)
-        )
+        identifier = self._catalyst.FunctionIdentifier(names.apply(names.size() - 1))
         if not self._catalog.functionExists(identifier):
-            return False
-        return self._catalog.lookupFunctionInfo(identifier).getGroup() in _NOT_BY_ROW
+            return None
+        return str(self._catalog.lookupFunctionInfo(identifier).getGroup())
+
+
+def _children_of(expression: Any) -> list[Any]:
+    children = expression.children()
+    return [children.apply(at) for at in range(children.size())]
+
+
+def _kind_of(expression: Any) -> str:
+    return str(expression.getClass().getSimpleName())
