@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,17 @@ def test_the_rules_of_expressions_are_not_those_of_a_session(
         api.push({"queue": queue, "payload": {"s": text, "x": 1}})
     stream = _stream(queen, queue).select(n="cast(data.s as int)")
     assert _run(stream, in_new_york, api, tmp_path) == [{"n": 7}]
+
+
+def test_a_pipeline_runs_in_a_thread_that_spark_has_not_seen(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path
+) -> None:
+    """A writer looks for its sink in the session of its thread, and a new thread has none."""
+    api.push({"queue": queue, "payload": {"s": "a", "x": 1}})
+    stream = _stream(queen, queue).select(s="data.s")
+    with ThreadPoolExecutor(1) as pool:
+        rows = pool.submit(_run, stream, spark, api, tmp_path).result()
+    assert rows == [{"s": "a"}]
 
 
 def test_a_zone_that_nobody_knows_is_refused(queen: SyncQueen, queue: str) -> None:

@@ -39,9 +39,16 @@ def check_classic(spark: SparkSession, what: str) -> None:
         )
 
 
+def use_in_this_thread(spark: SparkSession) -> None:
+    """Let a writer find `queen`: it looks in the session of its thread, and a new one has none."""
+    sessions = spark._get_j_spark_session_class(spark._jvm)
+    sessions.setActiveSession(spark._jsparkSession)
+
+
 @contextmanager
 def pipeline_settings(spark: SparkSession, time_zone: str) -> Iterator[None]:
     """Let a session have the settings of a pipeline while it is made or started."""
+    use_in_this_thread(spark)
     settings = {**_FIXED, TIME_ZONE: time_zone}
     with _turn:
         before = {name: spark.conf.get(name, None) for name in settings}

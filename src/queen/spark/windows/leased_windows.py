@@ -40,7 +40,7 @@ from queen.spark import register
 from queen.spark.arrow.columns import CORRUPT, DATA, check_schema, default_schema
 from queen.spark.arrow.typed import type_of
 from queen.spark.broker import Broker, address_of
-from queen.spark.launch.settings import check_classic
+from queen.spark.launch.settings import check_classic, use_in_this_thread
 from queen.spark.options import queue_option
 from queen.spark.sink.row_frames import PARTITION, QUEUE, TRACE, TRANSACTION, layout_of
 from queen.spark.source.planning import WindowRange, offsets_of, selection_of
@@ -255,9 +255,7 @@ class _FrameWindow(LeasedWindow):
         """Call a function; the jobs it starts in this thread bear the tag of the window."""
         spark = self._frames.spark
         context = spark.sparkContext
-        # A writer looks for sources in the session of its thread, and a new thread has none.
-        sessions = spark._get_j_spark_session_class(spark._jvm)
-        sessions.setActiveSession(spark._jsparkSession)
+        use_in_this_thread(spark)
         context.addJobTag(self.tag)
         try:
             return function(*arguments)
