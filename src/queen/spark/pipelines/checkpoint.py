@@ -35,6 +35,8 @@ class Note(msgspec.Struct):
     definition: Definition
     # Whether its query has a branch for what is set aside: a query keeps the sources it began with.
     has_aside: bool | None = None
+    # Whether its joins keep rows by buckets of time: their state has keys of another kind.
+    has_buckets: bool = False
 
     @property
     def aside(self) -> bool:
@@ -59,11 +61,11 @@ class Checkpoint:
         """Return what to note; raises `Conflict` when the folder is another definition's."""
         old = self._read_note()
         if old is None:
-            return Note(uuid.uuid4().hex, definition, aside)
+            return new_note(definition, aside=aside)
         differs = _breaking_differences(old.definition, definition)
         if differs and not accept:
             raise Conflict(_refusal(self.folder, old.definition, definition, differs))
-        return Note(old.transaction, definition, old.aside)
+        return Note(old.transaction, definition, old.aside, old.has_buckets)
 
     @contextmanager
     def claim(self, note: Note) -> Iterator[Callable[[], None]]:
@@ -76,6 +78,7 @@ class Checkpoint:
             "transaction": note.transaction,
             "definition": plain(note.definition),
             "has_aside": note.aside,
+            "has_buckets": note.has_buckets,
         }
         now = msgspec.json.encode(fields)
         if now != before:
@@ -118,6 +121,11 @@ class Checkpoint:
             return None
         files.give_name(self._spark, self._note_path)
         return note
+
+
+def new_note(definition: Definition, *, aside: bool) -> Note:
+    """Return what to note in a folder that is empty."""
+    return Note(uuid.uuid4().hex, definition, aside, has_buckets=True)
 
 
 def _breaking_differences(old: Definition, new: Definition) -> list[str]:

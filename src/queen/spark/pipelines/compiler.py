@@ -113,11 +113,13 @@ def compile_definition(
     *,
     until: datetime | None = None,
     has_aside: bool = False,
+    has_buckets: bool = True,
 ) -> CompiledPipeline:
     """Return what a definition makes of the DataFrames that its `reads` name.
 
     `has_aside` says whether there is a branch for what is set aside. A live query without one fails
     on a message that cannot be computed with; history leaves it out, as the live query has.
+    `has_buckets` is of joins: see there.
     """
     trials = Trials(next(iter(frames.values())).sparkSession)
     is_live = any(frame.isStreaming for frame in frames.values())
@@ -133,7 +135,8 @@ def compile_definition(
         )
         for number, reads in enumerate(definition.reads)
     ]
-    return _Compiler(definition, until, trials, has_aside=has_aside).compile(sides)
+    compiler = _Compiler(definition, until, trials, has_aside=has_aside, has_buckets=has_buckets)
+    return compiler.compile(sides)
 
 
 class _Side:
@@ -200,11 +203,18 @@ def _raise(failure: Column) -> Column:
 
 class _Compiler:
     def __init__(
-        self, definition: Definition, until: datetime | None, trials: Trials, *, has_aside: bool
+        self,
+        definition: Definition,
+        until: datetime | None,
+        trials: Trials,
+        *,
+        has_aside: bool,
+        has_buckets: bool,
     ) -> None:
         self._definition = definition
         self._trials = trials
         self._has_aside = has_aside
+        self._has_buckets = has_buckets
         grace_ms = definition.grace_ms
         if not _cuts_windows(definition):
             grace_ms = whole_grace_ms(grace_ms)
@@ -285,7 +295,13 @@ class _Compiler:
             for side in sides
         ]
         grace_ms = milliseconds(self._grace)
-        joiner = Joiner(self._definition.joins, grace_ms, self._until, self._trials.value)
+        joiner = Joiner(
+            self._definition.joins,
+            grace_ms,
+            self._until,
+            self._trials.value,
+            has_buckets=self._has_buckets,
+        )
         return joiner.join(frames)
 
     # ---- aggregates ----

@@ -2,6 +2,20 @@
 
 Each side is one column, a structure under its name, so that columns of two sides never meet.
 Beside it stand its time, and the keys by which it is joined next (`_on_0`, …).
+
+Spark compares a row with every row of the same keys that it holds. With few keys and a long
+micro-batch that is everything with everything. So time is cut into buckets, and a pair must
+also have the bucket in common. A row of the left side is in one bucket. One of the right side
+is, as a copy, in each in which a partner may be:
+
+    bucket             0         1         2
+    left          │    a    │         │         │
+    right         │      r────r       │         │     r is near the end of bucket 0
+    within             ◀─────▶
+
+A left row therefore meets each of its partners once, and all of them in one bucket: it is also
+right about having none. A right row is not, since its copies do not know of each other. So a
+full join, which gives the right rows without a partner too, has no buckets.
 """
 
 from __future__ import annotations
@@ -22,10 +36,17 @@ if TYPE_CHECKING:
     from queen.wire.pipelines import Joined
 
 
+_BUCKET = "_bucket"
+# Wide enough that most rows of the right side are in one bucket only.
+_WITHINS_IN_BUCKET = 4
+_SHORTEST_BUCKET_MS = 1000
+
+
 class Joiner:
     """Joins the sides of one definition.
 
-    With `until` it leaves out what a live query would still wait for a partner of.
+    With `until` it leaves out what a live query would still wait for a partner of. Without
+    `has_buckets` it makes the plan of checkpoints that are older than buckets.
     """
 
     def __init__(
@@ -34,12 +55,15 @@ class Joiner:
         grace_ms: int,
         until: datetime | None,
         value_of: Callable[[str], Column],
+        *,
+        has_buckets: bool = True,
     ) -> None:
         self._joins = joins
         # Makes a column of an expression over the messages of one side.
         self._value_of = value_of
         self._grace_ms = grace_ms
         self._until = until
+        self._has_buckets = has_buckets
 
     def join(self, sides: Sequence[tuple[str, DataFrame]]) -> DataFrame:
         """Join all sides, names and rows; the time of a joined row is that of the first side."""
@@ -66,8 +90,11 @@ class Joiner:
         ours, theirs = f.col(f"l.{TIME}"), f.col(f"r.{TIME}")
         condition = theirs.between(ours - within, ours + within) & _have_same_keys(join)
         how = "left" if join.how == "anti" else join.how
-        pairs = rows.alias("l").join(frame.alias("r"), condition, how)
         before = [column for column in rows.columns if column not in (TIME, *_key_names(join.on))]
+        if self._has_buckets and how != "full":
+            rows, frame = _with_bucket(rows, join), _with_near_buckets(frame, join)
+            condition = condition & (f.col(f"l.{_BUCKET}") == f.col(f"r.{_BUCKET}"))
+        pairs = rows.alias("l").join(frame.alias("r"), condition, how)
         # Of the two times one stays; a full join has rows that only the other side has.
         time = f.coalesce(ours, theirs) if how == "full" else ours
         joined = pairs.select(
@@ -97,6 +124,24 @@ def wait_of(joins: Sequence[Joined]) -> timedelta:
     a join is behind by its wait, so that the waits of several add up.
     """
     return timedelta(milliseconds=sum(join.within_ms + 1 for join in joins))
+
+
+def _with_bucket(rows: DataFrame, join: Joined) -> DataFrame:
+    """Give each row the bucket that its time is in."""
+    return rows.withColumn(_BUCKET, _bucket_of(f.col(TIME), join))
+
+
+def _with_near_buckets(rows: DataFrame, join: Joined) -> DataFrame:
+    """Repeat each row for every bucket in which there may be a row `within` of it."""
+    within = f.expr(f"interval {join.within_ms} milliseconds")
+    first, last = (_bucket_of(f.col(TIME) + far, join) for far in (-within, within))
+    return rows.withColumn(_BUCKET, f.explode(f.sequence(first, last)))
+
+
+def _bucket_of(time: Column, join: Joined) -> Column:
+    """Return the number of a bucket. It never falls while time goes on; no more is needed."""
+    length_ms = max(join.within_ms * _WITHINS_IN_BUCKET, _SHORTEST_BUCKET_MS)
+    return f.call_function("div", f.unix_micros(time), f.lit(length_ms * 1000))
 
 
 def _key_names(on: Sequence[Any]) -> list[str]:

@@ -27,7 +27,7 @@ from queen.errors import BadRequest, PipelineFailed
 from queen.spark.broker import Broker, BrokerAddress, address_of
 from queen.spark.launch.settings import check_classic, pipeline_settings
 from queen.spark.pipelines import reading, writing
-from queen.spark.pipelines.checkpoint import Checkpoint
+from queen.spark.pipelines.checkpoint import Checkpoint, Note, new_note
 from queen.spark.pipelines.checkpoint_lock import CheckpointLock, lock_checkpoint
 from queen.spark.pipelines.compiler import (
     PARTITION,
@@ -161,7 +161,7 @@ def start_pipeline(
         note = checkpoint.note_for(definition, accept=options.accept_changes, aside=aside)
         target = writing.Target(options.broker_options(), note.transaction, options.table_url)
         with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
-            compiled = _compile_live(definition, spark, options, function, note.aside)
+            compiled = _compile_live(definition, spark, options, function, note)
             writer = writing.query_writer(definition, compiled, target)
             _check_streaming(compiled, spark)
             if keep is not None:
@@ -179,12 +179,14 @@ def _compile_live(
     spark: SparkSession,
     options: Options,
     function: Function | None,
-    has_aside: bool,
+    note: Note,
 ) -> CompiledPipeline:
     """Return the streaming query of a pipeline, not started."""
     if function is None:
-        frames = reading.live(spark, definition, options.source_options(), has_aside=has_aside)
-        return compile_definition(definition, frames, has_aside=has_aside)
+        frames = reading.live(spark, definition, options.source_options(), has_aside=note.aside)
+        return compile_definition(
+            definition, frames, has_aside=note.aside, has_buckets=note.has_buckets
+        )
     frames = reading.live(spark, definition, options.source_options(), markers=function.markers)
     return function.apply(frames)
 
@@ -371,8 +373,8 @@ def plan_of(
 ) -> str:
     """Return the plan that Spark makes of a pipeline."""
     with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
-        aside = sets_aside(definition, spark)
-        compiled = _compile_live(definition, spark, options, function, aside)
+        note = new_note(definition, aside=sets_aside(definition, spark))
+        compiled = _compile_live(definition, spark, options, function, note)
     # `explain` prints it; this is what it prints.
     jvm: Any = spark.sparkContext._jvm
     return str(jvm.PythonSQLUtils.explainString(compiled.result._jdf.queryExecution(), "simple"))
