@@ -11,6 +11,7 @@ a quarter come from one bidder, and events are told out of order by up to a seco
 from __future__ import annotations
 
 import random
+import string
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ _FIRST_CATEGORY, _CATEGORIES = 10, 5
 _ACTIVE_AUCTIONS, _ACTIVE_PERSONS = 100, 1000
 _HOT_AUCTIONS, _HOT_PERSONS = 100, 40
 _DISORDER_MS = 1000
-_LONGEST_AUCTION_MS = 20_000
+LONGEST_AUCTION_MS = 20_000
 
 _STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
 _CITIES = ("Phoenix", "Los Angeles", "Boise", "Portland", "Bend", "Seattle", "Cheyenne")
@@ -42,14 +43,21 @@ _FIRST_NAMES = (
     "Deiter",
 )
 _LAST_NAMES = ("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones")
-_CHANNELS = ("Apple", "Google", "Facebook", "Baidu")
+# Half of all bids come through one of these, the others through one of very many.
+_HOT_CHANNELS = ("Apple", "Google", "Facebook", "Baidu")
+_CHANNELS = 10_000
+_FOLDER_LETTERS = 5
+_SHORTEST_EXTRA, _LONGEST_EXTRA = 10, 60
 
 PERSON_SCHEMA = "id bigint, name string, email string, city string, state string, at timestamp"
 AUCTION_SCHEMA = (
     "id bigint, item string, initialBid bigint, reserve bigint, at timestamp, expires timestamp, "
     "seller bigint, category bigint"
 )
-BID_SCHEMA = "auction bigint, bidder bigint, price bigint, channel string, url string, at timestamp"
+BID_SCHEMA = (
+    "auction bigint, bidder bigint, price bigint, channel string, url string, extra string, "
+    "at timestamp"
+)
 SCHEMAS = {PERSON: PERSON_SCHEMA, AUCTION: AUCTION_SCHEMA, BID: BID_SCHEMA}
 
 
@@ -68,6 +76,11 @@ class Event(NamedTuple):
         """What its partition is chosen by."""
         found: int = self.fields["auction" if self.kind == BID else "id"]
         return found
+
+    @property
+    def written_ms(self) -> int:
+        """When it is in its queue: at the end of the second in which it was told."""
+        return (self.told_ms // 1000 + 1) * 1000
 
 
 def events(count: int, *, per_s: float, seed: int = 1) -> Iterator[Event]:
@@ -118,7 +131,7 @@ def _auction(chance: random.Random, rounds: int, number: int, at_ms: int) -> dic
         "item": f"item {chance.randrange(10**6)}",
         "initialBid": price,
         "reserve": price + chance.randrange(1, 10_000),
-        "expires": at_ms + chance.randrange(1, _LONGEST_AUCTION_MS),
+        "expires": at_ms + chance.randrange(1, LONGEST_AUCTION_MS),
         "seller": _some_person(chance, rounds, is_hot=chance.random() < 0.25),
         "category": _FIRST_CATEGORY + chance.randrange(_CATEGORIES),
     }
@@ -130,17 +143,33 @@ def _bid(chance: random.Random, rounds: int) -> dict[str, Any]:
         auction = last // _HOT_AUCTIONS * _HOT_AUCTIONS
     else:
         auction = chance.randrange(max(0, last - _ACTIVE_AUCTIONS), last + 1)
-    channel = chance.choice(_CHANNELS)
+    channel, url = _channel(chance)
     return {
         "auction": _FIRST_ID + auction,
-        "bidder": _some_person(chance, rounds, is_hot=chance.random() < 0.25),
-        "price": int(10 ** (chance.random() * 6)) + 1,
+        # Who bids most is another person than who sells most.
+        "bidder": _some_person(chance, rounds, is_hot=chance.random() < 0.25, hot=1),
+        "price": round(10 ** (chance.random() * 6) * 100),
         "channel": channel,
-        "url": f"https://www.example.org/{channel.lower()}/item?id={chance.randrange(10**6):06d}",
+        "url": url,
+        "extra": _letters(chance, chance.randrange(_SHORTEST_EXTRA, _LONGEST_EXTRA)),
     }
 
 
-def _some_person(chance: random.Random, last: int, *, is_hot: bool) -> int:
+def _channel(chance: random.Random) -> tuple[str, str]:
+    """Return a channel and an address; those of most unknown channels name the channel."""
+    folders = "/".join(_letters(chance, _FOLDER_LETTERS) for _ in range(3))
+    url = f"https://www.example.org/{folders}/item.htm?query=1"
+    if chance.random() < 0.5:
+        return chance.choice(_HOT_CHANNELS), url
+    number = chance.randrange(_CHANNELS)
+    return f"channel-{number}", f"{url}&channel_id={number}" if chance.random() < 0.9 else url
+
+
+def _letters(chance: random.Random, count: int) -> str:
+    return "".join(chance.choices(string.ascii_lowercase, k=count))
+
+
+def _some_person(chance: random.Random, last: int, *, is_hot: bool, hot: int = 0) -> int:
     if is_hot:
-        return _FIRST_ID + last // _HOT_PERSONS * _HOT_PERSONS
+        return _FIRST_ID + last // _HOT_PERSONS * _HOT_PERSONS + hot
     return _FIRST_ID + chance.randrange(max(0, last - _ACTIVE_PERSONS), last + 1)

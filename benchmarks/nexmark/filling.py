@@ -7,6 +7,7 @@ that second. Everything lies hours back, so all of it is sealed and every window
 from __future__ import annotations
 
 import http.client
+import itertools
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -59,30 +60,22 @@ def fill(
     assert parts.hostname
     broker = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
     names = [queues.persons, queues.auctions, queues.bids]
-    for second, many in _seconds(history):
+    for written_ms, many in _seconds(history):
         body = b"".join(_frames(many, queues, partitions))
         broker.request("POST", "/api/v1/push", body, {"content-type": MEDIA_TYPE})
         answer = broker.getresponse()
         said = answer.read()
         assert answer.status == 201, said[:500]
         # What is not in the past yet is what was just pushed.
-        written = queues.begin + timedelta(seconds=second)
+        written = queues.begin + timedelta(milliseconds=written_ms)
         database.execute(_MOVE, (written, names, datetime.now(UTC) - timedelta(hours=1)))
     broker.close()
 
 
 def _seconds(history: Iterable[Event]) -> Iterator[tuple[int, list[Event]]]:
-    """Yield the events of each second, and the second at whose end they had been told."""
-    many: list[Event] = []
-    end = 1
-    for event in history:
-        if event.told_ms >= end * 1000:
-            if many:
-                yield end, many
-            many, end = [], event.told_ms // 1000 + 1
-        many.append(event)
-    if many:
-        yield end, many
+    """Yield the events that are written at the same time, and when that is."""
+    for written_ms, many in itertools.groupby(history, key=lambda event: event.written_ms):
+        yield written_ms, list(many)
 
 
 def _frames(many: list[Event], queues: Queues, partitions: int) -> Iterator[bytes]:
