@@ -56,10 +56,11 @@ bench: $(STAMP) ## Measure and print the tables of rates: the broker, and NEXMar
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.nexmark --events 200000
 
-bench-spark: $(STAMP) ## Measure Spark over queues: NEXMark, reading speed, latency
+bench-spark: $(STAMP) ## Measure Spark over queues: NEXMark, reading speed, latency, joins
 	$(BIN)/python -m benchmarks.nexmark
 	$(BIN)/python -m benchmarks.spark_read
 	$(BIN)/python -m benchmarks.spark_latency
+	$(BIN)/python -m benchmarks.spark_joins
 
 reference: $(STAMP) ## Write docs/reference from the served API document, the commands and the code
 	$(BIN)/python -m tools.reference

@@ -75,6 +75,17 @@ def _out(queues: Queues, query: Query) -> str:
     return f"{queues.bids}-out-{query.number}"
 
 
+def test_no_query_is_left_out() -> None:
+    assert [query.number for query in QUERIES] == list(range(24))
+
+
+def test_the_page_says_in_what_queries_differ() -> None:
+    page = (Path(__file__).parents[2] / "benchmarks" / "README.md").read_text()
+    for query in QUERIES:
+        if query.differs:
+            assert f"| q{query.number} | {query.differs} |" in page
+
+
 @pytest.mark.parametrize("query", QUERIES, ids=[f"q{query.number}" for query in QUERIES])
 def test_a_query_gives_what_plain_python_gives(query: Query, house: House, api: Api) -> None:
     progress = house.runs[query.number].result().progress
