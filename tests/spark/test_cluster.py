@@ -1,19 +1,19 @@
-"""A real cluster: a master and two workers, one of which dies in the middle.
+"""A real cluster: a master and two workers, one of which dies in the end.
 
 The machines of the cluster have Spark, pyarrow and numpy, and nothing of ours: executors get
 Queen from the archive of `queen pipeline package`. The driver runs in a process of its own, as
-`queen pipeline run` starts it.
+`queen pipeline run` or `spark-submit` starts it, in an environment that nobody has activated.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,9 +32,13 @@ from tests.conftest import ServerProcess
 from tests.ports import free_port
 from tests.spark.history import messages
 
+ROOT = Path(__file__).parents[2]
 _HOME = Path(pyspark.__file__).parent
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _PATIENCE_S = 240
+# What is on the PATH of a machine by itself.
+_SYSTEM = "/usr/local/bin:/usr/bin:/bin"
+_SMALL = ("spark.ui.enabled=false", "spark.executor.memory=512m", "spark.cores.max=2")
 _PIPELINE = """
 from queen.spark import pipeline
 
@@ -44,7 +48,6 @@ def twice(numbers):
 """
 # What runs Python on the machines of the cluster. It does not see what is installed here.
 _PYTHON = """#!/bin/sh
-if [ -n "$QUEEN_TEST_DRIVER" ]; then exec {python} "$@"; fi
 PYTHONPATH="$PYTHONPATH:{machine}" exec {python} -S "$@"
 """
 
@@ -127,21 +130,23 @@ def machine(folder: Path) -> Path:
     for name in ("numpy", "numpy.libs", "pyarrow", "pyspark", "py4j"):
         if (installed / name).exists():
             (made / name).symlink_to(installed / name)
-    python = folder / "python"
+    python = folder / "bin" / "python3"
+    python.parent.mkdir()
     python.write_text(_PYTHON.format(python=sys.executable, machine=made))
     python.chmod(0o755)
     return python
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    port = free_port()
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    port, python = free_port(), machine(folder)
     where = ("--host", "127.0.0.1", "--webui-port", str(free_port()))
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as running:
 
         def start(role: str, *arguments: str) -> subprocess.Popen[bytes]:
-            process = started(role, tmp_path, *arguments)
+            process = started(role, folder, *arguments, PATH=f"{python.parent}:{_SYSTEM}")
             running.callback(process.wait, timeout=30)
             running.callback(end, psutil.Process(process.pid))
             return process
@@ -151,32 +156,133 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         size = ("--cores", "1", "--memory", "1g")
         workers = [
             start("worker.Worker", "--host", "127.0.0.1", "--webui-port", str(free_port()),
-                  *size, "--work-dir", str(tmp_path / f"work-{number}"), url)
+                  *size, "--work-dir", str(folder / f"work-{number}"), url)
             for number in range(2)
         ]  # fmt: skip
-        yield Cluster(url, [psutil.Process(one.pid) for one in workers], machine(tmp_path))
+        yield Cluster(url, [psutil.Process(one.pid) for one in workers], python)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("archive") / "queen.tar.gz"
+    packed = [QUEEN, "pipeline", "package", "--to", str(path)]
+    subprocess.run(packed, check=True, capture_output=True, timeout=_PATIENCE_S)
+    return path
+
+
+@pytest.fixture
+def driver_env(server: ServerProcess) -> dict[str, str]:
+    """The environment of a shell on the driver's machine, where nothing has been activated."""
+    gone = ("PYTHONPATH", "VIRTUAL_ENV", "PYSPARK_PYTHON", "SPARK_HOME")
+    kept = {key: value for key, value in environment(server.url).items() if key not in gone}
+    return {**kept, "PATH": _SYSTEM, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def run_command(file: Path, cluster: Cluster, archive: Path, *more: str) -> list[str]:
+    """The command that runs a pipeline on the cluster."""
+    command = [QUEEN, "pipeline", "run", str(file), "--master", cluster.url, "--from", "earliest"]
+    command += ["--package", str(archive), "--checkpoint", str(file.with_name("checkpoint"))]
+    return [*command, *(part for one in _SMALL for part in ("--conf", one)), *more]
+
+
+@pytest.mark.slow
+def test_the_python_of_the_executors_has_nothing_of_ours(cluster: Cluster) -> None:
+    code = "import pyarrow, numpy, pyspark; import msgspec"
+    ran = subprocess.run([cluster.python, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'msgspec'"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_without_a_python_that_is_named_the_driver_plans_with_its_own(
+    cluster: Cluster,
+    archive: Path,
+    driver_env: dict[str, str],
+    api: Api,
+    queue: str,
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "twice.py"
+    file.write_text(_PIPELINE.format(queue=queue, out=f"{queue}-out", name=f"p-{queue}"))
+    api.push(*({"queue": queue, "payload": {"n": n}} for n in range(50)))
+    command = run_command(file, cluster, archive, "--once")
+    ran = subprocess.run(
+        command, capture_output=True, text=True, env=driver_env, timeout=_PATIENCE_S, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    rows = messages(api, f"{queue}-out")
+    assert sorted(row["twice"] for row in rows) == list(range(0, 100, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_page_about_spark_submit_does_what_it_says(
+    cluster: Cluster,
+    driver_env: dict[str, str],
+    server: ServerProcess,
+    api: Api,
+    queue: str,
+    tmp_path: Path,
+) -> None:
+    page = (ROOT / "docs/howto/spark-submit.md").read_text()
+    own = {
+        "spark://head:7077": cluster.url,
+        "http://queen-1:6632": server.url,
+        "/shared/checkpoints": str(tmp_path / "checkpoints"),
+        "large-orders": f"large-{queue}",
+        '"orders"': f'"{queue}"',
+    }
+    for said, meant in own.items():
+        page = page.replace(said, meant)
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    packing, submitting, stopping = re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.DOTALL)
+    (tmp_path / "large_orders.py").write_text(program)
+    (tmp_path / "spark-defaults.conf").write_text("\n".join(_SMALL).replace("=", " "))
+    here = {**driver_env, "PATH": f"{Path(QUEEN).parent}:{_SYSTEM}"}
+    subprocess.run(["sh", "-ec", packing], check=True, env=here, cwd=tmp_path, capture_output=True)
+    # The machine from which it is submitted is one of the cluster: Spark, and no Queen.
+    there = {
+        **driver_env,
+        "PATH": f"{cluster.python.parent}:{_HOME / 'bin'}:{_SYSTEM}",
+        "SPARK_HOME": str(_HOME),
+        "SPARK_CONF_DIR": str(tmp_path),
+        "JAVA_HOME": str(find_java().home),
+    }
+    orders = [{"user": "ada", "amount": float(amount)} for amount in range(90, 110)]
+    api.push(*({"queue": queue, "payload": order} for order in orders))
+    with (
+        (tmp_path / "driver.log").open("wb") as log,
+        subprocess.Popen(
+            ["sh", "-ec", submitting], stdout=log, stderr=log, env=there, cwd=tmp_path
+        ) as driver,
+    ):
+        try:
+            until(lambda: len(messages(api, f"large-{queue}")) >= 10, driver)
+            subprocess.run(["sh", "-ec", stopping], check=True, env=here, capture_output=True)
+            driver.wait(_PATIENCE_S)
+        finally:
+            if driver.poll() is None:
+                end(psutil.Process(driver.pid))
+    assert driver.returncode == 0, (tmp_path / "driver.log").read_text()[-3000:]
+    assert messages(api, f"large-{queue}") == orders[10:]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_pipeline_survives_the_death_of_a_worker(
-    cluster: Cluster, server: ServerProcess, api: Api, queue: str, tmp_path: Path
+    cluster: Cluster,
+    archive: Path,
+    driver_env: dict[str, str],
+    server: ServerProcess,
+    api: Api,
+    queue: str,
+    tmp_path: Path,
 ) -> None:
-    name, archive = f"p-{uuid.uuid4().hex[:12]}", tmp_path / "queen.tar.gz"
-    file = tmp_path / "twice.py"
+    name, file = f"p-{queue}", tmp_path / "twice.py"
     file.write_text(_PIPELINE.format(queue=queue, out=f"{queue}-out", name=name))
-    env = {
-        **environment(server.url),
-        "PYSPARK_PYTHON": str(cluster.python),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "QUEEN_TEST_DRIVER": "yes",
-    }
-    packed = [QUEEN, "pipeline", "package", "--to", str(archive)]
-    subprocess.run(packed, check=True, capture_output=True, env=env, timeout=_PATIENCE_S)
-    settings = ("spark.ui.enabled=false", "spark.executor.memory=512m", "spark.cores.max=2")
-    command = [QUEEN, "pipeline", "run", str(file), "--master", cluster.url, "--every", "0.1"]
-    command += ["--package", str(archive), "--checkpoint", str(tmp_path / "checkpoint")]
-    command += ["--from", "earliest", *(part for one in settings for part in ("--conf", one))]
+    # A path that is there on all machines: Spark plans with it on the driver's, too.
+    env = {**driver_env, "PYSPARK_PYTHON": str(cluster.python)}
+    command = run_command(file, cluster, archive, "--every", "0.1")
 
     def push(first: int) -> None:
         api.push(*({"queue": queue, "payload": {"n": n}} for n in range(first, first + 50)))

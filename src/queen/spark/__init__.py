@@ -36,8 +36,10 @@ __all__ = [
 
 def register(spark: SparkSession) -> None:
     """Make `format("queen")` known to a session. Once is enough; twice does no harm."""
+    from queen.spark.launch.python import let_planner_import
     from queen.spark.source.datasource import QueenDataSource
 
+    let_planner_import(spark)
     spark.dataSource.register(QueenDataSource)
 
 

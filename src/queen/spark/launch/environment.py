@@ -12,13 +12,13 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import queen
 from queen.spark.launch.java import cache_folder, find_java
+from queen.spark.launch.python import check_executors_python, python_path, search_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,24 +34,28 @@ _FILE_MANAGER = (
 def session(name: str, master: str | None = None, **settings: Setting) -> SparkSession:
     """Return a Spark session with `format("queen")`, and settings that fit queues.
 
-    `master` is `local[*]` unless it is given here or in `SPARK_MASTER`; settings are Spark's
-    own, with underscores for dots (`spark_sql_shuffle_partitions=4`) or as `**{"spark.…": …}`.
-    A session that runs already is returned as it is, with the settings that can still change.
+    `master` is `local[*]` unless it is given here, in `SPARK_MASTER` or to `spark-submit`;
+    settings are Spark's own, with underscores for dots (`spark_sql_shuffle_partitions=4`) or as
+    `**{"spark.…": …}`. A session that runs already is returned as it is, with the settings that
+    can still change.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from queen.spark import register
 
-    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    submitted = _submitted()
+    master = master or os.environ.get("SPARK_MASTER") or submitted.get("spark.master", "local[*]")
     # A name with dots is Spark's own; some end in that of a variable, such as QUEEN_TOKEN.
     given = {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}
     builder = SparkSession.builder.appName(name).master(master)
-    for key, value in (_defaults(master, given) | given).items():
+    defaults = _defaults(master, given)
+    chosen = {key: value for key, value in defaults.items() if key not in submitted} | given
+    for key, value in chosen.items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else value)
     is_new = SparkContext._active_spark_context is None
     if is_new:
-        with _launch_environment(master):
+        with _launch_environment(master, given) if not submitted else nullcontext():
             spark = builder.getOrCreate()
         # Progress is shown by Queen itself, and errors are raised.
         spark.sparkContext.setLogLevel("ERROR")
@@ -59,6 +63,16 @@ def session(name: str, master: str | None = None, **settings: Setting) -> SparkS
         spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def _submitted() -> dict[str, str]:
+    """Return what `spark-submit` was told, when it has started this program and its JVM."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
 
 
 def cores_of(master: str) -> int:
@@ -82,24 +96,28 @@ def _defaults(master: str, given: dict[str, Setting]) -> dict[str, Setting]:
         # Where checkpoints are local files. A rename is all the atomicity there is, so two
         # drivers on one checkpoint may both reach the sink; the broker takes only one.
         chosen["spark.sql.streaming.checkpointFileManagerClass"] = _FILE_MANAGER
-        if "PYSPARK_PYTHON" not in os.environ and "spark.pyspark.python" not in given:
+        chosen_elsewhere = {"PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT"} & os.environ.keys()
+        if not chosen_elsewhere and "spark.pyspark.python" not in given:
             # Processes of Spark run the Python that runs here, so they have Queen.
             chosen["spark.python.daemon.module"] = "queen.spark.launch.daemon"
     return chosen
 
 
 @contextmanager
-def _launch_environment(master: str) -> Iterator[None]:
+def _launch_environment(master: str, given: dict[str, Setting]) -> Iterator[None]:
     """Set what the JVM must find in its environment when it starts, and put it back."""
+    is_local = master.startswith("local")
+    python = _python_of_processes(is_local, given)
+    if python != sys.executable:
+        check_executors_python(python)
     variables = {
         "JAVA_HOME": str(find_java().home),
-        "PYTHONPATH": _python_path(),
+        "PATH": search_path(),
+        "PYTHONPATH": python_path(),
         "PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),
+        "PYSPARK_PYTHON": python,
     }
-    is_local = master.startswith("local")
-    if is_local:
-        variables["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    if is_local and not {"SPARK_HOME", "PYSPARK_PYTHON"} & os.environ.keys():
+    if is_local and python == sys.executable and "SPARK_HOME" not in os.environ:
         variables["SPARK_HOME"] = str(_home_without_archive())
     if "SPARK_LOCAL_IP" not in os.environ and (is_local or not _is_host_known()):
         # Spark on one machine listens to nobody else.
@@ -116,11 +134,10 @@ def _launch_environment(master: str) -> Iterator[None]:
                 os.environ[key] = value
 
 
-def _python_path() -> str:
-    """Return a PYTHONPATH on which `queen` is the one that runs here."""
-    home = str(Path(queen.__file__).resolve().parents[1])
-    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    return os.pathsep.join([home, *(part for part in given if part != home)])
+def _python_of_processes(is_local: bool, given: dict[str, Setting]) -> str:
+    """Return the Python of Spark's processes; on a cluster, by the name it has on all machines."""
+    asked = given.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    return str(asked or (sys.executable if is_local else "python3"))
 
 
 def _home_without_archive() -> Path:

@@ -7,6 +7,7 @@ kind with the same version of Python.
 
 from __future__ import annotations
 
+import re
 import tarfile
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
@@ -14,10 +15,10 @@ from pathlib import Path
 
 import queen
 from queen.errors import BadRequest
+from queen.spark.launch.python import PACKAGES, running_version
 
-# What executors import beside Spark, pyarrow and numpy, by the names of the distributions.
-_NEEDED = ("msgspec", "zstandard")
 FOLDER = "queen_archive"
+_COMPILED = re.compile(r"\.cpython-(\d)(\d+)")
 _SKIPPED = ("__pycache__",)
 
 
@@ -30,7 +31,7 @@ def write_package(path: Path, files: Sequence[Path] = ()) -> list[str]:
         for source in _files_below(home):
             archive.add(source, f"queen/{source.relative_to(home)}", recursive=False)
         names.append("queen")
-        for needed in _NEEDED:
+        for needed in PACKAGES[1:]:
             for name, source in _files_of(needed):
                 archive.add(source, name, recursive=False)
             names.append(needed)
@@ -44,10 +45,31 @@ def write_package(path: Path, files: Sequence[Path] = ()) -> list[str]:
 
 def settings_for_archive(archive: str) -> dict[str, str]:
     """Return the settings of Spark that bring an archive to every executor."""
+    _check_version(archive)
     return {
         "spark.archives": f"{archive}#{FOLDER}",
         "spark.executorEnv.PYTHONPATH": FOLDER,
     }
+
+
+def _check_version(archive: str) -> None:
+    """Raise `BadRequest` for an archive of another Python; one that is elsewhere is not read."""
+    if "://" in archive:
+        return
+    try:
+        with tarfile.open(archive) as file:
+            versions = {
+                ".".join(match.groups())
+                for match in map(_COMPILED.search, file.getnames())
+                if match
+            }
+    except (OSError, tarfile.TarError) as error:
+        raise BadRequest(f"{archive} is no archive that can be read: {error}") from None
+    if versions and running_version() not in versions:
+        raise BadRequest(
+            f"{archive} was made with Python {', '.join(sorted(versions))} and this is Python "
+            f"{running_version()}: make it again here, with `queen pipeline package`"
+        )
 
 
 def _files_below(home: Path) -> Iterable[Path]:
