@@ -125,12 +125,20 @@ def test_progress_is_in_the_metrics(api: Api, name: str) -> None:
         "lateRows": 2,
         "stateRows": 5,
         "batchMs": 250,
+        "behindMessages": 9,
+        "behindBytes": 900,
+        "behindMs": 1500,
+        "failedRows": 3,
         "watermark": "2026-01-01T00:00:00.000Z",
     }
     api.call("POST", f"{_ROOT}/{name}/progress", report)
     assert _value(api, "queen_pipeline_up", pipeline=name) == 1
     assert _value(api, "queen_pipeline_input_rows_total", pipeline=name) == 70
     assert _value(api, "queen_pipeline_late_rows_total", pipeline=name) == 2
+    assert _value(api, "queen_pipeline_failed_rows_total", pipeline=name) == 3
+    assert _value(api, "queen_pipeline_behind_messages", pipeline=name) == 9
+    assert _value(api, "queen_pipeline_behind_bytes", pipeline=name) == 900
+    assert _value(api, "queen_pipeline_behind_seconds", pipeline=name) == 1.5
     assert _value(api, "queen_pipeline_state_rows", pipeline=name) == 5
     assert _value(api, "queen_pipeline_batch_seconds", pipeline=name) == 0.25
 

@@ -198,6 +198,37 @@ def test_a_limit_ends_a_plan_earlier_and_the_next_goes_on(api: Api, queue: str) 
     assert len(batches) <= 13
 
 
+@pytest.mark.parametrize("partitions", [[], ["a"]])
+def test_a_plan_that_ends_earlier_says_what_is_left(
+    api: Api, queue: str, partitions: list[str]
+) -> None:
+    other = f"{queue}-2"
+    for n in range(5):
+        push(api, queue, *range(n, n + 3), partition="a")
+        push(api, other, n, partition="a")
+    push(api, queue, 7, partition="b")
+    everything, until = 20 if partitions else 21, sealed(api, queue, other)
+    since, counted_until, left, size = 0, 0, 0, 0
+    while since < until:
+        times = {queue: since, other: since}
+        answer = plan(
+            api, times, until, maxMessages=4, countSince=counted_until, partitions=partitions
+        )
+        if answer["until"] == until:
+            assert "counted" not in answer
+            assert left == answer["messages"]
+        else:
+            left += sum(count["messages"] for count in answer["counted"]) - answer["messages"]
+            size += sum(count["bytes"] for count in answer["counted"]) - answer["bytes"]
+            assert sum(count["messages"] for count in answer["planned"]) == answer["messages"]
+            assert [count["queue"] for count in answer["counted"]] == [queue, other]
+            everything -= answer["messages"]
+            assert left == everything
+            counted_until = until
+        since = answer["until"]
+    assert size >= left
+
+
 def test_a_plan_always_holds_the_first_instant(api: Api, queue: str) -> None:
     push(api, queue, *range(100))
     push(api, queue, *range(50))

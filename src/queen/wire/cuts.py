@@ -78,6 +78,8 @@ class PlanRequest(msgspec.Struct):
     slices: Annotated[int, Meta(ge=1, le=MAX_SLICES)] = 1
     maxMessages: _Limit | None = None
     maxBytes: _Limit | None = None
+    # Where limits end the plan earlier: count what was written from here on and before `until`.
+    countSince: Microseconds | None = None
 
 
 class Point(msgspec.Struct):
@@ -105,6 +107,12 @@ class Slice(msgspec.Struct):
     bytes: int
 
 
+class QueueCount(msgspec.Struct):
+    queue: str
+    messages: int
+    bytes: int
+
+
 class Plan(msgspec.Struct, omit_defaults=True):
     # Queues of which retention has removed something that was asked for.
     lost: list[str]
@@ -115,6 +123,10 @@ class Plan(msgspec.Struct, omit_defaults=True):
     slices: list[Slice]
     # Partitions that were asked for and that none of the queues has.
     unknown: list[str] = []
+    # With `countSince`, where limits have ended it earlier: what it holds of each queue.
+    planned: list[QueueCount] = []
+    # And what each has from there on and before what was asked as `until`.
+    counted: list[QueueCount] = []
 
 
 class SliceRequest(msgspec.Struct):

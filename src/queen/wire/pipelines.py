@@ -258,8 +258,14 @@ class Progress(_Part):
     input_rows_per_second: Annotated[float, Meta(ge=0)] = 0.0
     processed_rows_per_second: Annotated[float, Meta(ge=0)] = 0.0
     batch_ms: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    # What it has left of its queues, of what was complete when it was planned.
+    behind_messages: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    behind_bytes: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    behind_ms: Annotated[int, Meta(ge=0, le=2**53)] = 0
     state_rows: Annotated[int, Meta(ge=0, le=2**53)] = 0
     state_bytes: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    # Everything that was written before this instant has been read.
+    done_until: Annotated[datetime, Meta(tz=True)] | None = None
     # Everything before this instant has closed.
     watermark: Annotated[datetime, Meta(tz=True)] | None = None
     error: Annotated[str, Meta(max_length=10_000)] | None = None

@@ -40,6 +40,7 @@ _COLUMNS = (
     ("read", "progress.inputRows"),
     ("written", "progress.outputRows"),
     ("late", "progress.lateRows"),
+    ("behind", "progress.behindMessages"),
     ("rows/s", "progress.processedRowsPerSecond"),
     ("batch, ms", "progress.batchMs"),
     ("watermark", "progress.watermark"),
@@ -110,6 +111,8 @@ def status(
 ) -> None:
     """Show one pipeline: problems first, then its progress."""
     state, output = _fetch_state(name, url, token), Output(as_json)
+    if state["progress"] is not None:
+        state["progress"] = _with_zeros(state["progress"])
     if not output.is_table:
         output.lines([state])
         return
@@ -437,6 +440,7 @@ _LIVE = (
     ("written", "outputRows"),
     ("late", "lateRows"),
     ("failed", "failedRows"),
+    ("behind", "behindMessages"),
     ("rows/s", "processedRowsPerSecond"),
     ("batch, ms", "batchMs"),
     ("state rows", "stateRows"),
@@ -449,6 +453,13 @@ def _plain(progress: Progress) -> dict[str, Any]:
 
     fields: dict[str, Any] = plain(progress, whole=True)
     return fields
+
+
+def _with_zeros(progress: dict[str, Any]) -> dict[str, Any]:
+    """Return progress with what the broker leaves out: that nothing is late says something."""
+    from queen.wire.pipelines import Progress
+
+    return {**_plain(Progress(run_id="", state="starting")), **progress}
 
 
 def _problems(state: dict[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -12,11 +13,9 @@ from queen.service.admin.pipelines import is_alive, progress_of
 from queen.wire.pipelines import Progress
 
 
-def _behind_s(progress: Progress) -> float:
-    """Return how far the watermark of a run is behind the clock."""
-    if progress.watermark is None:
-        return 0.0
-    return max(0.0, time.time() - progress.watermark.timestamp())
+def _age_s(at: datetime | None) -> float:
+    """Return how far an instant is behind the clock."""
+    return 0.0 if at is None else max(0.0, time.time() - at.timestamp())
 
 
 _PIPELINE_METRICS: tuple[
@@ -39,6 +38,36 @@ _PIPELINE_METRICS: tuple[
         "queen_pipeline_late_rows",
         "Messages that came too late since the run began",
         lambda progress: progress.late_rows,
+    ),
+    (
+        CounterMetricFamily,
+        "queen_pipeline_failed_rows",
+        "Messages that could not be computed with and were set aside since the run began",
+        lambda progress: progress.failed_rows,
+    ),
+    (
+        GaugeMetricFamily,
+        "queen_pipeline_behind_messages",
+        "Messages that the last micro-batch has left for the next",
+        lambda progress: progress.behind_messages,
+    ),
+    (
+        GaugeMetricFamily,
+        "queen_pipeline_behind_bytes",
+        "Stored bytes that the last micro-batch has left for the next",
+        lambda progress: progress.behind_bytes,
+    ),
+    (
+        GaugeMetricFamily,
+        "queen_pipeline_behind_seconds",
+        "How far the last micro-batch was behind what was sealed when it was planned",
+        lambda progress: progress.behind_ms / 1000,
+    ),
+    (
+        GaugeMetricFamily,
+        "queen_pipeline_done_age_seconds",
+        "How far what has been read is behind the clock; without windows it grows when idle, too",
+        lambda progress: _age_s(progress.done_until),
     ),
     (
         CounterMetricFamily,
@@ -74,7 +103,7 @@ _PIPELINE_METRICS: tuple[
         GaugeMetricFamily,
         "queen_pipeline_watermark_age_seconds",
         "How far the watermark is behind the clock; 0 when there is none",
-        _behind_s,
+        lambda progress: _age_s(progress.watermark),
     ),
     (
         GaugeMetricFamily,

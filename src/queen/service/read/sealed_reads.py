@@ -63,11 +63,23 @@ class Slice(NamedTuple):
     bytes: int
 
 
+class Held(NamedTuple):
+    """What a plan holds of a queue or of a partition."""
+
+    messages: int = 0
+    bytes: int = 0
+
+    def plus(self, messages: int, size: int) -> Held:
+        return Held(self.messages + messages, self.bytes + size)
+
+
 class Plan(NamedTuple):
     until: datetime
     messages: int
     bytes: int
     slices: list[Slice]
+    # By the id of the queue, or of the partition.
+    held: dict[int, Held]
 
 
 class Mark(NamedTuple):
@@ -85,6 +97,7 @@ class Walk:
 
     def __init__(self) -> None:
         self.marks: list[Mark] = []
+        self.held: dict[int, Held] = {}
         self.messages = self.bytes = self._weight = 0
 
     def add(self, source: int, page: list[tuple[Point, Record]]) -> None:
@@ -97,6 +110,8 @@ class Walk:
         (_, last) = page[-1]
         self.messages += last["all_messages"]
         self.bytes += last["all_bytes"]
+        held = self.held.get(source, Held())
+        self.held[source] = held.plus(last["all_messages"], last["all_bytes"])
         self._weight += last["all_bytes"] + _SEGMENT_BYTES * last["looked"]
         if len(self.marks) > _MAX_MARKS:
             self._thin_out()
@@ -270,7 +285,7 @@ def _build_plan(
             so_far.messages + messages_end - mark.messages,
             so_far.bytes + bytes_end - mark.bytes,
         )
-    return Plan(until, walk.messages, walk.bytes, list(slices.values()))
+    return Plan(until, walk.messages, walk.bytes, list(slices.values()), walk.held)
 
 
 def _point(row: Record) -> Point:

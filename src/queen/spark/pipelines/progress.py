@@ -15,7 +15,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from queen.spark.broker import Broker
 
 INTERVAL_S = 2.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_ERROR = 2000
 _TRACEBACK = "Traceback (most recent call last):"
 # What Spark puts around the reason, and the reason itself when it has a name.
@@ -55,6 +56,27 @@ class StateOperator(msgspec.Struct, rename="camel"):
     num_rows_dropped_by_watermark: int = 0
 
 
+class Source(msgspec.Struct, rename="camel"):
+    """What Spark says of one source; the offsets of ours are objects with `sealed`."""
+
+    end_offset: Any = None
+    latest_offset: Any = None
+
+    def is_ours(self) -> bool:
+        offsets = self.end_offset, self.latest_offset
+        return all(isinstance(offset, dict) and "sealed" in offset for offset in offsets)
+
+    def left(self) -> dict[str, tuple[int, int]]:
+        """Return the messages and bytes that are left, of the queues of which some are."""
+        behind = self.latest_offset.get("behind", {})
+        amounts = {queue: (left["messages"], left["bytes"]) for queue, left in behind.items()}
+        return {queue: amount for queue, amount in amounts.items() if amount[0]}
+
+    def gap_us(self) -> int:
+        """Return how far it is behind; when nothing was written there is nothing to catch up."""
+        return self.latest_offset["sealed"] - self.end_offset["sealed"] if self.left() else 0
+
+
 class MicroBatch(msgspec.Struct, rename="camel"):
     """What Spark says of one micro-batch, as far as it is passed on."""
 
@@ -64,6 +86,7 @@ class MicroBatch(msgspec.Struct, rename="camel"):
     duration_ms: dict[str, int] = {}
     event_time: dict[str, str] = {}
     state_operators: list[StateOperator] = []
+    sources: list[Source] = []
     observed_metrics: dict[str, dict[str, Any]] = {}
 
 
@@ -148,6 +171,7 @@ class Tally(StreamingQueryListener):
         now.input_rows_per_second = batch.input_rows_per_second or 0.0
         now.processed_rows_per_second = batch.processed_rows_per_second or 0.0
         now.batch_ms = batch.duration_ms.get("triggerExecution", 0)
+        _note_places(now, [source for source in batch.sources if source.is_ours()])
         operators = batch.state_operators
         now.state_rows = sum(operator.num_rows_total for operator in operators)
         now.state_bytes = sum(operator.memory_used_bytes for operator in operators)
@@ -231,6 +255,21 @@ def _line_raised(text: str) -> str | None:
     inside = text.rpartition(_TRACEBACK)[2] if _TRACEBACK in text else ""
     lines = inside.splitlines()
     return next((line for line in lines if line and not line[0].isspace()), None)
+
+
+def _note_places(now: Progress, sources: list[Source]) -> None:
+    """Note how far a query is and what it has left; a queue that it reads twice counts once."""
+    if not sources:
+        return
+    left: dict[str, tuple[int, int]] = {}
+    for source in sources:
+        for queue, amount in source.left().items():
+            left[queue] = max(left.get(queue, amount), amount)
+    now.behind_messages = sum(messages for messages, _ in left.values())
+    now.behind_bytes = sum(size for _, size in left.values())
+    now.behind_ms = max(source.gap_us() for source in sources) // 1000
+    done_until = min(source.end_offset["sealed"] for source in sources)
+    now.done_until = _EPOCH + timedelta(microseconds=done_until)
 
 
 def _watermark(text: str | None) -> datetime | None:

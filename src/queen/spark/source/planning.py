@@ -126,6 +126,7 @@ class Planner:
         until: int,
         max_messages: int | None = None,
         max_bytes: int | None = None,
+        count_since: int | None = None,
     ) -> Plan:
         """Return slices of what was written to each queue since a time of its own."""
         chosen = self.selection
@@ -137,6 +138,7 @@ class Planner:
             "slices": min(chosen.tasks * _MOST_TASKS_PER_CORE, MAX_SLICES),
             "maxMessages": max_messages,
             "maxBytes": max_bytes,
+            "countSince": count_since,
         }
         if chosen.to_offset is not None:
             body["toOffset"] = chosen.to_offset

@@ -8,6 +8,11 @@ same instant comes back and there is no batch.
     {"sealed": T, "moves": {"q": 3},     … of queue q from the other time on, to which its
      "from": {"q": T0}}                  group was moved; the count tells this move from the last
 
+What Spark shows as the latest offset of a source in a query's progress is the only place where one
+of ours can say more. It has how much is left of each queue behind the micro-batch:
+
+    {"sealed": T, "behind": {"q": {"messages": 12, "bytes": 3400}}}
+
 A query with a group (option `group`) tells how far it has come at each trigger. What Spark
 hands us there as the start is what its sink has finished, and it comes while nothing is
 written too; `commit` would come one batch late, and never when idle.
@@ -31,6 +36,7 @@ from pyspark.sql.types import StructType
 
 from queen.spark.arrow.columns import check_schema, has_markers
 from queen.spark.options import EARLIEST, Use, check_company, check_options, number, time_of
+from queen.spark.source.backlog import Backlog
 from queen.spark.source.planning import Planner, selection_of
 from queen.spark.source.slices import SliceTask, read_slice
 from queen.wire.cuts import Cut, Plan
@@ -74,6 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Where everything ends for a query that takes what is there and stops.
         self._target: int | None = None
         self._sealed = EARLIEST
+        self._backlog = Backlog(self._selection.queues)
         self._marked_at = time.monotonic()
         self._reported: tuple[Offset | None, float] = (None, 0.0)
         # The last batch that was planned: from where, to where.
@@ -109,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._planner.cut(group=self._group).sealed
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        return {"sealed": self._sealed}
+        return {"sealed": self._sealed, "behind": self._backlog.by_queue()}
 
     def latestOffset(self, start: Offset | None, limit: ReadLimit) -> Offset:  # noqa: N802
         start = start or self.initialOffset()
@@ -124,6 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             cut = self._planner.cut(group=self._group)
         until = cut.sealed if self._target is None else self._target
         if until <= start["sealed"] and not jumps:
+            self._backlog.clear()
             return start
         since = self._since(start, jumps)
         plan = self._plan(since, max(until, *since.values()), limit, jumps)
@@ -165,9 +173,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan(self, since: dict[str, int], until: int, limit: ReadLimit, jumps: Any) -> Plan:
         # One number cannot say that one of several queues is still on its way.
         is_limited = not isinstance(limit, ReadAllAvailable) and (not jumps or len(since) == 1)
-        if is_limited:
-            return self._planner.plan(since, until, self._max_messages, self._max_bytes)
-        return self._planner.plan(since, until)
+        if not is_limited:
+            self._backlog.clear()
+            return self._planner.plan(since, until)
+        begin = min(since.values())
+        limits = self._max_messages, self._max_bytes
+        count_since = self._backlog.count_since(begin)
+        plan = self._planner.plan(since, until, *limits, count_since)
+        self._backlog.follow(begin, plan, until)
+        return plan
 
     def _since(self, start: Offset, jumps: dict[str, int]) -> dict[str, int]:
         sealed: int = start["sealed"]

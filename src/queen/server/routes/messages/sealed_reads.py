@@ -8,6 +8,8 @@ progress  note how far a group has read
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from queen.core.frame import CONTENT_TYPE
@@ -32,6 +34,7 @@ from queen.wire.cuts import (
     Point,
     Progress,
     ProgressRequest,
+    QueueCount,
     QueueCut,
     QueuePlace,
     Range,
@@ -44,6 +47,8 @@ _plan = msgspec.json.Decoder(PlanRequest)
 _slice = msgspec.json.Decoder(SliceRequest)
 _progress = msgspec.json.Decoder(ProgressRequest)
 
+# The partitions that are asked for, of each queue; None is all.
+_Chosen = dict[Queue, list[Partition] | None]
 _ROOT = "/api/v1/fetch"
 _CUT = Doc(
     "messages",
@@ -60,7 +65,9 @@ _PLAN = Doc(
     "Cut what was written to queues into slices of about equal size",
     "What was written from `since` on and before `until`, which must be sealed. With limits the"
     " answer ends earlier, at the latest instant before which there is no more than they allow,"
-    " but not before the first message. Several machines may then read a slice each.",
+    " but not before the first message. Several machines may then read a slice each. To know how"
+    " much is left, send `countSince`: `since` the first time, `until` of the plan before from"
+    " then on; what was left, plus `counted`, less `planned`, is left now.",
     body=PlanRequest,
     answers={200: Plan},
     example={"sources": [{"queue": "orders", "since": 0}], "until": 1700000000000000, "slices": 4},
@@ -122,25 +129,36 @@ class SealedReadRoutes:
         times = {source.queue: instant_at(source.since) for source in sent.sources}
         queues = await self._queues(request, list(times))
         sources = {queue: times[queue.name] for queue in queues}
-        service = self._broker.sealed_reads
-        until = await service.admit(
-            sources, instant_at(sent.until), sent.maxMessages, sent.maxBytes
-        )
-        unknown: list[str] = []
-        if sent.partitions:
-            partitions = {
-                partition: sources[queue]
-                for queue in queues
-                for partition in await self._partitions(queue, sent.partitions)
-            }
-            names = {partition.name for partition in partitions}
-            unknown = [name for name in sent.partitions if name not in names]
-            offsets = (sent.fromOffset, sent.toOffset)
-            planned = await service.plan_partitions(partitions, until, offsets, sent.slices)
-        else:
-            planned = await service.plan(sources, until, sent.slices)
-        lost = await service.lost(sources)
-        return Response(200, msgspec.json.encode(_plan_on_wire(planned, lost, unknown)))
+        partitions = {
+            queue: await self._partitions(queue, sent.partitions) if sent.partitions else None
+            for queue in queues
+        }
+        service, asked = self._broker.sealed_reads, instant_at(sent.until)
+        until = await service.admit(sources, asked, sent.maxMessages, sent.maxBytes)
+        planned = await self._plan_of(sent, sources, partitions, until, sent.slices)
+        answer = _plan_on_wire(planned, await service.lost(sources))
+        names = {part.name for chosen in partitions.values() for part in chosen or ()}
+        answer.unknown = [name for name in sent.partitions if name not in names]
+        if sent.countSince is not None and until < asked:
+            since = dict.fromkeys(queues, instant_at(sent.countSince))
+            counted = await self._plan_of(sent, since, partitions, asked, 1)
+            answer.planned = _counts(planned, partitions)
+            answer.counted = _counts(counted, partitions)
+        return Response(200, msgspec.json.encode(answer))
+
+    async def _plan_of(
+        self,
+        sent: PlanRequest,
+        sources: dict[Queue, datetime],
+        partitions: _Chosen,
+        until: datetime,
+        slices: int,
+    ) -> sealed_reads.Plan:
+        if not sent.partitions:
+            return await self._broker.sealed_reads.plan(sources, until, slices)
+        since = {part: sources[queue] for queue in sources for part in partitions[queue] or ()}
+        offsets = (sent.fromOffset, sent.toOffset)
+        return await self._broker.sealed_reads.plan_partitions(since, until, offsets, slices)
 
     async def slice(self, request: Request) -> None:
         sent = decode_body(_slice, request.body)
@@ -222,12 +240,23 @@ def _place(row: Record) -> GroupPlace:
     return GroupPlace(done_until, row["moves"], row["paused"])
 
 
-def _plan_on_wire(plan: sealed_reads.Plan, lost: list[str], unknown: list[str]) -> Plan:
+def _plan_on_wire(plan: sealed_reads.Plan, lost: list[str]) -> Plan:
     slices = [
         Slice([_range_on_wire(range_) for range_ in part.ranges], part.messages, part.bytes)
         for part in plan.slices
     ]
-    return Plan(lost, microseconds(plan.until), plan.messages, plan.bytes, slices, unknown)
+    return Plan(lost, microseconds(plan.until), plan.messages, plan.bytes, slices)
+
+
+def _counts(plan: sealed_reads.Plan, partitions: _Chosen) -> list[QueueCount]:
+    """Return what a plan holds of each queue: of all of it, or of the partitions chosen."""
+    counts = []
+    for queue, chosen in partitions.items():
+        ids = [queue.id] if chosen is None else [partition.id for partition in chosen]
+        held = [plan.held[number] for number in ids if number in plan.held]
+        messages, size = sum(part.messages for part in held), sum(part.bytes for part in held)
+        counts.append(QueueCount(queue.name, messages, size))
+    return counts
 
 
 def _range_on_wire(range_: TimeRange | OffsetRange) -> Range:
