@@ -46,6 +46,16 @@ from queen.spark import pipeline
 def twice(numbers):
     return numbers.repartition(2).selectExpr("data.n", "data.n * 2 as twice")
 """
+_NOTEBOOK = """
+import sys
+from pyspark.sql import SparkSession
+import queen.spark
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.getOrCreate()
+queen.spark.register(spark)
+print(spark.read.format("queen").option("queue", sys.argv[1]).load().count())
+"""
 # What runs Python on the machines of the cluster. It does not see what is installed here.
 _PYTHON = """#!/bin/sh
 PYTHONPATH="$PYTHONPATH:{machine}" exec {python} -S "$@"
@@ -138,9 +148,14 @@ def machine(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("cluster")
-    port, python = free_port(), machine(folder)
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of the cluster's machines."""
+    return machine(tmp_path_factory.mktemp("machine"))
+
+
+@pytest.fixture(scope="module")
+def cluster(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder, port = tmp_path_factory.mktemp("cluster"), free_port()
     where = ("--host", "127.0.0.1", "--webui-port", str(free_port()))
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as running:
@@ -186,10 +201,24 @@ def run_command(file: Path, cluster: Cluster, archive: Path, *more: str) -> list
 
 
 @pytest.mark.slow
-def test_the_python_of_the_executors_has_nothing_of_ours(cluster: Cluster) -> None:
+def test_the_python_of_the_executors_has_nothing_of_ours(python: Path) -> None:
     code = "import pyarrow, numpy, pyspark; import msgspec"
-    ran = subprocess.run([cluster.python, "-c", code], capture_output=True, text=True, check=False)
+    ran = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     assert ran.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'msgspec'"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_session_of_somebody_else_plans_with_that_python(
+    python: Path, driver_env: dict[str, str], api: Api, queue: str
+) -> None:
+    api.push(*({"queue": queue, "payload": {"n": n}} for n in range(5)))
+    env = {**driver_env, "PYSPARK_PYTHON": str(python), "JAVA_HOME": str(find_java().home)}
+    command = [sys.executable, "-c", _NOTEBOOK, queue]
+    ran = subprocess.run(
+        command, capture_output=True, text=True, env=env, timeout=_PATIENCE_S, check=False
+    )
+    assert ran.stdout == "5\n", ran.stderr[-3000:]
 
 
 @pytest.mark.slow

@@ -79,8 +79,10 @@ def test_an_archive_of_another_python_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_is_not_there_is_refused_and_one_elsewhere_is_not_read() -> None:
-    with pytest.raises(BadRequest, match=r"no\.tar\.gz is no archive that can be read"):
+    with pytest.raises(BadRequest, match=r"there is no archive no\.tar\.gz"):
         settings_for_archive("no.tar.gz")
+    with pytest.raises(BadRequest, match=r"is no archive that can be read"):
+        settings_for_archive(__file__)
     assert settings_for_archive("hdfs:///no.tar.gz")
 
 

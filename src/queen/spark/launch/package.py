@@ -63,6 +63,8 @@ def _check_version(archive: str) -> None:
                 for match in map(_COMPILED.search, file.getnames())
                 if match
             }
+    except FileNotFoundError:
+        raise BadRequest(f"there is no archive {archive}") from None
     except (OSError, tarfile.TarError) as error:
         raise BadRequest(f"{archive} is no archive that can be read: {error}") from None
     if versions and running_version() not in versions:
