@@ -48,6 +48,7 @@ SPARK_PAGES = [
     "docs/howto/pipeline-functions.md",
     "docs/howto/late-data-with-spark.md",
     "docs/howto/read-with-spark.md",
+    "docs/howto/spark-submit.md",
     "docs/howto/write-from-spark.md",
 ]
 _BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
