@@ -17,10 +17,11 @@ from pyspark.sql import functions as f
 from queen import SyncQueen
 from queen.core.names import reason_against_name
 from queen.errors import BadRequest, Conflict, NotFound, PipelineFailed
-from queen.spark.launch.settings import TIME_ZONE
+from queen.spark.launch.settings import TIME_ZONE, pipeline_settings
 from queen.spark.pipelines.backfill import backfill, plain_rows
 from queen.spark.pipelines.partition_names import partition_name
 from queen.spark.pipelines.run import Options, checked_definition
+from queen.spark.windows.event_time import timed, windowed
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.spark.history import messages
@@ -101,6 +102,27 @@ def test_a_pipeline_runs_in_a_thread_that_spark_has_not_seen(
     with ThreadPoolExecutor(1) as pool:
         rows = pool.submit(_run, stream, spark, api, tmp_path).result()
     assert rows == [{"s": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("day", "hours", "is_in_time"),
+    [("2024-03-30T12:00:00Z", 23.5, True), ("2024-10-26T12:00:00Z", 24.5, False)],
+)
+def test_a_day_has_24_hours_when_clocks_are_changed(
+    spark: SparkSession, day: str, hours: float, is_in_time: bool
+) -> None:
+    """The next local day is 23 hours later in spring, and 25 in autumn."""
+    then, apart = datetime.fromisoformat(day), timedelta(hours=hours)
+    with pipeline_settings(spark, "Europe/Berlin"):
+        late = spark.createDataFrame([(then + apart, then)], "createdAt timestamp, ts timestamp")
+        ahead = spark.createDataFrame([(then, then + apart)], "createdAt timestamp, ts timestamp")
+        cut = [
+            timed(late, grace=86_400, time="ts"),
+            timed(ahead, ahead=86_400, time="ts"),
+            windowed(late, 1, grace=86_400, time="ts"),
+        ]
+        counts = [(some.rows.count(), some.late.count()) for some in cut]
+    assert counts == [(1, 0) if is_in_time else (0, 1)] * 3
 
 
 def test_a_zone_that_nobody_knows_is_refused(queen: SyncQueen, queue: str) -> None:

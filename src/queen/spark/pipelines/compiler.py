@@ -32,6 +32,7 @@ from queen.spark.windows.event_time import (
     TIME,
     WINDOW,
     Windowed,
+    exact_interval,
     messages_of,
     milliseconds,
     named_column,
@@ -425,7 +426,7 @@ class _Compiler:
         if _FIRST not in computed.columns:
             return grouped
         assert self._definition.window is not None
-        gap = f.expr(f"interval {self._definition.window.gap_ms} milliseconds")
+        gap = exact_interval(self._definition.window.gap_ms or 0)
         bounds = f.struct(f.col(_FIRST).alias("start"), (f.col(_LAST) + gap).alias("end"))
         return grouped.withColumn(WINDOW, bounds)
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from queen.spark.windows.event_time import TIME, event_time, named_column
+from queen.spark.windows.event_time import TIME, event_time, exact_interval, named_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -86,7 +86,7 @@ class Joiner:
     ) -> DataFrame:
         """Join one more side by the last of `joins`; the others are done."""
         join = joins[-1]
-        within = f.expr(f"interval {join.within_ms} milliseconds")
+        within = exact_interval(join.within_ms)
         ours, theirs = f.col(f"l.{TIME}"), f.col(f"r.{TIME}")
         condition = theirs.between(ours - within, ours + within) & _have_same_keys(join)
         how = "left" if join.how == "anti" else join.how

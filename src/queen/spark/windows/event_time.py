@@ -20,7 +20,7 @@ A DataFrame that is not a stream passes through the same functions; it has no ma
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -75,7 +75,7 @@ def windowed(
 
     grace_ms = milliseconds(grace)
     size_ms, step_ms = _size_and_step_ms(size, slide)
-    is_late = f.col(WINDOW)["end"] + _interval(grace_ms) <= f.col(CREATED_AT)
+    is_late = f.col(WINDOW)["end"] + exact_interval(grace_ms) <= f.col(CREATED_AT)
     is_late = is_late | _is_ahead(f.col(TIME), ahead)
     with_time = df.withColumn(TIME, _time_column(time))
     rows = on_sealed_time(with_time, TIME, grace_ms)
@@ -109,7 +109,7 @@ def timed(
     from pyspark.sql import functions as f
 
     grace_ms = whole_grace_ms(milliseconds(grace))
-    is_late = f.col(name) + _interval(grace_ms) <= f.col(CREATED_AT)
+    is_late = f.col(name) + exact_interval(grace_ms) <= f.col(CREATED_AT)
     is_late = is_late | _is_ahead(f.col(name), ahead)
     with_time = df.withColumn(name, _time_column(time))
     is_aside = is_late | f.col(name).isNull()
@@ -198,7 +198,7 @@ def _cut_into_windows(df: DataFrame, size_ms: int, step_ms: int) -> DataFrame:
     has_time = named_column(TIME).isNotNull()
     stand_in = f.coalesce(named_column(TIME), named_column(CREATED_AT))
     cut = df.withColumn(WINDOW, _windows_of(stand_in, size_ms, step_ms))
-    is_newest = f.col(WINDOW)["start"] + _interval(step_ms) > named_column(CREATED_AT)
+    is_newest = f.col(WINDOW)["start"] + exact_interval(step_ms) > named_column(CREATED_AT)
     return cut.where(has_time | is_newest).withColumn(WINDOW, f.when(has_time, f.col(WINDOW)))
 
 
@@ -213,7 +213,7 @@ def _check_markers(df: DataFrame) -> None:
 def _is_ahead(time: Column, ahead: Duration) -> Column:
     from pyspark.sql import functions as f
 
-    return time > f.col(CREATED_AT) + _interval(milliseconds(ahead))
+    return time > f.col(CREATED_AT) + exact_interval(milliseconds(ahead))
 
 
 def _time_column(time: str | Column) -> Column:
@@ -222,10 +222,20 @@ def _time_column(time: str | Column) -> Column:
     return f.expr(time) if isinstance(time, str) else time
 
 
-def _interval(duration_ms: int) -> Column:
-    from pyspark.sql import functions as f
+def exact_interval(duration_ms: int) -> Column:
+    """Return a duration that can be added to a time, as a literal.
 
-    return f.expr(f"interval {duration_ms} milliseconds")
+    To what `interval 86400000 milliseconds` is in SQL Spark adds a day of the session's calendar,
+    which has 23 or 25 hours when clocks are changed. An interval of microseconds has no days.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import Column
+
+    context = SparkContext._active_spark_context
+    assert context is not None
+    jvm: Any = context._jvm
+    interval = jvm.org.apache.spark.unsafe.types.CalendarInterval(0, 0, duration_ms * 1000)
+    return Column(jvm.org.apache.spark.sql.functions.lit(interval))
 
 
 def _windows_of(time: Column, size_ms: int, step_ms: int) -> Column:
