@@ -35,8 +35,12 @@ ENCRYPTION_KEY = "0123456789abcdef" * 4
 # A shell that starts its jobs in the background lets them ignore Ctrl-C, and whatever they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests are over before the second compiler of a JVM has paid for itself.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Tests are over before the second compiler of a JVM has paid for itself. The cache is as large as
+# it is with both: when it is full, nothing is compiled any more.
+os.environ.setdefault(
+    "JDK_JAVA_OPTIONS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
+)
 
 # No test is about how long an example takes on a machine that others use too.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

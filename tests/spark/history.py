@@ -90,11 +90,11 @@ def write(api: Api, dsn: str, events: Iterable[Event]) -> None:
                     for one in part
                 ]
                 assert api.push(*items).status == 201
-            _move(database, {one.queue for one in many}, written)
+            move(database, {one.queue for one in many}, written)
 
 
-def _move(database: psycopg.Connection[Any], queues: set[str], written: datetime) -> None:
-    """What is not in the past yet is what was just pushed."""
+def move(database: psycopg.Connection[Any], queues: set[str], written: datetime) -> None:
+    """Let what was just pushed have been written then: it is what is not in the past yet."""
     database.execute(
         "update queen.segments s set created_at = %s from queen.queues q"
         " where q.id = s.queue_id and q.name = any(%s) and s.created_at > %s",
@@ -108,7 +108,12 @@ def _parts(many: list[Event]) -> Iterator[list[Event]]:
 
 
 def messages(api: Api, queue: str) -> list[Any]:
-    """Everything that is in a queue, whatever its partition."""
+    """The payloads of everything that is in a queue, whatever its partition."""
+    return [one["data"] for one in popped(api, queue)]
+
+
+def popped(api: Api, queue: str) -> list[Any]:
+    """Everything that is in a queue, as it is popped."""
     found: list[Any] = []
     group = uuid.uuid4().hex
     # A query may have taken longer than the server keeps an idle connection.
@@ -121,7 +126,7 @@ def messages(api: Api, queue: str) -> list[Any]:
         if not got:
             own.close()
             return found
-        found += [one["data"] for one in got]
+        found += got
 
 
 def canonical(rows: Iterable[Any]) -> list[str]:
