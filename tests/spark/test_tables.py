@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,25 @@ def test_a_null_is_a_key_like_any_other(spark: SparkSession, dsn: str, name: str
         rows = spark.createDataFrame(given, "user string, place string, n int").coalesce(1)
         table.write(rows, name, number)
     assert _rows(dsn, name, '"user", n') == [("ann", 1), (None, 6)]
+
+
+def test_pipelines_that_begin_at_once_in_a_new_database_make_their_tables_there(
+    spark: SparkSession, dsn: str, name: str
+) -> None:
+    with psycopg.connect(dsn, autocommit=True) as database:
+        database.execute(f"create schema {name}")
+    new = make_conninfo(dsn, options=f"-c search_path={name}")
+    together = threading.Barrier(3)
+
+    def write(at: int) -> None:
+        rows = spark.createDataFrame([(at, at)], "n int, m int")
+        table = Table(new, "results", ["n"])
+        together.wait()
+        table.write(rows, f"{name}-{at}", 0)
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(write, range(3)))
+    assert _rows(new, "results", "n, m") == [(at, at) for at in range(3)]
 
 
 @pytest.mark.parametrize(

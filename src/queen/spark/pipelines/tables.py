@@ -54,17 +54,11 @@ class Table:
 
     def write(self, rows: DataFrame, transaction: str, number: int) -> None:
         """Put a batch into the table, unless it is there."""
-        from psycopg import sql
-
         missing = [key for key in self._keys if key not in rows.columns]
         if missing:
             raise BadRequest(f"table key {missing[0]!r} is not a column of the results")
         with self._connect() as connection, connection.cursor() as cursor:
-            cursor.execute(
-                sql.SQL(
-                    "create table if not exists {} (pipeline text primary key, batch bigint)"
-                ).format(sql.Identifier(_LEDGER))
-            )
+            self._create_ledger(cursor)
             if not self._note_batch(cursor, transaction, number):
                 return
             self._create(cursor, rows.schema)
@@ -81,6 +75,14 @@ class Table:
         if self._password and self._password in reason:
             reason = "it refuses the connection"
         raise Unavailable(f"the database of table {self._name!r}: {' '.join(reason.split())}")
+
+    def _create_ledger(self, cursor: psycopg.Cursor[Any]) -> None:
+        from psycopg import sql
+
+        ledger = sql.Identifier(_LEDGER)
+        if _may_create(cursor, ledger):
+            columns = "(pipeline text primary key, batch bigint)"
+            cursor.execute(sql.SQL("create table if not exists {} " + columns).format(ledger))
 
     def _note_batch(self, cursor: psycopg.Cursor[Any], transaction: str, number: int) -> bool:
         """Note the batch; false when it was noted before."""
@@ -99,6 +101,8 @@ class Table:
     def _create(self, cursor: psycopg.Cursor[Any], schema: t.StructType) -> None:
         from psycopg import sql
 
+        if not _may_create(cursor, self._identifier()):
+            return
         columns = [
             sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_type_of(field)))
             for field in schema.fields
@@ -166,6 +170,18 @@ class Table:
         from psycopg import sql
 
         return sql.Identifier(*self._name.split("."))
+
+
+def _may_create(cursor: psycopg.Cursor[Any], identifier: Any) -> bool:
+    """Whether a table is not there, and nobody else of us makes it until this transaction ends.
+
+    Two that create a table at once fail on each other, `if not exists` or not.
+    """
+    cursor.execute("select to_regclass(%s)", (identifier.as_string(cursor),))
+    (relation,) = cursor.fetchone() or (None,)
+    if relation is None:
+        cursor.execute("select pg_advisory_xact_lock(hashtext(%s))", (_LEDGER,))
+    return relation is None
 
 
 def _password_of(url: str) -> str:
