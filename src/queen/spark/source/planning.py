@@ -149,13 +149,17 @@ class Planner:
         self.broker.retry_s = PATIENCE_S
         return answer
 
+    def check_whole(self, plan: Plan, since: Mapping[str, int]) -> None:
+        """Raise when retention has removed something that should be read."""
+        if plan.lost and self.selection.must_be_whole:
+            raise HistoryGone(_loss_message(plan.lost, since))
+
     def tasks(
         self, plan: Plan, since: Mapping[str, int], sealed_us: int | None = None
     ) -> list[SliceTask]:
         """Return tasks of about equal size; raises when retention was quicker."""
+        self.check_whole(plan, since)
         chosen = self.selection
-        if plan.lost and chosen.must_be_whole:
-            raise HistoryGone(_loss_message(plan.lost, since))
         tasks = [self.task(*group) for group in _group_slices(plan, chosen.tasks)]
         if sealed_us is not None:
             tasks = tasks or [SliceTask(chosen.address, [], 0)]
@@ -190,8 +194,9 @@ def _loss_message(queues: list[str], since: Mapping[str, int]) -> str:
     names = ", ".join(repr(queue) for queue in queues)
     return (
         f"retention has removed messages of {names} written after {at}, where this read starts: "
-        "start with a new checkpoint and startingTime earliest, or set option failOnDataLoss to "
-        "false to go on without them; a group (option group) keeps completedRetention from it"
+        "start with a new checkpoint and startingTime earliest, move its group to what is left "
+        "(queen seek), or set option failOnDataLoss to false to go on without them; a group "
+        "(option group) keeps completedRetention from it"
     )
 
 

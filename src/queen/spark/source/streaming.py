@@ -135,8 +135,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         since = self._since(start, jumps)
         plan = self._plan(since, max(until, *since.values()), limit, jumps)
+        # Now, and not when the batch is read: then it is in the checkpoint, and fails for good,
+        # wherever its group is moved to.
+        self._planner.check_whole(plan, since)
         wants_batch = bool(plan.messages or jumps or wants_marker) or self._ends_with_marker(start)
-        if not wants_batch and not self._must_move(plan, until):
+        if not wants_batch and not self._must_move(start, plan, until):
             return start
         end: Offset = {"sealed": plan.until}
         if moves:
@@ -160,12 +163,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether a query that stops at the end still has to be told of the end."""
         return self._markers and self._target is not None and start["sealed"] < self._target
 
-    def _must_move(self, plan: Plan, until: int) -> bool:
+    def _must_move(self, start: Offset, plan: Plan, until: int) -> bool:
         """Whether a batch without messages is worth it.
 
         It is when others follow those of partitions that are not read, and when nobody has been
-        told for long how far these have been looked at.
+        told for long how far these have been looked at. And it is for the first one, which Spark
+        makes anyway: whoever stands at the beginning misses nothing that retention removes, so
+        what is written after a query began and removed before it is read would not be missed.
         """
+        if start["sealed"] == EARLIEST:
+            return True
         if not self._selection.partitions:
             return False
         return plan.until < until or time.monotonic() - self._marked_at >= _REPORT_AGAIN_S
