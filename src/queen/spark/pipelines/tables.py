@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as t
 
 from queen.errors import BadRequest, Unavailable
+from queen.spark.pipelines.compiler import JSON_OPTIONS
 
 if TYPE_CHECKING:
     import psycopg
@@ -221,7 +222,7 @@ def _rows_of(rows: DataFrame) -> Iterator[tuple[Any, ...]]:
     columns = [
         f.col(f"`{field.name}`")
         if type(field.dataType) in _TYPES
-        else f.to_json(f"`{field.name}`").alias(field.name)
+        else f.to_json(f"`{field.name}`", JSON_OPTIONS).alias(field.name)
         for field in rows.schema.fields
     ]
     times = {
