@@ -12,7 +12,7 @@ a join over one structure for each side, by its name (`orders.data.amount`).
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -58,10 +58,12 @@ class Joined(_Part):
 class Window(_Part):
     """How time is cut."""
 
-    type: Literal["tumbling", "sliding", "session"]
+    type: Literal["tumbling", "sliding", "session", "calendar"]
     size_ms: Duration | None = None
     slide_ms: Duration | None = None
     gap_ms: Duration | None = None
+    # Of a calendar window, in the zone of the definition; weeks begin on Monday.
+    unit: Literal["day", "week", "month"] | None = None
 
 
 class Top(_Part):
@@ -114,7 +116,8 @@ class Definition(_Part):
     # the pipeline or in a queue, or the pipeline fails and names it.
     on_error: Literal["set_aside", "fail"] = "set_aside"
     errors_to: Name | None = None
-    # In which expressions read and write times that name none: `to_timestamp(data.day)`.
+    # In which expressions read and write times that name none: `to_timestamp(data.day)`; and whose
+    # days, weeks and months calendar windows are.
     time_zone: Name = "UTC"
     output: Output = msgspec.field(default_factory=Output)
 
@@ -146,15 +149,30 @@ def reason_against(definition: Definition) -> str | None:
     return next((reason for rule in rules if (reason := rule(definition))), None)
 
 
+class _Needed(NamedTuple):
+    field: str
+    reason: str
+
+
+_NEEDED = {
+    "tumbling": _Needed("size_ms", "window.sizeMs: a window needs its size"),
+    "sliding": _Needed("size_ms", "window.sizeMs: a window needs its size"),
+    "session": _Needed("gap_ms", "window.gapMs: a session needs its gap"),
+    "calendar": _Needed("unit", "window.unit: a calendar window is a day, week or month"),
+}
+
+
 def _reason_against_window(definition: Definition) -> str | None:
     window = definition.window
     if window is None:
         return None
-    if window.type == "session":
-        return None if window.gap_ms else "window.gapMs: a session needs its gap"
-    if not window.size_ms:
-        return "window.sizeMs: a window needs its size"
-    if window.type == "sliding" and not (window.slide_ms and window.slide_ms <= window.size_ms):
+    if window.unit and window.type != "calendar":
+        return "window.unit: only calendar windows have one"
+    needed = _NEEDED[window.type]
+    if not getattr(window, needed.field):
+        return needed.reason
+    size_ms = window.size_ms or 0
+    if window.type == "sliding" and not (window.slide_ms and window.slide_ms <= size_ms):
         return "window.slideMs: a sliding window needs a slide that is not longer than its size"
     return None
 
@@ -162,7 +180,7 @@ def _reason_against_window(definition: Definition) -> str | None:
 def _reason_against_aggregates(definition: Definition) -> str | None:
     computes = bool(definition.aggregates or definition.distinct)
     if computes and definition.window is None:
-        return "window: aggregates need a window: tumbling, sliding or session"
+        return "window: aggregates need a window: tumbling, sliding, session or calendar"
     if not computes:
         return _reason_to_compute(definition)
     if definition.top is not None and not set(definition.top.per) <= set(definition.keys):

@@ -40,7 +40,12 @@ On = str | Sequence[str] | Mapping[str, str]
 PATH = "/api/v1/pipelines"
 _PATH_END = re.compile(r"[^.]+$")
 _NOT_IN_NAMES = re.compile(r"\W+")
-_WINDOWS = {"window_duration_ms": "sizeMs", "window_slide_ms": "slideMs", "window_gap_ms": "gapMs"}
+_WINDOWS = {
+    "window_duration_ms": "sizeMs",
+    "window_slide_ms": "slideMs",
+    "window_gap_ms": "gapMs",
+    "window_unit": "unit",
+}
 
 
 class PipelineVerbs:
@@ -122,6 +127,17 @@ class PipelineVerbs:
 
     # ---- what is computed ----
 
+    def daily(self: Self) -> Self:
+        """Windows of one day each, from midnight to midnight in the `time_zone`: of 23 or 25
+        hours where clocks change."""
+        return self.calendar("day")
+
+    def calendar(self: Self, unit: str) -> Self:
+        """Windows of one `day`, `week` (from Monday) or `month` each, in the `time_zone`."""
+        changed = self._with_pipeline()
+        changed._window = {"window_type": "calendar", "window_unit": unit}
+        return changed
+
     def key(self: Self, *expressions: str, **named: str) -> Self:
         """Compute for each value of these: `key("data.user")`, or `key(user="data.user")`."""
         keys = {_name_of(expression): expression for expression in expressions} | named
@@ -152,8 +168,9 @@ class PipelineVerbs:
     # ---- where it goes ----
 
     def time_zone(self: Self, name: str) -> Self:
-        """Name the zone in which expressions take times that say none, like `Europe/Berlin`; UTC,
-        unless given. A `timestamp` of the schema that says none is UTC all the same."""
+        """Name the zone of calendar windows, and in which expressions take times that say none,
+        like `Europe/Berlin`; UTC, unless given. A `timestamp` of the schema that says none is UTC
+        all the same."""
         return self._with_pipeline(timeZone=name)
 
     def max_ahead(self: Self, duration: Seconds) -> Self:
@@ -194,7 +211,8 @@ class PipelineVerbs:
     @property
     def is_pipeline(self) -> bool:
         """Whether anything was said that only Spark can do."""
-        return bool(self._pipeline or self._side)
+        is_calendar = self._window.get("window_type") == "calendar"
+        return bool(self._pipeline or self._side or is_calendar)
 
     def definition(self) -> Json:
         """Return what the broker stores of a pipeline."""

@@ -7,7 +7,7 @@ stream when it starts. So they are set for that long, and the session is as it w
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,19 @@ def use_in_this_thread(spark: SparkSession) -> None:
 def pipeline_settings(spark: SparkSession, time_zone: str) -> Iterator[None]:
     """Let a session have the settings of a pipeline while it is made or started."""
     use_in_this_thread(spark)
-    settings = {**_FIXED, TIME_ZONE: time_zone}
+    with _session_settings(spark, {**_FIXED, TIME_ZONE: time_zone}):
+        yield
+
+
+@contextmanager
+def zone_settings(spark: SparkSession, time_zone: str) -> Iterator[None]:
+    """Let a session have a zone while the columns of a DataFrame are made."""
+    with _session_settings(spark, {TIME_ZONE: time_zone}):
+        yield
+
+
+@contextmanager
+def _session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     with _turn:
         before = {name: spark.conf.get(name, None) for name in settings}
         for name, value in settings.items():

@@ -32,6 +32,8 @@ from queen.spark.windows.event_time import (
     TIME,
     WINDOW,
     Windowed,
+    calendar_window,
+    event_time,
     exact_interval,
     messages_of,
     milliseconds,
@@ -269,14 +271,14 @@ class _Compiler:
     def _cut(self, df: DataFrame, time: Column, observed: str | None = None) -> Windowed:
         window = self._definition.window
         assert window is not None
-        assert window.size_ms is not None
         return windowed(
             df,
-            timedelta(milliseconds=window.size_ms),
+            window.unit or timedelta(milliseconds=window.size_ms or 0),
             slide=None if window.slide_ms is None else timedelta(milliseconds=window.slide_ms),
             grace=self._grace,
             ahead=self._ahead,
             time=time,
+            zone=self._definition.time_zone,
             observed=observed,
         )
 
@@ -321,6 +323,8 @@ class _Compiler:
             else:
                 rows = self._once_per_window(self._with_window(rows), keys)
                 keys = {name: f.col(name) for name in keys}
+        if definition.window is not None and definition.window.type == "calendar":
+            rows = self._with_window(rows)
         window = self._window_of(rows)
         alone = definition.distinct and not definition.aggregates
         if alone and len(definition.distinct) == 1 and WINDOW in rows.columns:
@@ -348,13 +352,16 @@ class _Compiler:
             return f.col(WINDOW)
         if window.type == "session":
             return f.session_window(TIME, f"{window.gap_ms} milliseconds").alias(WINDOW)
+        if window.unit is not None:
+            cut = calendar_window(f.col(TIME), window.unit)
+            return event_time(cut, WINDOW, milliseconds(self._grace))
         slide_ms = window.slide_ms or window.size_ms
         return f.window(TIME, f"{window.size_ms} milliseconds", f"{slide_ms} milliseconds")
 
     def _with_window(self, rows: DataFrame) -> DataFrame:
         if WINDOW in rows.columns:
             return rows
-        return rows.withColumn(WINDOW, self._window_of(rows))
+        return rows.select("*", self._window_of(rows))
 
     def _aggregates(self) -> list[Column]:
         definition = self._definition

@@ -65,6 +65,9 @@ def _time_lines(definition: Definition) -> list[str]:
         lines.append(
             f"cuts sessions that end when nothing came for {_duration(window.gap_ms or 0)}"
         )
+    elif window.type == "calendar":
+        monday = ", from Monday," if window.unit == "week" else ""
+        lines.append(f"cuts windows of one {window.unit}{monday} in {definition.time_zone}")
     elif window.type == "sliding":
         size, slide = _duration(window.size_ms or 0), _duration(window.slide_ms or 0)
         lines.append(f"cuts windows of {size}, one every {slide}")

@@ -19,8 +19,12 @@ A DataFrame that is not a stream passes through the same functions; it has no ma
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from queen.spark.launch.settings import check_classic, zone_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -35,6 +39,8 @@ TIME = "_time"
 Duration = int | float | timedelta
 # How far ahead of the broker's clock a message may say that it happened, unless told.
 DAY = timedelta(days=1)
+# What a calendar is cut into; weeks begin on Monday.
+UNITS = ("day", "week", "month")
 
 
 class Windowed(NamedTuple):
@@ -46,12 +52,13 @@ class Windowed(NamedTuple):
 
 def windowed(
     df: DataFrame,
-    size: Duration,
+    size: Duration | str,
     *,
     slide: Duration | None = None,
     grace: Duration = 0,
     ahead: Duration = DAY,
     time: str | Column = CREATED_AT,
+    zone: str = "UTC",
     observed: str | None = None,
 ) -> Windowed:
     """Give each row its window, in a column `window`; durations are seconds.
@@ -59,6 +66,9 @@ def windowed(
         events = spark.readStream.format("queen").option("markers", "true")...load()
         rows, late = windowed(events, 60, time="data.ts", grace=30)
         rows.groupBy("window", "partition").count()
+
+    With `"day"`, `"week"` (from Monday) or `"month"` for a size, windows are those of the calendar
+    in a `zone` like `Europe/Berlin`.
 
     A window is `[start, end)`. It closes when sealed time reaches its end plus `grace`. Rows
     written later are in `late`, with their window, and nowhere else. With `slide` a row
@@ -74,14 +84,15 @@ def windowed(
     from pyspark.sql import functions as f
 
     grace_ms = milliseconds(grace)
-    size_ms, step_ms = _size_and_step_ms(size, slide)
+    cut = _cut_by_calendar(df, size, slide, zone) if isinstance(size, str) else _cut(size, slide)
     is_late = f.col(WINDOW)["end"] + exact_interval(grace_ms) <= f.col(CREATED_AT)
     is_late = is_late | _is_ahead(f.col(TIME), ahead)
     with_time = df.withColumn(TIME, _time_column(time))
     rows = on_sealed_time(with_time, TIME, grace_ms)
     rows = observe(rows, observed, rows=f.count("*"), untimed=f.count_if(f.col(TIME).isNull()))
-    rows = rows.withColumn(WINDOW, _windows_of(f.col(TIME), size_ms, step_ms))
-    late = _cut_into_windows(messages_of(with_time), size_ms, step_ms)
+    with cut.settings():
+        rows = rows.select("*", cut.window_of(f.col(TIME), grace_ms))
+        late = cut.keep_untimed(messages_of(with_time))
     rows = observe(rows, observed, late=f.count_if(is_late))
     return Windowed(
         rows.where(~is_late).drop(TIME),
@@ -191,15 +202,73 @@ def observe(df: DataFrame, name: str | None, **counts: Column) -> DataFrame:
     return df.observe(f"{'_'.join(counts)}_of_{name}", first, *rest)
 
 
-def _cut_into_windows(df: DataFrame, size_ms: int, step_ms: int) -> DataFrame:
-    """Give rows their windows; those without a time are kept, once, with a null window."""
+class _Cut(NamedTuple):
+    """A way to cut time into windows."""
+
+    # From a time, and the grace, to the column of its windows.
+    window_of: Callable[[Column, int], Column]
+    # Gives rows their windows; those without a time are kept, once, with a null window.
+    keep_untimed: Callable[[DataFrame], DataFrame]
+    # Of the session while columns are made.
+    settings: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def _cut(size: Duration, slide: Duration | None) -> _Cut:
     from pyspark.sql import functions as f
 
-    has_time = named_column(TIME).isNotNull()
-    stand_in = f.coalesce(named_column(TIME), named_column(CREATED_AT))
-    cut = df.withColumn(WINDOW, _windows_of(stand_in, size_ms, step_ms))
-    is_newest = f.col(WINDOW)["start"] + exact_interval(step_ms) > named_column(CREATED_AT)
-    return cut.where(has_time | is_newest).withColumn(WINDOW, f.when(has_time, f.col(WINDOW)))
+    size_ms, step_ms = _size_and_step_ms(size, slide)
+
+    def window_of(time: Column, grace_ms: int = 0) -> Column:
+        # Spark itself takes such a window for an event time.
+        return f.window(time, f"{size_ms} milliseconds", f"{step_ms} milliseconds").alias(WINDOW)
+
+    def keep_untimed(df: DataFrame) -> DataFrame:
+        has_time = named_column(TIME).isNotNull()
+        stand_in = f.coalesce(named_column(TIME), named_column(CREATED_AT))
+        cut = df.withColumn(WINDOW, window_of(stand_in))
+        is_newest = f.col(WINDOW)["start"] + exact_interval(step_ms) > named_column(CREATED_AT)
+        return cut.where(has_time | is_newest).withColumn(WINDOW, f.when(has_time, f.col(WINDOW)))
+
+    return _Cut(window_of, keep_untimed)
+
+
+def _cut_by_calendar(df: DataFrame, unit: str, slide: Duration | None, zone: str) -> _Cut:
+    if unit not in UNITS:
+        raise ValueError(f"a window is so many seconds long, or one of {', '.join(UNITS)}")
+    if slide is not None:
+        raise ValueError(f"windows of one {unit} follow one another: they have no slide")
+    check_classic(df.sparkSession, "windows by the calendar")
+
+    def window_of(time: Column, grace_ms: int) -> Column:
+        return event_time(calendar_window(time, unit), WINDOW, grace_ms)
+
+    def keep_untimed(df: DataFrame) -> DataFrame:
+        return df.withColumn(WINDOW, calendar_window(named_column(TIME), unit))
+
+    return _Cut(window_of, keep_untimed, lambda: zone_settings(df.sparkSession, zone))
+
+
+def calendar_window(time: Column, unit: str) -> Column:
+    """Return the day, week or month of a time, null without one, in the zone of the session.
+
+    Its bounds are made of dates: a day begins when its date does, also where clocks skip
+    midnight, and is as long as it is until the next one begins.
+    """
+    from pyspark.sql import functions as f
+
+    def following(period: Column) -> Column:
+        if unit == "month":
+            return f.add_months(period, 1)
+        return f.date_add(period, 7 if unit == "week" else 1)
+
+    time = time.cast("timestamp")
+    day = time.cast("date")
+    period = day if unit == "day" else f.trunc(day, unit).cast("date")
+    # Where clocks go back over midnight, it is the day before once more.
+    has_ended = time >= following(period).cast("timestamp")
+    period = f.when(has_ended, following(period)).otherwise(period)
+    start, end = period.cast("timestamp"), following(period).cast("timestamp")
+    return f.when(time.isNotNull(), f.struct(start.alias("start"), end.alias("end")))
 
 
 def _check_markers(df: DataFrame) -> None:
@@ -236,12 +305,6 @@ def exact_interval(duration_ms: int) -> Column:
     jvm: Any = context._jvm
     interval = jvm.org.apache.spark.unsafe.types.CalendarInterval(0, 0, duration_ms * 1000)
     return Column(jvm.org.apache.spark.sql.functions.lit(interval))
-
-
-def _windows_of(time: Column, size_ms: int, step_ms: int) -> Column:
-    from pyspark.sql import functions as f
-
-    return f.window(time, f"{size_ms} milliseconds", f"{step_ms} milliseconds")
 
 
 def _size_and_step_ms(size: Duration, slide: Duration | None) -> tuple[int, int]:
