@@ -47,6 +47,7 @@ SPARK_PAGES = [
     "docs/howto/join-with-spark.md",
     "docs/howto/pipeline-functions.md",
     "docs/howto/late-data-with-spark.md",
+    "docs/howto/load-history.md",
     "docs/howto/read-with-spark.md",
     "docs/howto/spark-submit.md",
     "docs/howto/write-from-spark.md",

@@ -28,6 +28,7 @@ PAGES = [
     "docs/howto/exactly-once-with-spark.md",
     "docs/howto/join-with-spark.md",
     "docs/howto/late-data-with-spark.md",
+    "docs/howto/load-history.md",
     "docs/howto/pipeline-functions.md",
 ]
 _FILE = re.compile(r"# (\w+\.py)\n")
@@ -38,7 +39,8 @@ _BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTAL
 def at_home(
     server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> ServerProcess:
-    """A reader with a home of their own, who has started a server."""
+    """A reader with a home of their own, in a clone, who has started a server."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QUEEN_URL", server.url)

@@ -230,6 +230,14 @@ def backfill(
     until: Annotated[
         str | None, typer.Option("--to", help="Before this time; up to now unless given.")
     ] = None,
+    in_time: Annotated[
+        bool,
+        typer.Option(
+            "--in-time",
+            help="Take each message as written when it happened: for history that was pushed "
+            "later. --from and --to are then of what happened.",
+        ),
+    ] = False,
     into: Annotated[str | None, typer.Option(help="Write results to this queue.")] = None,
     files: Annotated[str | None, typer.Option(help="Write results to this new folder.")] = None,
     master: Master = None,
@@ -242,6 +250,8 @@ def backfill(
     """Compute what a pipeline gives for a stretch of history; print it unless told where to.
 
     The rows are those that a live run that began at --from has given when time has reached --to.
+    With --in-time they are those of windows that began at --from or later and closed by --to, as if
+    each message had been pushed the moment it happened.
     """
     begin, end = parse_optional("--from", since), parse_optional("--to", until)
     if into is not None and files is not None:
@@ -251,7 +261,7 @@ def backfill(
     with _spark(f"{name} backfill", master, conf, package) as spark, explain_errors(urls_of(url)):
         from queen.spark.pipelines import backfill as history
 
-        rows = history.backfill(definition, spark, options, begin, end)
+        rows = history.backfill(definition, spark, options, begin, end, in_time=in_time)
         if into is None and files is None:
             Output(as_json=True).lines(history.plain_rows(rows))
             return

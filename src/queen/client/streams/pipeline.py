@@ -22,13 +22,14 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from queen.client.durations import Seconds, ms_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from queen.client.queen import Queen
     from queen.spark.pipelines.run import Running
@@ -265,8 +266,33 @@ class PipelineVerbs:
         """
         from queen.spark.pipelines.run import run_definition
 
-        connection = {"url": ",".join(self._queen.cluster.urls), "token": self._queen.cluster.token}
-        return run_definition(self.definition(), spark, **{**connection, **options})
+        return run_definition(self.definition(), spark, **{**self._connection(), **options})
+
+    def backfill(
+        self,
+        spark: SparkSession,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        in_time: bool = False,
+        **options: Any,
+    ) -> DataFrame:
+        """Return, as a DataFrame, what a live run that began at `since` has given at `until`; over
+        all that there is, unless given.
+
+        With `in_time` each message counts as written when it happened: for history that was
+        pushed later. The two times are then of what happened: windows that began at `since` or
+        later, and had closed by `until`.
+        """
+        from queen.spark.pipelines.backfill import backfill_definition
+
+        given = {**self._connection(), **options}
+        return backfill_definition(
+            self.definition(), spark, since=since, until=until, in_time=in_time, **given
+        )
+
+    def _connection(self) -> Json:
+        return {"url": ",".join(self._queen.cluster.urls), "token": self._queen.cluster.token}
 
 
 def pipeline_path(name: str, *parts: str) -> str:

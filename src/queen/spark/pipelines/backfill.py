@@ -6,7 +6,7 @@ The results are printed, or written once to where the caller says.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,18 @@ from queen.spark.pipelines.compiler import (
     CompiledPipeline,
     compile_definition,
 )
-from queen.spark.pipelines.run import Options, explain_errors
+from queen.spark.pipelines.run import (
+    Options,
+    checked_definition,
+    explain_errors,
+    results_of,
+)
 from queen.spark.pipelines.writing import messages, payload_columns
+from queen.wire.answers import iso
 from queen.wire.pipelines import needs_time
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from queen.wire.pipelines import Definition
 
@@ -39,22 +45,61 @@ def backfill(
     options: Options,
     since: datetime | None,
     until: datetime | None,
+    *,
+    in_time: bool = False,
 ) -> CompiledPipeline:
     """Return, as a batch, what a live run gives between two times.
 
     That is a run that began at `since`, when sealed time has reached `until`; up to now, unless
     given.
+
+    With `in_time` each message counts as written when it happened, so that none is late: for
+    history that was pushed long after. Then all of the queues is read, and the two times are those
+    of what happened: windows that began at `since` or later, and had closed by `until`.
     """
     check_classic(spark, "pipelines")
     if definition.kind == "function":
         raise BadRequest("a function says nothing of time: only a definition can be backfilled")
     sealed = _sealed_time(definition, options)
     until = sealed if until is None else min(until.astimezone(UTC), sealed)
+    since = None if since is None else since.astimezone(UTC)
+    if in_time:
+        _check_in_time(definition, since, until)
+    began, end = (None, sealed) if in_time else (since, until)
     with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
-        frames = reading.history(spark, definition, options.broker_options(), since, until)
+        frames = reading.history(spark, definition, options.broker_options(), began, end)
         return compile_definition(
-            definition, frames, until=until if needs_time(definition) else None
+            definition,
+            frames,
+            until=until if needs_time(definition) else None,
+            since=since if in_time else None,
+            in_time=in_time,
         )
+
+
+def _check_in_time(definition: Definition, since: datetime | None, until: datetime) -> None:
+    if not needs_time(definition):
+        raise BadRequest(
+            "in time: nothing can be late in a pipeline without a window, a join or dedup; "
+            "backfill it without"
+        )
+    if since is not None and since >= until:
+        raise BadRequest(f"in time: {iso(since)} is not before the end, {iso(until)}")
+
+
+def backfill_definition(
+    definition: Mapping[str, Any],
+    spark: SparkSession,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    in_time: bool = False,
+    **options: Any,
+) -> DataFrame:
+    """Return what a definition gives for a stretch of history; it need not be stored."""
+    checked = checked_definition(definition)
+    made = backfill(checked, spark, Options(**options), since, until, in_time=in_time)
+    return results_of(made)
 
 
 def _sealed_time(definition: Definition, options: Options) -> datetime:

@@ -2,7 +2,7 @@
 
 Nothing here asks whether it works on a stream. A batch with `until` leaves out what a live
 query would give only later: it gives the rows that a live query has given when sealed time
-reaches that instant, and no others.
+reaches that instant, and no others. With `in_time` a message counts as written when it happened.
 
 Keys travel under names of their own (`_key_0`, …) until the last step: a key may be called
 like a column of the message that it is computed from.
@@ -28,6 +28,7 @@ from queen.spark.pipelines.failures import (
 from queen.spark.pipelines.joins import Joiner, wait_of
 from queen.spark.pipelines.partition_names import partition_name
 from queen.spark.windows.event_time import (
+    CREATED_AT,
     SEALED,
     TIME,
     WINDOW,
@@ -48,7 +49,7 @@ from queen.wire.pipelines import keeps_late, needs_time
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from queen.wire.pipelines import Definition, Top
+    from queen.wire.pipelines import Definition, Reads, Top
 
 # What orders messages: the first of several that are the same is kept.
 _ORDER = ("createdAt", "queue", "partition", "offset")
@@ -115,10 +116,14 @@ def compile_definition(
     frames: Mapping[str, DataFrame],
     *,
     until: datetime | None = None,
+    since: datetime | None = None,
+    in_time: bool = False,
     has_aside: bool = False,
     has_buckets: bool = True,
 ) -> CompiledPipeline:
     """Return what a definition makes of the DataFrames that its `reads` name.
+
+    With `since` only of windows that began then or later.
 
     `has_aside` says whether there is a branch for what is set aside. A live query without one fails
     on a message that cannot be computed with; history leaves it out, as the live query has.
@@ -127,6 +132,11 @@ def compile_definition(
     trials = Trials(next(iter(frames.values())).sparkSession)
     is_live = any(frame.isStreaming for frame in frames.values())
     fails = definition.on_error == "fail"
+    if in_time:
+        frames = {
+            reads.name: _written_in_time(frames[reads.name], reads, trials, until)
+            for reads in definition.reads
+        }
     sides = [
         _Side(
             definition,
@@ -135,11 +145,27 @@ def compile_definition(
             trials,
             is_fatal=fails or (is_live and not has_aside),
             has_unfit=fails or has_aside,
+            in_time=in_time,
         )
         for number, reads in enumerate(definition.reads)
     ]
-    compiler = _Compiler(definition, until, trials, has_aside=has_aside, has_buckets=has_buckets)
+    compiler = _Compiler(
+        definition, until, trials, since=since, has_aside=has_aside, has_buckets=has_buckets
+    )
     return compiler.compile(sides)
+
+
+def _written_in_time(
+    df: DataFrame, reads: Reads, trials: Trials, until: datetime | None
+) -> DataFrame:
+    """Let messages have been written when they happened, and leave out what happens later."""
+    if reads.event_time is not None:
+        time = trials.value(f"cast({reads.event_time} as timestamp)")
+        df = df.withColumn(CREATED_AT, time)
+    if until is None:
+        return df
+    # One without a time belongs to no window, but it may be one to fail on.
+    return df.where(f.col(CREATED_AT).isNull() | (f.col(CREATED_AT) < f.lit(until)))
 
 
 class _Side:
@@ -158,6 +184,7 @@ class _Side:
         *,
         is_fatal: bool,
         has_unfit: bool,
+        in_time: bool,
     ) -> None:
         reads = definition.reads[number]
         self.name = reads.name
@@ -168,7 +195,8 @@ class _Side:
         if checks_schema(definition, number) and not has_unfit:
             df = observe(df, self.name, failed=f.count_if(f.col(CORRUPT).isNotNull()))
             df = _only_messages(df, f.col(CORRUPT).isNull())
-        self.time = trials.value(reads.event_time or "createdAt")
+        # What was written in time has it there already.
+        self.time = trials.value((None if in_time else reads.event_time) or CREATED_AT)
         failure = failure_of(definition, number, trials, with_unfit=has_unfit)
         self.can_fail = failure is not None
         conditions = [trials.value(condition) for condition in reads.where]
@@ -211,10 +239,12 @@ class _Compiler:
         until: datetime | None,
         trials: Trials,
         *,
+        since: datetime | None,
         has_aside: bool,
         has_buckets: bool,
     ) -> None:
         self._definition = definition
+        self._since = since
         self._trials = trials
         self._has_aside = has_aside
         self._has_buckets = has_buckets
@@ -238,6 +268,8 @@ class _Compiler:
             rows = self._without_raw(messages_of(sides[0].df))
         if definition.window is None:
             rows = self._without_repeats(rows) if definition.dedup else rows
+            if self._since is not None:
+                rows = rows.where(f.col(TIME) >= f.lit(self._since))
             rows = rows.drop(TIME)
             is_message = _gives_messages(definition)
             first = named_column(sides[0].name)
@@ -341,7 +373,9 @@ class _Compiler:
         has a session of its own, and would cut sessions instead of choosing among them.
         """
         window, having = self._definition.window, self._definition.having
-        if window is None or window.type != "session" or not (having or self._until):
+        if window is None or window.type != "session":
+            return []
+        if not (having or self._until or self._since):
             return []
         return [f.min(TIME).alias(_FIRST), f.max(TIME).alias(_LAST)]
 
@@ -406,6 +440,8 @@ class _Compiler:
         if self._until is not None:
             closed = self._until - wait_of(definition.joins)
             computed = computed.where(f.col(WINDOW)["end"] <= f.lit(closed))
+        if self._since is not None:
+            computed = computed.where(f.col(WINDOW)["start"] >= f.lit(self._since))
         names = {f"_key_{at}": name for at, name in enumerate(definition.keys)}
         results = [*definition.aggregates, *definition.distinct]
         rows = computed.select(
