@@ -111,6 +111,9 @@ class Definition(_Part):
     top: Top | None = None
     having: Annotated[list[Expression], Few] = []
     select: Annotated[dict[Name, Expression], Few] = {}
+    # When a window is given: once, when it has closed; or, to a table with keys, whenever it has
+    # changed.
+    emit: Literal["closed", "updates"] = "closed"
     late_to: Name | None = None
     # What becomes of a message on which an expression fails: it is set aside, as a dead letter of
     # the pipeline or in a queue, or the pipeline fails and names it.
@@ -140,6 +143,7 @@ def reason_against(definition: Definition) -> str | None:
         _reason_against_dedup,
         _reason_against_time_zone,
         _reason_against_output,
+        _reason_against_updates,
     )
     if len(definition.joins) != len(definition.reads) - 1 and definition.kind == "definition":
         return "joins: there is one for each of reads after the first"
@@ -236,6 +240,48 @@ def _reason_against_output(definition: Definition) -> str | None:
     if definition.errors_to is not None and definition.on_error == "fail":
         return "errorsTo: nothing is set aside when an error fails the pipeline"
     return None
+
+
+def _reason_against_updates(definition: Definition) -> str | None:
+    """Return why windows cannot be given before they have closed."""
+    window, output = definition.window, definition.output
+    if definition.emit == "closed":
+        return None
+    reasons = (
+        (
+            not (output.table and output.table_keys),
+            "updates go to a table with keys, where a row replaces the one before; a queue or a "
+            "folder has nothing to take back",
+        ),
+        (window is None, "updates are of windows; what has none never changes"),
+        (
+            window is not None and window.type == "session",
+            "Spark gives sessions when they have closed, and not before",
+        ),
+        (
+            bool(definition.joins or definition.dedup or definition.top),
+            "Spark gives what needs several steps (a join, dedup, top) when windows have closed, "
+            "and not before",
+        ),
+        (
+            bool(definition.having),
+            "a row that is in the table would stay there when having no longer holds; leave "
+            "having out, and filter where the table is read",
+        ),
+        (
+            not _keys_name_results(definition),
+            "the keys of the table must name a window and all keys: "
+            + ", ".join(["windowStart", *definition.keys]),
+        ),
+    )
+    return next((f"emit: {reason}" for is_so, reason in reasons if is_so), None)
+
+
+def _keys_name_results(definition: Definition) -> bool:
+    """Whether the keys of the table tell any two results apart."""
+    select = definition.select
+    named = {select.get(key) if select else key for key in definition.output.table_keys}
+    return bool(named & {"windowStart", "windowEnd"}) and named >= set(definition.keys)
 
 
 # ---- requests and answers ----

@@ -168,6 +168,12 @@ class PipelineVerbs:
 
     # ---- where it goes ----
 
+    def emit(self: Self, when: str) -> Self:
+        """Say when results are given: `closed`, once, when their window has closed, unless it is
+        `updates`, with every micro-batch in which it has changed. Updates go to a table whose
+        keys name the window and all keys, where the last one stays."""
+        return self._with_pipeline(emit=when)
+
     def time_zone(self: Self, name: str) -> Self:
         """Name the zone of calendar windows, and in which expressions take times that say none,
         like `Europe/Berlin`; UTC, unless given. A `timestamp` of the schema that says none is UTC

@@ -359,6 +359,8 @@ class _Compiler:
             rows = self._with_window(rows)
         window = self._window_of(rows)
         alone = definition.distinct and not definition.aggregates
+        # What is given before a window has closed must be computed in one step.
+        alone = alone and definition.emit == "closed"
         if alone and len(definition.distinct) == 1 and WINDOW in rows.columns:
             computed = self._count_distinct_in_two_steps(rows, keys)
         else:

@@ -107,11 +107,16 @@ def _output_line(definition: Definition) -> str:
         line = f"writes to the queue {output.queue}, each result once"
     elif output.table:
         keys = f" by {', '.join(output.table_keys)}" if output.table_keys else ""
-        line = f"writes to the table {output.table}{keys}, each result once"
+        when = "whenever a window has changed" if _updates(definition) else "each result once"
+        line = f"writes to the table {output.table}{keys}, {when}"
     else:
         line = f"writes {output.format} files to {output.files}, each result once"
     late = f"; late messages to {definition.late_to}" if definition.late_to else ""
     return line + late
+
+
+def _updates(definition: Definition) -> bool:
+    return definition.emit == "updates"
 
 
 def _duration(duration_ms: int) -> str:

@@ -163,7 +163,7 @@ def start_pipeline(
         with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
             compiled = _compile_live(definition, spark, options, function, note)
             writer = writing.query_writer(definition, compiled, target)
-            _check_streaming(compiled, spark)
+            _check_streaming(definition, compiled, spark)
             if keep is not None:
                 keep()
             run = Running(spark, definition, options, folder, lock)
@@ -191,13 +191,16 @@ def _compile_live(
     return function.apply(frames)
 
 
-def _check_streaming(compiled: CompiledPipeline, spark: SparkSession) -> None:
+def _check_streaming(
+    definition: Definition, compiled: CompiledPipeline, spark: SparkSession
+) -> None:
     """Let Spark say now what it cannot do in a stream; by itself it does when it starts one."""
     if not compiled.result.isStreaming:
         return
     jvm: Any = spark.sparkContext._jvm
     plan = compiled.result._jdf.queryExecution().analyzed()
-    mode = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    mode = modes.Update() if definition.emit == "updates" else modes.Append()
     jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(
         plan, mode
     )

@@ -69,7 +69,8 @@ def query_writer(
         finally:
             batch.unpersist()
 
-    return rows.writeStream.foreachBatch(write_batch).outputMode("append")
+    mode = "update" if definition.emit == "updates" else "append"
+    return rows.writeStream.foreachBatch(write_batch).outputMode(mode)
 
 
 def batch_delivery(definition: Definition, target: Target) -> Callable[[DataFrame, int], None]:
