@@ -563,3 +563,14 @@ def test_who_staged_it_is_recorded(as_: As, tenants: Tenants) -> None:
     tenants.mine.push({"queue": queue, "payload": {}})
     subjects = {one["producerSub"] for one in tenants.mine.messages(queue, batch=10, partitions=5)}
     assert len(subjects) == 1 and None not in subjects
+
+
+def test_a_pattern_stands_for_queues_of_ours_only(tenants: Tenants) -> None:
+    own = f"{tenants.mine_name}.orders"
+    tenants.mine.push_many(own, 1)
+    body = {"pattern": "*.orders"}
+    answer = tenants.mine.call("POST", "/api/v1/fetch/cut", body).json
+    assert [queue["queue"] for queue in answer["queues"]] == [own]
+    sources = [{"queue": own}, {"queue": tenants.queue}]
+    asked = {"sources": sources, "until": answer["sealed"], "existing": True}
+    assert tenants.mine.call("POST", "/api/v1/fetch/plan", asked).json["messages"] == 1

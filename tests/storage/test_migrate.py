@@ -276,6 +276,7 @@ RELEASED = {
     "0012_pipelines.sql": "386cce56b17a",
     "0013_token_changes.sql": "7206c8547b18",
     "0014_revisions.sql": "56cea33f40aa",
+    "0015_horizon.sql": "bb355e8c9cdf",
 }
 
 

@@ -8,6 +8,7 @@ data everywhere and never part of an SQL text, a channel name or a file path.
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from functools import lru_cache
 
 DEFAULT_PARTITION = "Default"
@@ -101,3 +102,28 @@ def labels_of(queue: str) -> tuple[str, str]:
     """
     parts = queue.split(".")
     return parts[0], parts[1] if len(parts) > 1 else ""
+
+
+# ---- patterns of names ----
+
+
+def matches_pattern(pattern: str, name: str) -> bool:
+    """Whether a pattern stands for a name: `*` for any characters, or none, and `?` for one.
+
+    >>> matches_pattern("orders-*", "orders-de"), matches_pattern("orders-?", "orders-de")
+    (True, False)
+    >>> matches_pattern("a[b]*", "a[b]c"), matches_pattern("a[b]*", "abc")
+    (True, False)
+    """
+    # A bracket is no pattern here.
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
+def like_of(pattern: str) -> str:
+    r"""Return the pattern as SQL's `like` takes it.
+
+    >>> like_of("50%_*?")
+    '50\\%\\_%_'
+    """
+    parts = {"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"}
+    return "".join(parts.get(letter, letter) for letter in pattern)

@@ -171,6 +171,14 @@ class Catalog:
         await self._load_queues(names)
         return [self._queues[name] for name in names if name in self._queues]
 
+    async def queues_now(self, names: Iterable[str]) -> list[Queue]:
+        """Return those of some queues that exist, whatever is remembered of them: under the name
+        of one that was deleted there may be another."""
+        names = set(names)
+        for queue in (self._queues[name] for name in names if name in self._queues):
+            queue.loaded_at = float("-inf")
+        return await self.queues(names)
+
     async def wait_for_queue(
         self, name: str, timeout_s: float, in_vain: Callable[[], bool]
     ) -> Queue | None:

@@ -53,6 +53,14 @@ class Scope:
             raise NotFound(f"Queue {name!r} not found")
         return queue
 
+    async def queues_now(self, viewer: Viewer, names: Iterable[str]) -> list[Queue]:
+        """Return those of some queues that exist at this moment and are the viewer's to see."""
+        queues = await self._catalog.queues_now(names)
+        return sorted(
+            (queue for queue in queues if viewer.sees(queue.namespace)),
+            key=lambda queue: queue.name,
+        )
+
     async def hidden_queues(self, viewer: Viewer, names: Iterable[str]) -> set[str]:
         """Return those of some names that a viewer may not use."""
         hidden: set[str] = set()

@@ -23,11 +23,21 @@ Microseconds = Annotated[
 ]
 Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 _Limit = Annotated[int, Meta(ge=1, le=MAX_OFFSET)]
-_Names = Annotated[list[Name], Meta(min_length=1, max_length=1000)]
+Pattern = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=255,
+        description="Of names: `*` stands for any characters, `?` for one.",
+    ),
+]
 
 
 class CutRequest(msgspec.Struct):
-    queues: _Names
+    queues: Annotated[list[Name], Meta(max_length=1000)] = []
+    # Instead of `queues`: all that match, and that the caller may see. What is answered as sealed
+    # is so for those too that are made later. There may be 1000.
+    pattern: Pattern | None = None
     # What was answered before: answered again when nothing was written at or after it.
     since: Microseconds | None = None
     # The group whose place is wanted.
@@ -80,6 +90,8 @@ class PlanRequest(msgspec.Struct):
     maxBytes: _Limit | None = None
     # Where limits end the plan earlier: count what was written from here on and before `until`.
     countSince: Microseconds | None = None
+    # Queues that are gone are left out; otherwise they are an error.
+    existing: bool = False
 
 
 class Point(msgspec.Struct):
@@ -131,6 +143,8 @@ class Plan(msgspec.Struct, omit_defaults=True):
 
 class SliceRequest(msgspec.Struct):
     ranges: Annotated[list[Range], Meta(min_length=1, max_length=10_000)]
+    # Ranges of queues that are gone are left out; otherwise they are an error.
+    existing: bool = False
 
 
 class ProgressSource(msgspec.Struct):
@@ -144,6 +158,8 @@ class ProgressRequest(msgspec.Struct):
     sources: Annotated[list[ProgressSource], Meta(min_length=1, max_length=1000)]
     # Everything before this is done; 0 is nothing.
     doneUntil: Microseconds
+    # Queues that are gone are left out; otherwise they are an error.
+    existing: bool = False
 
 
 class QueuePlace(msgspec.Struct):

@@ -18,6 +18,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from msgspec import Meta
 
+from queen.core.names import matches_pattern
+from queen.wire.cuts import Pattern
 from queen.wire.paging import Pagination
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -36,7 +38,9 @@ class Reads(_Part):
 
     # Of this side in a join.
     name: Name
-    queues: Annotated[list[Name], Meta(min_length=1, max_length=100)]
+    queues: Annotated[list[Name], Meta(max_length=100)] = []
+    # Instead of `queues`: all that match, those too that are made while the pipeline runs.
+    pattern: Pattern | None = None
     # Of the payload, as Spark writes it: `amount double, user string`. Without it `data` is
     # the JSON text.
     schema: Expression | None = None
@@ -138,6 +142,7 @@ def keeps_late(definition: Definition) -> bool:
 def reason_against(definition: Definition) -> str | None:
     """Return what is wrong with a definition beyond its types, or None."""
     rules = (
+        _reason_against_reads,
         _reason_against_window,
         _reason_against_aggregates,
         _reason_against_dedup,
@@ -151,6 +156,30 @@ def reason_against(definition: Definition) -> str | None:
     if len(set(names)) < len(names):
         return "reads: the sides of a join need different names; give one with `name`"
     return next((reason for rule in rules if (reason := rule(definition))), None)
+
+
+def _reason_against_reads(definition: Definition) -> str | None:
+    for side in definition.reads:
+        if bool(side.queues) == (side.pattern is not None):
+            return f"reads: name the queues of {side.name!r}, or give a pattern of them"
+    return None
+
+
+def is_read(definition: Definition, queue: str) -> bool:
+    """Whether a pipeline reads a queue: by its name, or because it matches."""
+    return any(
+        queue in side.queues or (side.pattern is not None and matches_pattern(side.pattern, queue))
+        for side in definition.reads
+    )
+
+
+def names_read(definition: Definition) -> list[str]:
+    """Return the queues that a pipeline reads, and its patterns of them."""
+    return [
+        name
+        for side in definition.reads
+        for name in ([side.pattern] if side.pattern is not None else side.queues)
+    ]
 
 
 class _Needed(NamedTuple):
@@ -227,10 +256,9 @@ def _reason_against_output(definition: Definition) -> str | None:
     given = [target for target in (output.queue, output.table, output.files) if target]
     if len(given) != 1:
         return "output: say where results go: to one queue, table or folder"
-    read = {queue for side in definition.reads for queue in side.queues}
     others = (("lateTo", definition.late_to), ("errorsTo", definition.errors_to))
     for name, queue in (("output.queue", output.queue), *others):
-        if queue in read:
+        if queue is not None and is_read(definition, queue):
             return f"{name}: the pipeline reads {queue!r} itself; it would never end"
     for name, queue in others:
         if queue is not None and queue == output.queue:

@@ -53,12 +53,22 @@ class StreamBuilder(PipelineVerbs, EitherSpelling):
         changed._window = {"window_type": window_type, **fields}
         return changed
 
-    def sources(self: Self, *queues: str | Iterable[str]) -> Self:
-        """Set the queues that are cut into windows: several names, or a list of them."""
+    def sources(self: Self, *queues: str | Iterable[str], pattern: str | None = None) -> Self:
+        """Set the queues that are cut into windows: several names, or a list of them.
+
+        A pipeline may have a `pattern` instead, such as `orders-*`: `*` stands for any characters,
+        `?` for one. Queues that match it later are read from their beginning.
+        """
+        if pattern is not None:
+            if queues:
+                raise ValueError("sources: name queues, or give a pattern, not both")
+            return self._with(source_queue_names=[])._with_side(pattern=pattern)
         names: list[str] = []
         for given in queues:
             names += [given] if isinstance(given, str) else given
-        return self._with(source_queue_names=names)
+        changed = self._with(source_queue_names=names)
+        changed._side = {field: value for field, value in self._side.items() if field != "pattern"}
+        return changed
 
     def partitioned(self: Self, wanted: bool = True) -> Self:
         """Cut each partition into windows of its own; partitions of several queues that have

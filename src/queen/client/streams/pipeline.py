@@ -256,8 +256,9 @@ class PipelineVerbs:
         return self._reads()
 
     def _reads(self) -> Json:
-        queues = self._definition.get("source_queue_names", [])
-        return {"name": _plain_name(self.name), "queues": queues, **self._side}
+        queues = self._definition.get("source_queue_names")
+        named = {"queues": queues} if queues else {}
+        return {"name": _plain_name(self.name), **named, **self._side}
 
     async def _define_pipeline(self, replace: bool) -> Json:
         body = {"definition": self.definition(), "replace": replace}

@@ -8,6 +8,9 @@ A range is planned into slices of about equal bytes, found by the index on time,
 partitions does not matter. It is walked in pages, each a short statement, and of a page some
 marks are kept at which a slice may begin: enough of them, however long the range.
 
+A pattern of queues is cut at one instant as well, which holds for the queues that match it later:
+they begin behind it (`queen.cut_matching`).
+
 How far a group has read is one instant for each queue, its `starts_at`: everything that knows
 where a group stands (lag, retention, seek) already asks for that where there is no cursor.
 """
@@ -18,8 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from queen.errors import Conflict, NotFound
+from queen.core.names import like_of
+from queen.errors import BadRequest, Conflict, NotFound
 from queen.service.catalog import Partition, Queue
+from queen.service.scope import Viewer, listed
 from queen.storage.database import Database, Record
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,6 +34,8 @@ PAGE_ROWS = 50_000
 _PAGE_MARKS = 1000
 # Above this every second mark is dropped. A few for each slice of the finest plan are left.
 _MAX_MARKS = 50_000
+# Of queues that match a pattern.
+MAX_QUEUES = 1000
 # What a segment weighs beside its bytes.
 _SEGMENT_BYTES = 256
 
@@ -152,8 +159,29 @@ class SealedReads:
             raise NotFound("a queue was deleted at the same moment")
         return at, by_id
 
+    async def cut_matching(
+        self, viewer: Viewer, pattern: str, since: datetime | None, group: str | None
+    ) -> tuple[datetime, list[Record]]:
+        """Seal the queues that match, now or later, and that the viewer may see."""
+        namespaces = listed(viewer.namespaces)
+        row = await self._database.fetchrow(
+            "cut_matching", like_of(pattern), namespaces, since, MAX_QUEUES
+        )
+        if len(row["queues"]) > MAX_QUEUES:
+            raise BadRequest(
+                f"{len(row['queues'])} queues match {pattern!r}: at most {MAX_QUEUES} can be read "
+                "as one"
+            )
+        rows = await self._database.fetch("cut_queues", row["queues"], group)
+        return row["sealed"], sorted(rows, key=lambda cut: cut["name"])
+
     async def progress(
-        self, group: str, moves: Mapping[int, int], done_until: datetime | None
+        self,
+        group: str,
+        moves: Mapping[int, int],
+        done_until: datetime | None,
+        *,
+        may_be_gone: bool = False,
     ) -> dict[int, Record]:
         """Note that a group has done everything before an instant; return where it stands.
 
@@ -163,7 +191,10 @@ class SealedReads:
         rows = await self._database.fetch(
             "record_progress", ids, group, done_until, [moves[queue_id] for queue_id in ids]
         )
-        if len(rows) < len(ids):
+        missing = set(ids) - {row["queue_id"] for row in rows}
+        if missing and may_be_gone:
+            missing &= {row["id"] for row in await self._database.fetch("cut_queues", ids, group)}
+        if missing:
             raise Conflict(
                 f"group {group!r} is one of consumers, which have cursors: "
                 "choose another name for the query, or delete the group"
@@ -178,7 +209,7 @@ class SealedReads:
         max_bytes: int | None,
     ) -> datetime:
         """Return the latest instant before which there is no more than the limits allow."""
-        if max_messages is None and max_bytes is None:
+        if not sources or (max_messages is None and max_bytes is None):
             return until
         ids, times = [queue.id for queue in sources], list(sources.values())
         at: datetime = await self._database.fetchval(
@@ -194,7 +225,7 @@ class SealedReads:
     async def plan(self, sources: Mapping[Queue, datetime], until: datetime, slices: int) -> Plan:
         """Cut what was written to queues before an instant into slices."""
         walk = Walk()
-        for queue, since in sources.items():
+        for queue, since in (await self._written(sources, until)).items():
             after: Point | None = Point(since, -1, -1)
             while after is not None:
                 after = await self._add_page(walk, queue, after, until)
@@ -205,6 +236,17 @@ class SealedReads:
             for (_, mark), after in _with_next(edges)
         ]
         return _build_plan(walk, edges, ranges, until)
+
+    async def _written(
+        self, sources: Mapping[Queue, datetime], until: datetime
+    ) -> Mapping[Queue, datetime]:
+        """Leave out queues without anything to plan: of many, most are idle."""
+        if len(sources) < 2:
+            return sources
+        ids, times = [queue.id for queue in sources], list(sources.values())
+        rows = await self._database.fetch("written_queues", ids, times, until)
+        written = {row["id"] for row in rows}
+        return {queue: since for queue, since in sources.items() if queue.id in written}
 
     async def _add_page(
         self, walk: Walk, queue: Queue, after: Point, until: datetime

@@ -105,8 +105,11 @@ def backfill_definition(
 def _sealed_time(definition: Definition, options: Options) -> datetime:
     """Return the instant up to which all queues of a definition are complete."""
     queues = [queue for reads in definition.reads for queue in reads.queues]
-    answer = Broker(options.address()).ask("POST", "/api/v1/fetch/cut", {"queues": queues})
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=answer["sealed"])
+    asked: list[dict[str, Any]] = [{"queues": queues}] if queues else []
+    asked += [{"pattern": reads.pattern} for reads in definition.reads if reads.pattern]
+    broker = Broker(options.address())
+    sealed = min(broker.ask("POST", "/api/v1/fetch/cut", body)["sealed"] for body in asked)
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=sealed)
 
 
 def plain_rows(compiled: CompiledPipeline) -> Iterator[dict[str, Any]]:

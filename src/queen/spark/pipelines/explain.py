@@ -35,7 +35,8 @@ def _failure_lines(definition: Definition) -> list[str]:
 
 
 def _read_line(side: Reads) -> str:
-    line = f"reads {', '.join(side.queues)} as {side.name}"
+    queues = f"queues like {side.pattern}" if side.pattern else ", ".join(side.queues)
+    line = f"reads {queues} as {side.name}"
     line += f" with data ({side.schema})" if side.schema else " with data as JSON text"
     if side.event_time:
         line += f"; it happened at {side.event_time}"

@@ -48,7 +48,7 @@ def live(
         reader = spark.readStream.format("queen").schema(schema)
         if sets_aside and checks_schema(definition, number):
             reader = reader.option("deadLettersOf", definition.name)
-        given = {"queue": queue_option(*reads.queues), "group": definition.name, **options}
+        given = {**_queues(reads), "group": definition.name, **options}
         frames[reads.name] = reader.options(**given).option("markers", str(markers).lower()).load()
     return frames
 
@@ -63,13 +63,20 @@ def history(
     """Return what was written in a stretch of time, by the names of the sides."""
     frames = {}
     for reads in definition.reads:
-        given = {"queue": queue_option(*reads.queues), "endingTime": iso(until), **options}
+        given = {**_queues(reads), "endingTime": iso(until), **options}
         if since is not None:
             given["startingTime"] = iso(since.astimezone(UTC))
         schema = schema_of(reads, markers=False, raw=needs_raw(definition))
         reader = spark.read.format("queen").schema(schema)
         frames[reads.name] = reader.options(**given).load()
     return frames
+
+
+def _queues(reads: Reads) -> dict[str, str]:
+    """Return the option that says what is read."""
+    if reads.pattern is not None:
+        return {"queuePattern": reads.pattern}
+    return {"queue": queue_option(*reads.queues)}
 
 
 def schema_of(reads: Reads, *, markers: bool, raw: bool = False) -> StructType:

@@ -48,7 +48,7 @@ class Backlog:
         counted, planned = _by_queue(plan.counted), _by_queue(plan.planned)
         self._left = {
             queue: _sum(left, counted.get(queue, _NOTHING), planned.get(queue, _NOTHING))
-            for queue, left in before.items()
+            for queue, left in (dict.fromkeys(counted, _NOTHING) | before).items()
         }
         self._since, self._until = plan.until, until
 

@@ -49,14 +49,15 @@ class BatchReader(DataSourceReader):
         planner = Planner(self._selection)
         if self._ranges is not None:
             return list(planner.tasks_of_ranges(self._ranges))
-        sealed = planner.cut().sealed
+        cut = planner.cut()
+        sealed, queues = cut.sealed, [queue.queue for queue in cut.queues]
         until = min(_instant(self._until, sealed, sealed), sealed)
         start = _instant(self._since, EARLIEST, sealed)
-        since = dict.fromkeys(self._selection.queues, start)
+        since = dict.fromkeys(queues, start)
         plan = planner.plan(since, until)
         if plan.unknown:
-            queues = ", ".join(repr(queue) for queue in self._selection.queues)
-            raise ValueError(f"option partition: {queues} has no partition {plan.unknown[0]!r}")
+            names = ", ".join(repr(queue) for queue in queues)
+            raise ValueError(f"option partition: {names} has no partition {plan.unknown[0]!r}")
         return list(planner.tasks(plan, since))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -24,6 +24,7 @@ _SMALL_TASK_BYTES = 256 * 1024
 _LARGE_TASK_BYTES = 32 * 1024 * 1024
 _SMALL_TASK_MESSAGES = 5000
 _MOST_TASKS_PER_CORE = 16
+_MAX_PATTERN = 255
 
 
 class WindowRange(msgspec.Struct):
@@ -51,12 +52,18 @@ class Selection(NamedTuple):
     to_offset: int | None = None
     tasks: int = 1
     must_be_whole: bool = True
+    # Instead of queues: all that match.
+    pattern: str | None = None
+    # Whatever size there is to read.
+    min_tasks: int = 1
+    max_tasks: int = MAX_SLICES
 
 
 def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selection:
     """Return what the options ask for; raises `ValueError` for what they cannot mean."""
     queues = queue_names(options.get("queue", "").strip())
-    if not queues and not {"stream", "lease", "ranges"} & set(options):
+    pattern = _pattern(options)
+    if not queues and not {"queuepattern", "stream", "lease", "ranges"} & set(options):
         raise ValueError('say which queue to read: .option("queue", "orders"), or "orders,bills"')
     partitions = names_of("partition", options.get("partition", ""))
     if "partition" in options and not partitions:
@@ -77,7 +84,33 @@ def selection_of(options: Mapping[str, str], *, must_be_whole: bool) -> Selectio
         to_offset,
         number(options, "tasks", at_least=1) or os.cpu_count() or 1,
         truth(options, "failOnDataLoss", must_be_whole),
+        pattern,
+        *_bounds_of_tasks(options),
     )
+
+
+def _bounds_of_tasks(options: Mapping[str, str]) -> tuple[int, int]:
+    least = number(options, "minTasks", at_least=1) or 1
+    most = number(options, "maxTasks", at_least=1) or MAX_SLICES
+    for name, count in (("minTasks", least), ("maxTasks", most)):
+        if count > MAX_SLICES:
+            raise ValueError(f"option {name}: {count} is more than {MAX_SLICES}")
+    if least > most:
+        raise ValueError(f"option minTasks, {least}, is more than maxTasks, {most}")
+    return least, most
+
+
+def _pattern(options: Mapping[str, str]) -> str | None:
+    pattern = options.get("queuepattern")
+    if pattern is None:
+        return None
+    if "queue" in options:
+        raise ValueError("options queue and queuePattern: name queues, or give a pattern, not both")
+    if "ranges" in options:
+        raise ValueError("a window knows its queues: leave option queuePattern out")
+    if not 0 < len(pattern) <= _MAX_PATTERN:
+        raise ValueError(f'option queuePattern: 1 to {_MAX_PATTERN} characters, such as "orders-*"')
+    return pattern
 
 
 def ranges_of(text: str) -> list[Range]:
@@ -108,16 +141,23 @@ class Planner:
     def cut(self, since: int | None = None, group: str | None = None) -> Cut:
         """Ask up to when the queues are sealed, and where the group stands."""
         body: dict[str, Any] = {"queues": self.selection.queues, "group": group}
+        if self.selection.pattern is not None:
+            body["pattern"] = self.selection.pattern
         if since:
             body["since"] = since
         return _cut.decode(self._ask("cut", body))
 
     def report_progress(self, group: str, done_until: int, moves: Mapping[str, int]) -> Progress:
-        """Tell the broker up to when a group has done everything."""
-        sources = [
-            {"queue": queue, "moves": moves.get(queue, 0)} for queue in self.selection.queues
-        ]
-        body = {"group": group, "sources": sources, "doneUntil": done_until}
+        """Tell the broker up to when a group has done everything of queues."""
+        if not moves:
+            return Progress([])
+        sources = [{"queue": queue, "moves": count} for queue, count in moves.items()]
+        body = {
+            "group": group,
+            "sources": sources,
+            "doneUntil": done_until,
+            "existing": self.selection.pattern is not None,
+        }
         return _progress.decode(self._ask("progress", body))
 
     def plan(
@@ -130,12 +170,16 @@ class Planner:
     ) -> Plan:
         """Return slices of what was written to each queue since a time of its own."""
         chosen = self.selection
+        if not since:
+            # Nothing matches the pattern yet.
+            return Plan([], until, 0, 0, [])
         body: dict[str, Any] = {
             "sources": [{"queue": queue, "since": at} for queue, at in since.items()],
+            "existing": chosen.pattern is not None,
             "until": until,
             "partitions": chosen.partitions,
             "fromOffset": chosen.from_offset,
-            "slices": min(chosen.tasks * _MOST_TASKS_PER_CORE, MAX_SLICES),
+            "slices": min(max(chosen.tasks * _MOST_TASKS_PER_CORE, chosen.min_tasks), MAX_SLICES),
             "maxMessages": max_messages,
             "maxBytes": max_bytes,
             "countSince": count_since,
@@ -160,7 +204,7 @@ class Planner:
         """Return tasks of about equal size; raises when retention was quicker."""
         self.check_whole(plan, since)
         chosen = self.selection
-        tasks = [self.task(*group) for group in _group_slices(plan, chosen.tasks)]
+        tasks = [self.task(*group) for group in _group_slices(plan, chosen)]
         if sealed_us is not None:
             tasks = tasks or [SliceTask(chosen.address, [], 0)]
             tasks[-1].sealed_us = sealed_us
@@ -172,12 +216,15 @@ class Planner:
         messages = sum(planned.messages for planned in slices)
         task = SliceTask(self.selection.address, ranges, messages)
         task.must_be_whole = self.selection.must_be_whole
+        task.may_lose_queues = self.selection.pattern is not None
         return task
 
     def tasks_of_ranges(self, ranges: list[Range]) -> list[SliceTask]:
         """Return tasks that read ranges of offsets, equally many messages each."""
         total = sum(_length(asked) for asked in ranges)
-        count = max(min(self.selection.tasks, total // _SMALL_TASK_MESSAGES), 1)
+        chosen = self.selection
+        wanted = max(min(chosen.tasks, total // _SMALL_TASK_MESSAGES), chosen.min_tasks)
+        count = min(wanted, chosen.max_tasks)
         each = -(-total // count) or 1
         tasks, parts, size = [], list[Range](), 0
         for part in split_ranges(ranges, each):
@@ -200,15 +247,15 @@ def _loss_message(queues: list[str], since: Mapping[str, int]) -> str:
     )
 
 
-def _group_slices(plan: Plan, cores: int) -> list[list[Slice]]:
+def _group_slices(plan: Plan, chosen: Selection) -> list[list[Slice]]:
     """Put neighbours together: as many groups as the size of all of them deserves."""
     slices = plan.slices
-    tasks = cores
+    tasks = cores = chosen.tasks
     if plan.bytes < cores * _SMALL_TASK_BYTES:
         tasks = max(plan.bytes // _SMALL_TASK_BYTES, 1)
     elif plan.bytes > cores * _LARGE_TASK_BYTES:
         tasks = plan.bytes // _LARGE_TASK_BYTES
-    tasks = min(tasks, len(slices))
+    tasks = min(max(tasks, chosen.min_tasks), chosen.max_tasks, len(slices))
     if not tasks:
         return []
     edges = [len(slices) * number // tasks for number in range(tasks + 1)]

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from queen.core.frame import HEADER_BYTES, Frame, frame_size, stored_frames
 from queen.core.ids import parse_partition, partition_uuid
-from queen.errors import HistoryGone, InvalidFrame, Unavailable
+from queen.errors import HistoryGone, InvalidFrame, NotFound, Unavailable
 from queen.spark.broker import Broker, BrokerAddress
 from queen.spark.dead_letters import DeadLetter, set_aside
 from queen.wire.cuts import Point, Range, SliceRequest
@@ -65,6 +65,8 @@ class SliceTask(InputPartition):
         self.sealed_us = sealed_us
         # Whether to fail when fewer are there.
         self.must_be_whole = True
+        # Whether a queue that is deleted is no loss: nobody has asked for it by its name.
+        self.may_lose_queues = False
         # Of each range, when windows are read.
         self.windows: list[WindowLabel] | None = None
         # Who reads: dead letters that were sent back to it are shown to it alone.
@@ -97,7 +99,7 @@ def read_slice(task: SliceTask, schema: StructType) -> Iterator[pa.RecordBatch]:
                 yield batch
     yield from assembler.rest()
     _set_unfit_aside(task, assembler)
-    if seen < task.messages and task.must_be_whole:
+    if seen < task.messages and task.must_be_whole and not _has_lost_a_queue(task, ranges):
         raise HistoryGone(
             f"{task.messages - seen} messages were removed while they were about to be read: "
             "let retention keep them for longer, or set option failOnDataLoss to false"
@@ -115,6 +117,19 @@ def _set_unfit_aside(task: SliceTask, assembler: Assembler) -> None:
     assembler.unfit.clear()
 
 
+def _has_lost_a_queue(task: SliceTask, ranges: list[Range]) -> bool:
+    """Whether one of the queues was deleted, with everything that it held."""
+    if not task.may_lose_queues:
+        return False
+    broker = Broker(task.address)
+    try:
+        for name in {asked.queue for asked in ranges}:
+            broker.ask("POST", "/api/v1/fetch/plan", {"sources": [{"queue": name}], "until": 0})
+    except NotFound:
+        return True
+    return False
+
+
 # Of each frame that arrived: how many messages of the slice it holds, and those that are shown.
 _Chunk = list[tuple[int, "SegmentPart"]]
 
@@ -125,18 +140,18 @@ def _fetch(task: SliceTask, ranges: list[Range]) -> Iterator[_Chunk]:
     for first in range(0, len(ranges), _REQUEST_RANGES):
         asked = slice(first, first + _REQUEST_RANGES)
         labels = None if task.windows is None else task.windows[asked]
-        yield from _fetch_ranges(broker, ranges[asked], labels, task.group)
+        yield from _fetch_ranges(broker, task, ranges[asked], labels)
 
 
 def _fetch_ranges(
-    broker: Broker, ranges: list[Range], windows: list[WindowLabel] | None, group: str | None
+    broker: Broker, task: SliceTask, ranges: list[Range], windows: list[WindowLabel] | None
 ) -> Iterator[_Chunk]:
     """Yield what arrives for one request; a connection that was lost is made again."""
-    follower = _RangeFollower(ranges, windows, group)
+    follower = _RangeFollower(ranges, windows, task.group)
     failures = 0
     while ranges:
         try:
-            for frames in _request_frames(broker, ranges):
+            for frames in _request_frames(broker, SliceRequest(ranges, task.may_lose_queues)):
                 failures = 0
                 yield [follower.take(frame) for frame in frames]
             return
@@ -147,10 +162,9 @@ def _fetch_ranges(
             ranges = follower.remaining()
 
 
-def _request_frames(broker: Broker, ranges: list[Range]) -> Iterator[list[Frame]]:
-    body = msgspec.json.encode(SliceRequest(ranges))
+def _request_frames(broker: Broker, asked: SliceRequest) -> Iterator[list[Frame]]:
     rest = b""
-    for received in broker.stream("POST", _PATH, body):
+    for received in broker.stream("POST", _PATH, msgspec.json.encode(asked)):
         data = rest + received if rest else received
         end = _end_of_frames(data)
         rest = data[end:]

@@ -13,6 +13,10 @@ of ours can say more. It has how much is left of each queue behind the micro-bat
 
     {"sealed": T, "behind": {"q": {"messages": 12, "bytes": 3400}}}
 
+A pattern of queues (option `queuePattern`) is cut like a list of them. The broker looks for what
+matches in the same instant, and lets a queue that is made later begin behind it, so that the one
+number says enough of it too.
+
 A query with a group (option `group`) tells how far it has come at each trigger. What Spark
 hands us there as the start is what its sink has finished, and it comes while nothing is
 written too; `commit` would come one batch late, and never when idle.
@@ -39,7 +43,7 @@ from queen.spark.options import EARLIEST, Use, check_company, check_options, num
 from queen.spark.source.backlog import Backlog
 from queen.spark.source.planning import Planner, selection_of
 from queen.spark.source.slices import SliceTask, read_slice
-from queen.wire.cuts import Cut, Plan
+from queen.wire.cuts import Cut, Plan, QueueCut
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,6 +85,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         self._sealed = EARLIEST
         self._backlog = Backlog(self._selection.queues)
+        # What is read: as the options name it, or what matched at the last cut.
+        self._queues = self._selection.queues
+        self._has_looked = self._selection.pattern is None
         self._marked_at = time.monotonic()
         self._reported: tuple[Offset | None, float] = (None, 0.0)
         # The last batch that was planned: from where, to where.
@@ -89,7 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- where to begin and how far to go ----
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        cut = self._planner.cut(group=self._group)
+        cut = self._ask_for_cut()
         begin: Offset = {"sealed": self._beginning(cut)}
         moves = {queue.queue: queue.group.moves for queue in cut.queues if queue.group}
         if any(moves.values()):
@@ -104,8 +111,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._starting_time == "earliest":
             return EARLIEST
         # Unless told: where the group has got to, or the beginning.
-        positions = [queue.group.doneUntil if queue.group else None for queue in cut.queues]
-        return min(position or EARLIEST for position in positions)
+        positions = [queue.group.doneUntil or EARLIEST for queue in cut.queues if queue.group]
+        at = min(positions, default=EARLIEST)
+        others = (queue for queue in cut.queues if not queue.group)
+        return at if all(_begins_after(queue, at) for queue in others) else EARLIEST
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._max_messages:
@@ -113,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(self._max_bytes) if self._max_bytes else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._planner.cut(group=self._group).sealed
+        self._target = self._ask_for_cut().sealed
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         return {"sealed": self._sealed, "behind": self._backlog.by_queue()}
@@ -128,13 +137,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         moves, jumps = _moves_and_jumps(start, cut)
         if jumps and self._target is None:
             # The time it was moved to need not be sealed for the other queues yet.
-            cut = self._planner.cut(group=self._group)
+            cut = self._ask_for_cut()
         until = cut.sealed if self._target is None else self._target
         if until <= start["sealed"] and not jumps:
             self._backlog.clear()
             return start
         since = self._since(start, jumps)
-        plan = self._plan(since, max(until, *since.values()), limit, jumps)
+        plan = self._plan(since, max([until, *since.values()]), limit, jumps)
         # Now, and not when the batch is read: then it is in the checkpoint, and fails for good,
         # wherever its group is moved to.
         self._planner.check_whole(plan, since)
@@ -152,8 +161,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _cut(self, start: Offset, wants_marker: bool) -> Cut:
         since = None if wants_marker or self._target is not None else start["sealed"]
-        cut = self._planner.cut(since, self._group)
+        cut = self._ask_for_cut(since)
         self._sealed = max(self._sealed, cut.sealed)
+        if self._group is not None and any(queue.group is None for queue in cut.queues):
+            # It matches since a moment ago. From here on retention waits for the group.
+            self._report_progress(start, again=True)
+        return cut
+
+    def _ask_for_cut(self, since: int | None = None) -> Cut:
+        cut = self._planner.cut(since, self._group)
+        if self._selection.pattern is not None:
+            self._queues, self._has_looked = tuple(queue.queue for queue in cut.queues), True
         return cut
 
     def _is_marker_due(self) -> bool:
@@ -192,22 +210,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _since(self, start: Offset, jumps: dict[str, int]) -> dict[str, int]:
         sealed: int = start["sealed"]
-        return {queue: jumps.get(queue, sealed) for queue in self._selection.queues}
+        return {queue: jumps.get(queue, sealed) for queue in self._queues}
 
     # ---- how far it has come ----
 
-    def _report_progress(self, start: Offset) -> None:
+    def _report_progress(self, start: Offset, *, again: bool = False) -> None:
         """Tell the broker how far the group is: Spark asks from where its sink has finished."""
-        if self._group is None:
+        if self._group is None or not self._has_looked:
             return
         before, reported_at = self._reported
-        if start != before or time.monotonic() - reported_at > _REPORT_AGAIN_S:
-            self._planner.report_progress(self._group, start["sealed"], start.get("moves", {}))
+        if again or start != before or time.monotonic() - reported_at > _REPORT_AGAIN_S:
+            moves = start.get("moves", {})
+            places = {queue: moves.get(queue, 0) for queue in self._queues}
+            self._planner.report_progress(self._group, start["sealed"], places)
             self._reported = (start, time.monotonic())
 
     # ---- one batch ----
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        if not self._has_looked:
+            # The first that a process does may be to read again what another one has planned.
+            self._ask_for_cut(end["sealed"])
         since = self._since(start, end.get("from", {}))
         if self._planned is not None and self._planned[:2] == (end, since):
             plan = self._planned[2]
@@ -256,6 +279,11 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, _partition: InputPartition) -> Iterator[pa.RecordBatch]:
         raise ValueError(self._reason)
+
+
+def _begins_after(queue: QueueCut, at: int) -> bool:
+    """Whether a queue holds nothing that was written before an instant."""
+    return queue.earliest is None or queue.earliest >= at
 
 
 def _moves_and_jumps(start: Offset, cut: Cut) -> tuple[dict[str, int], dict[str, int]]:

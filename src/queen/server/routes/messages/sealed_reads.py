@@ -55,7 +55,9 @@ _CUT = Doc(
     "Seal queues at one instant",
     "Everything that was written to the queues before the instant can be read from now on, and"
     " nothing will ever be written before it again. With `since`, an instant that was answered"
-    " before, nothing is sealed as long as nothing was written since: asking often is cheap.",
+    " before, nothing is sealed as long as nothing was written since: asking often is cheap."
+    " With a `pattern` in place of names it holds for queues that are made later too: whoever asks"
+    " again and again, and reads what lies between the answers, misses nothing of them.",
     body=CutRequest,
     answers={200: Cut},
     example={"queues": ["orders"]},
@@ -118,16 +120,24 @@ class SealedReadRoutes:
         sent = decode_body(_cut, request.body)
         if sent.group is not None:
             check_name("consumer group", sent.group)
-        queues = await self._queues(request, sent.queues)
+        if bool(sent.queues) == (sent.pattern is not None):
+            raise BadRequest("give either `queues` or `pattern`")
         since = None if sent.since is None else instant_at(sent.since)
-        at, rows = await self._broker.sealed_reads.cut(queues, since, sent.group)
-        answer = Cut(microseconds(at), [_queue_cut(queue, rows[queue.id]) for queue in queues])
+        if sent.pattern is not None:
+            at, rows = await self._broker.sealed_reads.cut_matching(
+                request.caller, sent.pattern, since, sent.group
+            )
+        else:
+            queues = await self._queues(request, sent.queues)
+            at, by_id = await self._broker.sealed_reads.cut(queues, since, sent.group)
+            rows = [by_id[queue.id] for queue in queues]
+        answer = Cut(microseconds(at), [_queue_cut(row) for row in rows])
         return Response(200, msgspec.json.encode(answer))
 
     async def plan(self, request: Request) -> Response:
         sent = decode_body(_plan, request.body)
         times = {source.queue: instant_at(source.since) for source in sent.sources}
-        queues = await self._queues(request, list(times))
+        queues = await self._queues(request, list(times), existing=sent.existing)
         sources = {queue: times[queue.name] for queue in queues}
         partitions = {
             queue: await self._partitions(queue, sent.partitions) if sent.partitions else None
@@ -162,30 +172,47 @@ class SealedReadRoutes:
 
     async def slice(self, request: Request) -> None:
         sent = decode_body(_slice, request.body)
-        ranges = [await self._range(request, range_) for range_ in sent.ranges]
+        asked = sent.ranges
+        if sent.existing:
+            names = [range_.queue for range_ in asked]
+            queues = {queue.name for queue in await self._queues(request, names, existing=True)}
+            asked = [range_ for range_ in asked if range_.queue in queues]
+        ranges = [await self._range(request, range_) for range_ in asked]
         await stream_frames(request, self._broker.fetcher.ranges(ranges))
 
     async def progress(self, request: Request) -> Response:
         sent = decode_body(_progress, request.body)
         check_name("consumer group", sent.group)
         moves = {source.queue: source.moves for source in sent.sources}
-        queues = await self._queues(request, list(moves))
+        queues = await self._queues(request, list(moves), existing=sent.existing)
         done_until = instant_at(sent.doneUntil) if sent.doneUntil else None
         places = await self._broker.sealed_reads.progress(
-            sent.group, {queue.id: moves[queue.name] for queue in queues}, done_until
+            sent.group,
+            {queue.id: moves[queue.name] for queue in queues},
+            done_until,
+            may_be_gone=sent.existing,
         )
         self._broker.groups.version += 1
-        answer = Progress([QueuePlace(queue.name, _place(places[queue.id])) for queue in queues])
+        answer = Progress(
+            [
+                QueuePlace(queue.name, _place(places[queue.id]))
+                for queue in queues
+                if queue.id in places
+            ]
+        )
         return Response(200, msgspec.json.encode(answer))
 
     # ---- names to things ----
 
-    async def _queues(self, request: Request, names: list[str]) -> list[Queue]:
-        queues = []
-        for name in dict.fromkeys(names):
+    async def _queues(
+        self, request: Request, names: list[str], *, existing: bool = False
+    ) -> list[Queue]:
+        for name in names:
             check_name("queue", name)
-            queues.append(await self._broker.scope.existing_queue(request.caller, name))
-        return queues
+        scope = self._broker.scope
+        if existing:
+            return await scope.queues_now(request.caller, names)
+        return [await scope.existing_queue(request.caller, name) for name in dict.fromkeys(names)]
 
     async def _partitions(self, queue: Queue, names: list[str]) -> list[Partition]:
         partitions = []
@@ -224,9 +251,9 @@ def _partition_number(text: str) -> int:
     return number
 
 
-def _queue_cut(queue: Queue, row: Record) -> QueueCut:
+def _queue_cut(row: Record) -> QueueCut:
     return QueueCut(
-        queue.name,
+        row["name"],
         microseconds(row["earliest"]) if row["earliest"] else None,
         microseconds(row["gone_until"]) if row["gone_until"] else None,
         row["messages"],

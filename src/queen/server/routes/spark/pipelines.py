@@ -155,7 +155,7 @@ def _pipeline_on_wire(row: Record) -> wire.PipelineShown:
         namespace=row["namespace"],
         kind=definition.kind,
         state=state_of(row),
-        reads=[queue for side in definition.reads for queue in side.queues],
+        reads=wire.names_read(definition),
         writes=output.queue or output.table or output.files,
         late_to=definition.late_to,
         fingerprint=row["fingerprint"],

@@ -13,13 +13,7 @@ as $$
 declare
     v_at timestamptz;
 begin
-    if p_since is not null
-       and (select bool_and(q.sealed_until >= p_since) from queues q where q.id = any (p_queues))
-       and not exists (
-            select 1 from unnest(p_queues) w (id) cross join lateral (
-                select 1 from segments s
-                 where s.queue_id = w.id and s.created_at >= p_since limit 1) f)
-    then
+    if p_since is not null and queen.is_quiet(p_queues, p_since) then
         return p_since;
     end if;
     perform pg_advisory_xact_lock(7001, w.id)

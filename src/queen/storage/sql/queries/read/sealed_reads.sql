@@ -2,10 +2,14 @@
 -- Seal queues at one instant; see the function.
 select queen.cut($1, $2)
 
+-- name: cut_matching :one again
+-- Seal the queues that match a pattern at one instant; see the function.
+select sealed, queues from queen.cut_matching($1, $2, $3, $4)
+
 -- name: cut_queues :many
 -- What a reader of whole queues must know of each: the oldest message, what retention has
 -- removed, the sizes as they were last counted, and where its group stands.
-select q.id, f.created_at as earliest, nullif(q.gone_until, '-infinity') as gone_until,
+select q.id, q.name, f.created_at as earliest, nullif(q.gone_until, '-infinity') as gone_until,
        coalesce(t.retained, 0) as messages, coalesce(t.stored_bytes, 0) as bytes,
        g.starts_at as done_until, g.moves, g.paused, g.reads_by_time
 from queen.queues q
@@ -30,6 +34,13 @@ select q.name from unnest($1::integer[], $2::timestamptz[]) w (id, since)
 join queen.queues q on q.id = w.id
 where q.gone_until >= w.since and w.since > 'epoch'
 order by q.name
+
+-- name: written_queues :many
+-- Those of some queues to which something was written from a time of their own on and before $3.
+select w.id from unnest($1::integer[], $2::timestamptz[]) w (id, since)
+where exists (
+    select 1 from queen.segments s
+    where s.queue_id = w.id and s.created_at >= w.since and s.created_at < $3)
 
 -- name: plan_page :many
 -- Looks at the next $6 segments of a queue behind a place and before $5, in order of time, and
