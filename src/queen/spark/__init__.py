@@ -17,15 +17,20 @@ from queen.spark.pipelines.functions import pipeline
 from queen.spark.windows.event_time import Windowed, timed, windowed
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
 
     from queen.spark.pipelines.run import Running
     from queen.spark.source.inference import Inferred
+    from queen.spark.source.load import Moment, Names, Schema
 
 __all__ = [
     "Windowed",
     "infer",
     "pipeline",
+    "read",
+    "read_stream",
     "register",
     "run_pipeline",
     "session",
@@ -41,6 +46,71 @@ def register(spark: SparkSession) -> None:
 
     let_planner_import(spark)
     spark.dataSource.register(QueenDataSource)
+
+
+def read(
+    spark: SparkSession,
+    queue: Names | None = None,
+    *,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    partitions: Names | None = None,
+    from_offset: int | None = None,
+    to_offset: int | None = None,
+    schema: Schema | None = None,
+    columns: Sequence[str] | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Return queues as a DataFrame, as they are now: of a stretch of time, some partitions, some
+    offsets of one of them, some columns. Only that is fetched, and only that is decoded.
+
+    A time is a `datetime` (UTC, unless it has a zone), a `timedelta`, so long ago, or a text. The
+    end of a stretch is not a part of it. `schema` says what is in `data`: text as Spark writes it,
+    `"user string, amount double"`, a type of Spark's, a msgspec `Struct` or a dataclass; what does
+    not fit is then in `_corrupt`. Other options of `format("queen")` go by their names, such
+    as `url`, `token`, `queuePattern` and `tasks`. Raises `ValueError` for what means nothing.
+    """
+    from queen.spark.source.load import read as load
+
+    register(spark)
+    return load(
+        spark,
+        queue,
+        since=since,
+        until=until,
+        partitions=partitions,
+        from_offset=from_offset,
+        to_offset=to_offset,
+        schema=schema,
+        columns=columns,
+        options=options,
+    )
+
+
+def read_stream(
+    spark: SparkSession,
+    queue: Names | None = None,
+    *,
+    since: Moment | None = None,
+    partitions: Names | None = None,
+    schema: Schema | None = None,
+    columns: Sequence[str] | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Return queues as a stream, asked for as with `read`. `since` is where a new checkpoint
+    begins; an old one goes on."""
+    from queen.spark.source.load import read_stream as load
+
+    register(spark)
+    return load(
+        spark,
+        queue,
+        since=since,
+        partitions=partitions,
+        schema=schema,
+        columns=columns,
+        options=options,
+    )
 
 
 def infer(
