@@ -67,8 +67,9 @@ def house(
 
 def _asked_for(request: pytest.FixtureRequest) -> list[Query]:
     """Return the queries of the tests that are going to run, in their order."""
-    chosen = [getattr(item, "callspec", None) for item in request.session.items]
-    return [each.params["query"] for each in chosen if each and "query" in each.params]
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    given = [call.params.get("query") for call in calls if call is not None]
+    return [query for query in given if isinstance(query, Query)]
 
 
 def _out(queues: Queues, query: Query) -> str:
