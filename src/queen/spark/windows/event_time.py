@@ -83,6 +83,7 @@ def windowed(
     """
     from pyspark.sql import functions as f
 
+    check_classic(df.sparkSession, "windows on sealed time")
     grace_ms = milliseconds(grace)
     cut = _cut_by_calendar(df, size, slide, zone) if isinstance(size, str) else _cut(size, slide)
     is_late = f.col(WINDOW)["end"] + exact_interval(grace_ms) <= f.col(CREATED_AT)
@@ -119,6 +120,7 @@ def timed(
     """
     from pyspark.sql import functions as f
 
+    check_classic(df.sparkSession, "windows on sealed time")
     grace_ms = whole_grace_ms(milliseconds(grace))
     is_late = f.col(name) + exact_interval(grace_ms) <= f.col(CREATED_AT)
     is_late = is_late | _is_ahead(f.col(name), ahead)
@@ -237,7 +239,6 @@ def _cut_by_calendar(df: DataFrame, unit: str, slide: Duration | None, zone: str
         raise ValueError(f"a window is so many seconds long, or one of {', '.join(UNITS)}")
     if slide is not None:
         raise ValueError(f"windows of one {unit} follow one another: they have no slide")
-    check_classic(df.sparkSession, "windows by the calendar")
 
     def window_of(time: Column, grace_ms: int) -> Column:
         return event_time(calendar_window(time, unit), WINDOW, grace_ms)
