@@ -29,7 +29,7 @@ from queen.spark.pipelines.run import (
     explain_errors,
     results_of,
 )
-from queen.spark.pipelines.writing import messages, payload_columns
+from queen.spark.pipelines.writing import file_writer, messages, payload_columns
 from queen.wire.answers import iso
 from queen.wire.pipelines import needs_time
 
@@ -132,7 +132,7 @@ def deliver(
     try:
         count = results.count()
         if folder is not None:
-            results.drop(PARTITION).write.format(definition.output.format).save(folder)
+            file_writer(results.drop(PARTITION), definition.output.format).save(folder)
         elif queue is not None:
             # Late messages are in their queue since they came.
             rows = messages(definition, compiled._replace(result=results))

@@ -22,7 +22,7 @@ from queen.spark.pipelines.failures import FAILED
 from queen.spark.sink.row_frames import DEAD_LETTER, TEXT
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from queen.wire.pipelines import Definition
@@ -81,7 +81,7 @@ def batch_delivery(definition: Definition, target: Target) -> Callable[[DataFram
 
         def write_files(rows: DataFrame, number: int) -> None:
             path = f"{folder}/run={target.transaction}/batch={number:08d}"
-            rows.write.mode("overwrite").format(file_format).save(path)
+            file_writer(rows, file_format).mode("overwrite").save(path)
 
         return write_files
     if target.table_url is None:
@@ -94,6 +94,15 @@ def batch_delivery(definition: Definition, target: Target) -> Callable[[DataFram
     assert output.table is not None
     table = Table(target.table_url, output.table, output.table_keys)
     return lambda rows, number: table.write(rows, target.transaction, number)
+
+
+def file_writer(rows: DataFrame, file_format: str) -> DataFrameWriter:
+    """Return what writes rows into files; texts hold times and nulls as those of queues do.
+
+    By itself Spark cuts the times in texts to milliseconds.
+    """
+    options = JSON_OPTIONS if file_format in ("json", "csv") else {}
+    return rows.write.format(file_format).options(**options)
 
 
 def messages(definition: Definition, compiled: CompiledPipeline) -> DataFrame:
