@@ -168,8 +168,8 @@ def test_whenever_the_driver_is_killed_each_result_is_delivered_once(
         campaign.die_somewhere(random.Random(number))
     rest = deliveries._replace(messages_per_batch=EVENTS)
     with SyncQueen(server.url) as queen:
-        for kind in KINDS:
-            assert rest.start(spark, queen, kind, available_now=True).wait(), kind
+        running = [rest.start(spark, queen, kind, available_now=True) for kind in KINDS]
+        assert all(run.wait() for run in running)
         streams = {kind: rest.stream(queen, kind) for kind in ("sums", "copies")}
     api = server.api()
     wanted = canonical(delivering.sums(events))
