@@ -121,6 +121,44 @@ def test_having_chooses_among_sessions_by_their_window(
     assert _backfill(stream, spark, server, _at(3600)) == canonical(expected)
 
 
+@pytest.mark.parametrize("kind", ["of everything", "ranked", "ranked by key"])
+def test_sessions_are_of_everything_and_ranked_without_being_merged(
+    queen: SyncQueen,
+    spark: SparkSession,
+    server: ServerProcess,
+    api: Api,
+    dsn: str,
+    queue: str,
+    kind: str,
+    tmp_path: Path,
+) -> None:
+    """Those of two keys overlap: Spark would make one of them if it grouped by them again."""
+    seconds = {"ann": [0, 4, 100], "bob": [6, 100]}
+    some = [(user, at) for user, many in seconds.items() for at in many]
+    some.sort(key=lambda pair: pair[1])
+    write(api, dsn, [Event(queue, user, f"{at}", _at(at), 1, _at(at)) for user, at in some])
+    stream = _sessions(queen, queue)
+    rows = [_row("ann", [_at(0), _at(4)]), _row("bob", [_at(6)])]
+    rows += [_row(user, [_at(100)]) for user in ("ann", "bob")]
+    if kind == "of everything":
+        stream = queen.stream(f"p-{uuid.uuid4().hex}").sources(queue).schema(SCHEMA)
+        stream = stream.event_time("data.ts").session(GAP).grace_period(GRACE)
+        stream = stream.aggregate(n="count(*)").to(f"out-{uuid.uuid4().hex}")
+        rows = [_row("", [_at(0), _at(4), _at(6)]), _row("", [_at(100), _at(100)])]
+        rows = [{name: row[name] for name in row if name != "user"} for row in rows]
+    elif kind == "ranked":
+        stream = stream.top(1, by="n")
+        rows = [{**row, "rank": 1} for row in rows[:3]]
+    else:
+        stream = stream.top(1, by="n", per=["user"])
+        rows = [{**row, "rank": 1} for row in rows]
+    running = stream.run(spark, checkpoint=str(tmp_path), available_now=True, starting="earliest")
+    assert running.wait()
+    given = canonical(messages(api, stream.definition()["output"]["queue"]))
+    assert given == canonical(rows)
+    assert _backfill(stream, spark, server, _at(3600)) == given
+
+
 @pytest.mark.parametrize("kind", ["session", "join"])
 def test_when_a_message_was_written_is_in_time_without_any_grace(
     queen: SyncQueen,

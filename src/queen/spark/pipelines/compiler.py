@@ -348,8 +348,8 @@ class _Compiler:
     def _aggregate(self, rows: DataFrame) -> DataFrame:
         definition = self._definition
         keys = {f"_key_{at}": self._value(text) for at, text in enumerate(definition.keys.values())}
+        is_session = definition.window is not None and definition.window.type == "session"
         if definition.dedup and definition.window is not None:
-            is_session = definition.window.type == "session"
             if is_session:
                 rows = self._without_repeats(rows)
             else:
@@ -365,6 +365,9 @@ class _Compiler:
             computed = self._count_distinct_in_two_steps(rows, keys)
         else:
             by = [window, *(column.alias(name) for name, column in keys.items())]
+            if is_session and not keys:
+                # Spark has no sessions of everything; what is the same in all rows will do.
+                by.append(f.pmod(f.unix_micros(TIME), f.lit(1)).alias("_all"))
             computed = rows.groupBy(*by).agg(*self._aggregates(), *self._session_bounds())
         return self._finish(computed)
 
@@ -455,8 +458,7 @@ class _Compiler:
         for condition in definition.having:
             rows = rows.where(f.expr(condition))
         if definition.top is not None:
-            rows = rows.withColumn(WINDOW, f.col(_GROUPED))
-            rows = _top_of(rows, definition.top, list(definition.keys), results)
+            rows = self._top_of(rows, definition.top, results)
         hidden = (WINDOW, _GROUPED)
         rest = [named_column(column) for column in rows.columns if column not in hidden]
         return rows.select(
@@ -464,6 +466,22 @@ class _Compiler:
             f.col(WINDOW)["end"].alias("windowEnd"),
             *rest,
         )
+
+    def _top_of(self, rows: DataFrame, top: Top, results: list[str]) -> DataFrame:
+        """Keep the best rows of each window.
+
+        Spark would merge sessions that it groups by again, with those of other keys. So it is
+        told only when a session began, and when it ended as the time by which to let go of it.
+        """
+        window, keys = self._definition.window, list(self._definition.keys)
+        rows = rows.withColumn(WINDOW, f.col(_GROUPED))
+        if window is None or window.type != "session":
+            return _top_of(rows, top, keys, results, [WINDOW])
+        end = event_time(f.col(WINDOW)["end"], _LAST, milliseconds(self._grace))
+        bounded = rows.select("*", f.col(WINDOW)["start"].alias(_FIRST), end)
+        best = _top_of(bounded, top, keys, results, [_FIRST, _LAST])
+        bounds = f.struct(f.col(_FIRST).alias("start"), f.col(_LAST).alias("end"))
+        return best.withColumn(WINDOW, bounds).drop(_FIRST, _LAST)
 
     def _with_computed_window(self, computed: DataFrame) -> DataFrame:
         """Keep what Spark grouped by beside the window; for sessions the two are not the same."""
@@ -524,7 +542,9 @@ def _order_of(sides: Sequence[str]) -> Column:
     return f.struct(*(f.expr(field).alias(f"_{at}") for at, field in enumerate(fields)))
 
 
-def _top_of(rows: DataFrame, top: Top, keys: list[str], results: list[str]) -> DataFrame:
+def _top_of(
+    rows: DataFrame, top: Top, keys: list[str], results: list[str], window: list[str]
+) -> DataFrame:
     """Keep the rows with the most of something in each window; equal ones by their keys."""
     columns = [*keys, *results]
     row = f.struct(f.expr(top.by).alias("_by"), *map(named_column, columns))
@@ -533,13 +553,13 @@ def _top_of(rows: DataFrame, top: Top, keys: list[str], results: list[str]) -> D
     for key in reversed(rest):
         compare = _comparison(key, compare, "<")
     order = _comparison("_by", compare, ">")
-    listed = rows.groupBy(WINDOW, *map(named_column, top.per)).agg(
+    listed = rows.groupBy(*window, *map(named_column, top.per)).agg(
         f.collect_list(row).alias("_rows")
     )
     best = f.expr(f"slice(array_sort(_rows, (l, r) -> {order}), 1, {top.count})")
-    ranked = listed.select(WINDOW, f.posexplode(best).alias("_at", "_row"))
+    ranked = listed.select(*window, f.posexplode(best).alias("_at", "_row"))
     return ranked.select(
-        WINDOW,
+        *window,
         (f.col("_at") + 1).alias("rank"),
         *(f.col(f"_row.`{column}`").alias(column) for column in columns),
     )
