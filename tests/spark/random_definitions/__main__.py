@@ -26,14 +26,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.spark.random_definitions")
     parser.add_argument("--seed", type=int, default=1, help="the first one")
     parser.add_argument("--count", type=int, default=200, help="how many seeds, one after another")
-    parser.add_argument("--only", type=int, help="this seed alone, with everything about it")
+    parser.add_argument("--only", type=int, nargs="+", help="these seeds, with all about them")
     parser.add_argument("--at-once", type=int, default=4, help="how many run at the same time")
     given = parser.parse_args()
-    seeds = range(given.seed, given.seed + given.count) if given.only is None else [given.only]
+    seeds = given.only or range(given.seed, given.seed + given.count)
     differing = []
     with _broker() as broker:
         for outcome in tried_all(broker, seeds, given.at_once):
-            is_told = outcome.differences or given.only is not None
+            is_told = outcome.differences or given.only
             print(outcome.report if is_told else outcome.line, flush=True)
             differing += [outcome.spec.seed] if outcome.differences else []
     print(f"{len(seeds)} definitions, {len(differing)} differ: {differing}")
