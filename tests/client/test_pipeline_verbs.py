@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from queen import Queen
+from queen.errors import BadRequest
 from queen.wire.pipelines import decode_definition, reason_against
 
 
@@ -124,3 +125,41 @@ def test_a_side_of_a_join_has_nothing_to_compute() -> None:
     assert "use where" in str(reason_against(decode_definition(having)))
     with pytest.raises(ValueError, match="emit_empty"):
         left.emit_empty().where("true").definition()
+
+
+@pytest.mark.parametrize(
+    ("tell", "reason"),
+    [
+        (lambda s: s.on_error("ignore"), "on_error: 'ignore' is not known; .*'set_aside', 'fail'"),
+        (lambda s: s.emit("append"), "emit: 'append' .*'closed', 'updates'"),
+        (lambda s: s.to_files("results", "avro"), "to_files: 'avro' .*'parquet'"),
+        (lambda s: s.join("b", on="data.id", within=1, how="outer"), "join, how: .*'full'"),
+        (lambda s: s.calendar("hour"), "calendar: 'hour' .*'day', 'week', 'month'"),
+        (lambda s: s.max_ahead(0), "max_ahead: a duration is a millisecond to 366 days.* 0 s"),
+        (lambda s: s.max_ahead(timedelta(days=367)), "max_ahead: a duration"),
+        (lambda s: s.join("b", on="data.id", within=-1), "join, within: a duration"),
+        (lambda s: s.tumbling_time(timedelta(days=367)), "tumbling_time: a duration"),
+        (lambda s: s.grace_period(-1), "grace_period: a duration is 0 to 366 days"),
+    ],
+)
+def test_what_a_verb_does_not_know_is_refused_in_its_words(
+    queen: Queen, tell: Any, reason: str
+) -> None:
+    stream = _orders(queen).select("data").tumbling_time(1).grace_period(0)
+    assert stream.definition()["graceMs"] == 0
+    with pytest.raises(BadRequest, match=reason):
+        tell(stream).definition()
+
+
+def test_what_is_said_of_late_messages_where_none_can_be_is_refused(queen: Queen) -> None:
+    stream = _orders(queen).select("data.user").to("out")
+    for said, verb in (
+        (stream.late_to("late"), "late_to"),
+        (stream.max_ahead(60), "max_ahead"),
+        (stream.grace_period(60), "grace_period"),
+    ):
+        reason = reason_against(decode_definition(said.definition()))
+        assert reason is not None
+        assert reason.endswith(f"nothing is late; leave {verb} out")
+        timed = said.event_time("data.at").dedup("data.id")
+        assert reason_against(decode_definition(timed.definition())) is None

@@ -65,7 +65,7 @@ def test_a_note_that_cannot_be_read_is_refused_in_words(
     spark: SparkSession, tmp_path: Path, found: str
 ) -> None:
     (tmp_path / "queen.json").write_text(found)
-    with pytest.raises(Conflict, match="another --checkpoint"):
+    with pytest.raises(Conflict, match="another checkpoint"):
         _claimed(spark, tmp_path)
 
 

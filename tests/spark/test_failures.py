@@ -293,9 +293,12 @@ def test_what_is_exploded_may_fail(
 @pytest.mark.parametrize(
     ("verbs", "reason"),
     [
-        ({"on_error": "ignore"}, "onError"),
+        ({"on_error": "ignore"}, "on_error: .* 'set_aside', 'fail'"),
         ({"on_error": "fail", "errors_to": "aside"}, "nothing is set aside"),
-        ({"late_to": "aside", "errors_to": "aside"}, "another queue"),
+        (
+            {"dedup": "data.user", "event_time": "data.ts", "late_to": "a", "errors_to": "a"},
+            "another queue",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(

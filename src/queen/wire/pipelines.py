@@ -27,6 +27,8 @@ Expression = Annotated[str, Meta(min_length=1, max_length=10_000)]
 Few = Meta(max_length=100)
 _MAX_MS = 366 * 24 * 3600 * 1000
 Duration = Annotated[int, Meta(ge=1, le=_MAX_MS)]
+_GRACE_MS = 30_000
+_AHEAD_MS = 24 * 3600 * 1000
 
 
 class _Part(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -105,10 +107,10 @@ class Definition(_Part):
     joins: Annotated[list[Joined], Few] = []
     dedup: Annotated[list[Expression], Few] = []
     window: Window | None = None
-    grace_ms: Annotated[int, Meta(ge=0, le=_MAX_MS)] = 30_000
+    grace_ms: Annotated[int, Meta(ge=0, le=_MAX_MS)] = _GRACE_MS
     # How far after it was written a message may say that it happened; set aside like a late one
     # when it is more.
-    ahead_ms: Duration = 24 * 3600 * 1000
+    ahead_ms: Duration = _AHEAD_MS
     keys: Annotated[dict[Name, Expression], Few] = {}
     aggregates: Annotated[dict[Name, Expression], Few] = {}
     distinct: Annotated[dict[Name, Expression], Few] = {}
@@ -147,6 +149,7 @@ def reason_against(definition: Definition) -> str | None:
         _reason_against_aggregates,
         _reason_against_dedup,
         _reason_against_time_zone,
+        _reason_against_lateness,
         _reason_against_output,
         _reason_against_updates,
     )
@@ -249,6 +252,25 @@ def _reason_against_time_zone(definition: Definition) -> str | None:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return f"timeZone: {definition.time_zone!r} is not known; one is like 'Europe/Berlin'"
     return None
+
+
+def _reason_against_lateness(definition: Definition) -> str | None:
+    """Return what is said of late messages where none can be."""
+    if needs_time(definition) or definition.kind == "function":
+        return None
+    said = (
+        ("lateTo", "late_to", definition.late_to is not None),
+        ("aheadMs", "max_ahead", definition.ahead_ms != _AHEAD_MS),
+        ("graceMs", "grace_period", definition.grace_ms != _GRACE_MS),
+    )
+    return next(
+        (
+            f"{field}: without a window, a join or dedup nothing is late; leave {verb} out"
+            for field, verb, is_said in said
+            if is_said
+        ),
+        None,
+    )
 
 
 def _reason_against_output(definition: Definition) -> str | None:

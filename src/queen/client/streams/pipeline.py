@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from queen.client.durations import Seconds, ms_of
+from queen.client.streams.verbs import check_verbs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -243,6 +244,7 @@ class PipelineVerbs:
             "window": {"type": kind, **window} if kind else None,
             "graceMs": self._definition.get("window_grace_period_ms"),
         }
+        check_verbs(fields)
         return {field: value for field, value in fields.items() if value is not None}
 
     def _as_side(self) -> Json:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FILE = "queen.json"
+_ANEW = (
+    "another checkpoint (--checkpoint NEW, and --from to choose from where; in Python "
+    "run(spark, checkpoint=…, starting=…))"
+)
 # These decide only which rows go in or come out, never what a row of the state means.
 _FREE = ("where", "having", "onError", "errorsTo")
 
@@ -106,7 +110,7 @@ class Checkpoint:
             raise Conflict(
                 f"the checkpoint {self.folder} cannot be told whose it is, {_FILE} in it is not "
                 f"as it was written ({error}): put that file back as it was, or start anew with "
-                "another --checkpoint (with --from to choose from where)"
+                + _ANEW
             ) from None
 
     def _recover_note(self) -> Note | None:
@@ -166,11 +170,11 @@ def _refusal(folder: str, old: Definition, new: Definition, differs: list[str]) 
     if old.name != new.name:
         return (
             f"the checkpoint {folder} belongs to pipeline {old.name!r}, not to {new.name!r}: "
-            "give --checkpoint a folder of its own"
+            "give it a folder of its own (--checkpoint, or run(spark, checkpoint=…))"
         )
     return (
         f"the checkpoint {folder} was made by another definition of {new.name!r}: "
         f"{'; '.join(differs)}. What it holds would mean something else now. Either define the "
-        "pipeline as it was, or start anew with another --checkpoint (with --from to choose from "
-        "where), or give the new definition a name of its own"
+        f"pipeline as it was, or start anew with {_ANEW}, or give the new definition a name of its "
+        "own"
     )

@@ -71,7 +71,7 @@ def lock_checkpoint(spark: SparkSession, folder: str) -> CheckpointLock:
         if time.monotonic() > deadline:
             raise Conflict(
                 f"another run works in the checkpoint {folder}: stop that one first, or give "
-                "this one a --checkpoint of its own"
+                "this one a folder of its own (--checkpoint, or run(spark, checkpoint=…))"
             )
         time.sleep(_TRY_AGAIN_S)
     return lock

@@ -210,8 +210,9 @@ def _default_checkpoint(spark: SparkSession, name: str) -> str:
     master = str(spark.sparkContext.master)
     if not master.startswith("local"):
         raise BadRequest(
-            f"the pipeline runs on {master}: give a --checkpoint that all its machines can see, "
-            "such as a folder on a shared disk, HDFS or S3"
+            f"the pipeline runs on {master}: give a checkpoint that all its machines can see, "
+            "such as a folder on a shared disk, HDFS or S3 (--checkpoint, or "
+            "run(spark, checkpoint=…))"
         )
     safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
     return str(Path.home() / ".queen" / "checkpoints" / f"{safe}-{fingerprint({'name': name})[:6]}")
