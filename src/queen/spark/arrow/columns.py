@@ -52,6 +52,10 @@ _SOMETIMES: dict[str, DataType] = {
 }
 
 
+# All that a message of a queue can have.
+COLUMNS = (*_ALWAYS, CORRUPT, RAW)
+
+
 def has_markers(options: Mapping[str, str]) -> bool:
     return truth(options, "markers", False)
 

@@ -23,6 +23,7 @@ from queen.spark.pipelines.compiler import (
     CompiledPipeline,
     compile_definition,
 )
+from queen.spark.pipelines.narrowing import compile_narrow
 from queen.spark.pipelines.run import (
     Options,
     checked_definition,
@@ -67,13 +68,18 @@ def backfill(
         _check_in_time(definition, since, until)
     began, end = (None, sealed) if in_time else (since, until)
     with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
-        frames = reading.history(spark, definition, options.broker_options(), began, end)
-        return compile_definition(
+        given = options.broker_options()
+        return compile_narrow(
             definition,
-            frames,
-            until=until if needs_time(definition) else None,
-            since=since if in_time else None,
-            in_time=in_time,
+            lambda only: reading.history(spark, definition, given, began, end, only=only),
+            lambda frames: compile_definition(
+                definition,
+                frames,
+                until=until if needs_time(definition) else None,
+                since=since if in_time else None,
+                in_time=in_time,
+            ),
+            lambda compiled: compiled.result,
         )
 
 

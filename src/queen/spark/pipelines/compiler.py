@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 # What orders messages: the first of several that are the same is kept.
 _ORDER = ("createdAt", "queue", "partition", "offset")
-_MESSAGE = ("queue", "partition", "offset", "transactionId", "createdAt")
+MESSAGE = ("queue", "partition", "offset", "transactionId", "createdAt")
 # The partition of a result, beside its columns.
 PARTITION = "_partition"
 # The window that Spark groups by; the first and last time of a session.
@@ -519,7 +519,7 @@ def aside_rows(messages: DataFrame, side: str) -> DataFrame:
         window = f.when(f.col(FAILED).isNull(), f.col(WINDOW))
     payload = passed_on(messages).alias("payload")
     return messages.select(
-        f.lit(side).alias("side"), "id", *_MESSAGE, window.alias(WINDOW), FAILED, payload
+        f.lit(side).alias("side"), "id", *MESSAGE, window.alias(WINDOW), FAILED, payload
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
@@ -34,8 +34,10 @@ def live(
     *,
     markers: bool | None = None,
     has_aside: bool = True,
+    only: Collection[str] | None = None,
 ) -> dict[str, DataFrame]:
-    """Return the streams that a definition reads, by the names of its sides.
+    """Return the streams that a definition reads, by the names of its sides; with all columns, or
+    only some.
 
     Without a branch for what is set aside, the source makes dead letters of payloads that are not
     what the schema says.
@@ -44,7 +46,7 @@ def live(
     sets_aside = not has_aside and definition.on_error != "fail"
     frames = {}
     for number, reads in enumerate(definition.reads):
-        schema = schema_of(reads, markers=markers, raw=needs_raw(definition))
+        schema = schema_of(reads, markers=markers, raw=needs_raw(definition), only=only)
         reader = spark.readStream.format("queen").schema(schema)
         if sets_aside and checks_schema(definition, number):
             reader = reader.option("deadLettersOf", definition.name)
@@ -59,6 +61,8 @@ def history(
     options: Options,
     since: datetime | None,
     until: datetime,
+    *,
+    only: Collection[str] | None = None,
 ) -> dict[str, DataFrame]:
     """Return what was written in a stretch of time, by the names of the sides."""
     frames = {}
@@ -66,7 +70,7 @@ def history(
         given = {**_queues(reads), "endingTime": iso(until), **options}
         if since is not None:
             given["startingTime"] = iso(since.astimezone(UTC))
-        schema = schema_of(reads, markers=False, raw=needs_raw(definition))
+        schema = schema_of(reads, markers=False, raw=needs_raw(definition), only=only)
         reader = spark.read.format("queen").schema(schema)
         frames[reads.name] = reader.options(**given).load()
     return frames
@@ -79,8 +83,10 @@ def _queues(reads: Reads) -> dict[str, str]:
     return {"queue": queue_option(*reads.queues)}
 
 
-def schema_of(reads: Reads, *, markers: bool, raw: bool = False) -> StructType:
-    """Return the columns of one side."""
+def schema_of(
+    reads: Reads, *, markers: bool, raw: bool = False, only: Collection[str] | None = None
+) -> StructType:
+    """Return the columns of one side: all, or some of them."""
     from pyspark.sql.types import StructType
 
     columns = cast("StructType", StructType.fromDDL(_COLUMNS))
@@ -90,6 +96,8 @@ def schema_of(reads: Reads, *, markers: bool, raw: bool = False) -> StructType:
             columns.add(RAW, "string")
     else:
         columns.add("data", "string")
+    if only is not None:
+        columns = StructType([field for field in columns.fields if field.name in only])
     if markers:
         columns.add("sealed", "timestamp")
     return columns

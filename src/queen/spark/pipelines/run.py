@@ -35,6 +35,7 @@ from queen.spark.pipelines.compiler import (
     compile_definition,
     sets_aside,
 )
+from queen.spark.pipelines.narrowing import compile_narrow
 from queen.spark.pipelines.progress import Reporter, Tally, last_line
 from queen.wire.pipelines import Definition, Progress, decode_definition, plain, reason_against
 
@@ -183,9 +184,14 @@ def _compile_live(
 ) -> CompiledPipeline:
     """Return the streaming query of a pipeline, not started."""
     if function is None:
-        frames = reading.live(spark, definition, options.source_options(), has_aside=note.aside)
-        return compile_definition(
-            definition, frames, has_aside=note.aside, has_buckets=note.has_buckets
+        given = options.source_options()
+        return compile_narrow(
+            definition,
+            lambda only: reading.live(spark, definition, given, has_aside=note.aside, only=only),
+            lambda frames: compile_definition(
+                definition, frames, has_aside=note.aside, has_buckets=note.has_buckets
+            ),
+            lambda compiled: writing.written(definition, compiled),
         )
     frames = reading.live(spark, definition, options.source_options(), markers=function.markers)
     return function.apply(frames)

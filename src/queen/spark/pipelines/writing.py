@@ -48,13 +48,11 @@ def query_writer(
     definition: Definition, compiled: CompiledPipeline, target: Target
 ) -> DataStreamWriter:
     """Return the writer of a live query, ready to start."""
-    output = definition.output
-    if output.queue is not None:
-        rows = messages(definition, compiled)
+    rows = written(definition, compiled)
+    if definition.output.queue is not None:
         rows = rows.observe(OBSERVED, *_counts(definition, None, rows))
         writer = rows.writeStream.format("queen").options(**target.options)
         return writer.option("deadLettersOf", definition.name).outputMode("append")
-    rows = _with_aside(definition, compiled)
     rows = rows.observe(OBSERVED, *_counts(definition, f.col(_ASIDE), rows))
     deliver = batch_delivery(definition, target)
 
@@ -71,6 +69,13 @@ def query_writer(
 
     mode = "update" if definition.emit == "updates" else "append"
     return rows.writeStream.foreachBatch(write_batch).outputMode(mode)
+
+
+def written(definition: Definition, compiled: CompiledPipeline) -> DataFrame:
+    """Return all that a live query writes, as it goes to the sink."""
+    if definition.output.queue is not None:
+        return messages(definition, compiled)
+    return _with_aside(definition, compiled)
 
 
 def batch_delivery(definition: Definition, target: Target) -> Callable[[DataFrame, int], None]:
