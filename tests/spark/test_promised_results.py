@@ -19,8 +19,8 @@ from queen.core.names import reason_against_name
 from queen.errors import BadRequest, Conflict, NotFound, PipelineFailed
 from queen.spark.launch.settings import TIME_ZONE, pipeline_settings
 from queen.spark.pipelines.backfill import backfill, plain_rows
-from queen.spark.pipelines.partition_names import partition_name
 from queen.spark.pipelines.run import Options, checked_definition
+from queen.spark.sink.partition_names import partition_name
 from queen.spark.windows.event_time import timed, windowed
 from tests.api import Api
 from tests.conftest import ServerProcess

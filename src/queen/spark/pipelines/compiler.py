@@ -26,7 +26,7 @@ from queen.spark.pipelines.failures import (
     has_trials,
 )
 from queen.spark.pipelines.joins import Joiner, wait_of
-from queen.spark.pipelines.partition_names import partition_name
+from queen.spark.sink.partition_names import partition_name
 from queen.spark.windows.event_time import (
     CREATED_AT,
     SEALED,

@@ -182,7 +182,7 @@ def _as_compiled(result: DataFrame) -> CompiledPipeline:
     from pyspark.sql import functions as f
 
     from queen.spark.pipelines.compiler import PARTITION, CompiledPipeline
-    from queen.spark.pipelines.partition_names import partition_name
+    from queen.spark.sink.partition_names import partition_name
 
     columns = result.columns
     partition = f.col("partition") if "partition" in columns and "data" in columns else f.lit(None)
