@@ -17,6 +17,8 @@ from tests.spark.random_definitions.runner import Broker, Outcome, tried_all
 # Of every kind: windows, joins, sessions, ranks, dedup, of the past and beside pushes.
 SEEDS = (1, 2, 4, 6, 7, 9, 12, 18, 22, 26)
 _AT_ONCE = 5
+# The first test waits for all of them.
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module")
