@@ -427,6 +427,8 @@ class _Compiler:
         same = [self._value(text).alias(f"_same_{at}") for at, text in dedup]
         columns = [column for column in rows.columns if column != WINDOW]
         sides = [side.name for side in self._definition.reads] if self._definition.joins else []
+        # Of a side that was to find nothing there is no message.
+        sides = [side for side in sides if side in columns]
         first = f.min_by(f.struct(*columns), _order_of(sides)).alias("_row")
         by = [column.alias(name) for name, column in keys.items()]
         return rows.groupBy(WINDOW, *by, *same).agg(first).select(WINDOW, *keys, "_row.*")
