@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from queen.spark.pipelines import run as running
 from queen.spark.pipelines.backfill import backfill, plain_rows
+from queen.spark.pipelines.checkpoint import new_note
 from queen.spark.pipelines.compiler import CompiledPipeline, sets_aside
 from queen.spark.pipelines.run import Options, checked_definition
 from queen.spark.pipelines.writing import written
@@ -84,8 +85,8 @@ def columns_of(rows: Any) -> set[str]:
 )
 def test_only_what_is_needed_is_made(spark: SparkSession, fields: Json, columns: set[str]) -> None:
     defined = definition("orders", **fields)
-    aside = sets_aside(defined, spark)
-    compiled = running._compile_live(defined, spark, Options(), None, aside)
+    note = new_note(defined, aside=sets_aside(defined, spark))
+    compiled = running._compile_live(defined, spark, Options(), None, note)
     assert columns_of(written(defined, compiled)) == columns
 
 
