@@ -53,8 +53,12 @@ def columns_of(rows: Any) -> set[str]:
 @pytest.mark.parametrize(
     ("fields", "columns"),
     [
-        (TUMBLING, {"createdAt", "sealed"}),
-        ({**TUMBLING, "keys": {"p": "partition"}}, {"createdAt", "partition", "sealed"}),
+        # Whether a payload fits is asked of each.
+        (TUMBLING, {"createdAt", "sealed", "data", "_corrupt"}),
+        (
+            {**TUMBLING, "side": {"schema": None}, "keys": {"p": "partition"}},
+            {"createdAt", "partition", "sealed"},
+        ),
         (
             {**TUMBLING, "side": {"eventTime": "data.ts"}},
             {"createdAt", "data", "_corrupt", "sealed"},
@@ -62,16 +66,19 @@ def columns_of(rows: Any) -> set[str]:
         ({**TUMBLING, "side": {"schema": None}}, {"createdAt", "sealed"}),
         (
             {**TUMBLING, "lateTo": "late"},
-            (ALL | {"_raw", "sealed"}) - {"traceId", "data", "_corrupt"},
+            (ALL | {"_raw", "sealed"}) - {"traceId"},
         ),
         # Of a message only its bytes are passed on, and where it was.
-        ({}, {"partition", "_raw"}),
+        ({}, {"partition", "_raw", "data", "_corrupt"}),
         # On this an expression may fail, and then it is told of which message.
         ({"side": {"where": ["data.amount > 1"]}}, (ALL | {"_raw"}) - {"traceId"}),
         ({"select": {"x": "int(partition)"}}, ALL - {"traceId"}),
         ({"select": {"user": "data.user"}}, {"partition", "data", "_corrupt"}),
         ({"select": {"bad": "_corrupt"}}, {"partition", "data", "_corrupt"}),
-        ({"select": {"x": "1"}, "output": {"files": "results"}}, {"partition"}),
+        (
+            {"select": {"x": "1"}, "output": {"files": "results"}},
+            {"partition", "data", "_corrupt"},
+        ),
         # Nobody selects what is computed of `data`, but Spark has to know what it is.
         (
             {**TUMBLING, "distinct": {"users": "data.user"}, "select": {"n": "n"}},
@@ -111,6 +118,10 @@ def filled(api: Api, queue: str) -> None:
         push(api, queue, *good, *bad, partition=partition)
 
 
+def _no_grace(fields: Json) -> Json:
+    return {"graceMs": 0} if "window" in fields else {}
+
+
 def test_a_backfill_gives_the_same(
     api: Api, spark: SparkSession, server: ServerProcess, queue: str, wide: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +141,7 @@ def test_a_backfill_gives_the_same(
                 json.dumps(row, sort_keys=True)
                 for row in plain_rows(
                     backfill(
-                        definition(queue, graceMs=0, **fields),
+                        definition(queue, **fields, **_no_grace(fields)),
                         spark,
                         Options(url=server.url),
                         None,

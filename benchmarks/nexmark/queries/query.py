@@ -40,8 +40,12 @@ class Query(NamedTuple):
 
 
 def bids_of(queen: SyncQueen, queues: Queues, name: str) -> Any:
-    stream = queen.stream(name).sources(queues.bids)
-    return stream.schema(BID_SCHEMA).event_time("data.at").grace_period(GRACE_S)
+    return queen.stream(name).sources(queues.bids).schema(BID_SCHEMA)
+
+
+def timed_bids_of(queen: SyncQueen, queues: Queues, name: str) -> Any:
+    """Return bids for what waits for time to pass."""
+    return bids_of(queen, queues, name).event_time("data.at").grace_period(GRACE_S)
 
 
 def side_of(queen: SyncQueen, queues: Queues, kind: str, name: str) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.nexmark.events import BID
 from benchmarks.nexmark.filling import Queues
-from benchmarks.nexmark.queries.query import SLIDE_S, WINDOW_S, Query, bids_of
+from benchmarks.nexmark.queries.query import SLIDE_S, WINDOW_S, Query, timed_bids_of
 
 if TYPE_CHECKING:
     from queen import SyncQueen
@@ -15,19 +15,19 @@ TOP = 10
 
 
 def _hot_items(queen: SyncQueen, queues: Queues, name: str) -> Any:
-    stream = bids_of(queen, queues, name).sliding_time(WINDOW_S, SLIDE_S).key("data.auction")
+    stream = timed_bids_of(queen, queues, name).sliding_time(WINDOW_S, SLIDE_S).key("data.auction")
     return stream.aggregate(bids="count(*)").top(1, by="bids")
 
 
 def _highest_bid(queen: SyncQueen, queues: Queues, name: str) -> Any:
-    stream = bids_of(queen, queues, name).tumbling_time(WINDOW_S)
+    stream = timed_bids_of(queen, queues, name).tumbling_time(WINDOW_S)
     best = "max(struct(data.price, data.auction, data.bidder))"
     fields = {field: f"best.{field}" for field in ("price", "auction", "bidder")}
     return stream.aggregate(best=best).select("windowStart", "windowEnd", **fields)
 
 
 def _last_bids(queen: SyncQueen, queues: Queues, name: str) -> Any:
-    stream = bids_of(queen, queues, name).tumbling_time(WINDOW_S)
+    stream = timed_bids_of(queen, queues, name).tumbling_time(WINDOW_S)
     stream = stream.key("data.bidder", "data.auction")
     # Of several at the same time, the highest.
     stream = stream.aggregate(last="max(struct(data.at, data.price, data.channel, data.url))")
@@ -36,7 +36,7 @@ def _last_bids(queen: SyncQueen, queues: Queues, name: str) -> Any:
 
 
 def _highest_bids_of_auctions(queen: SyncQueen, queues: Queues, name: str) -> Any:
-    stream = bids_of(queen, queues, name).tumbling_time(WINDOW_S)
+    stream = timed_bids_of(queen, queues, name).tumbling_time(WINDOW_S)
     # Of equal prices the first bid is ahead.
     fields = ("auction", "at", "bidder", "price", "url")
     stream = stream.key(*(f"data.{field}" for field in fields)).aggregate(bids="count(*)")

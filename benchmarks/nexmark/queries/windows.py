@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.nexmark.events import BID, BID_SCHEMA
 from benchmarks.nexmark.filling import Queues
-from benchmarks.nexmark.queries.query import DAY_S, GRACE_S, WINDOW_S, Query, bids_of
+from benchmarks.nexmark.queries.query import DAY_S, GRACE_S, WINDOW_S, Query, timed_bids_of
 
 if TYPE_CHECKING:
     from queen import SyncQueen
@@ -17,7 +17,7 @@ _DAYS = f"a day has {DAY_S} seconds, and is told when it is over"
 
 
 def _sessions(queen: SyncQueen, queues: Queues, name: str) -> Any:
-    stream = bids_of(queen, queues, name).session(WINDOW_S).key("data.bidder")
+    stream = timed_bids_of(queen, queues, name).session(WINDOW_S).key("data.bidder")
     return stream.aggregate(bids="count(*)")
 
 
@@ -27,7 +27,7 @@ def _by_time_of_writing(queen: SyncQueen, queues: Queues, name: str) -> Any:
 
 
 def _statistics_of_days(queen: SyncQueen, queues: Queues, name: str) -> Any:
-    stream = bids_of(queen, queues, name).tumbling_time(DAY_S).aggregate(**_counts())
+    stream = timed_bids_of(queen, queues, name).tumbling_time(DAY_S).aggregate(**_counts())
     return stream.distinct(**_different("bidder"), **_different("auction"))
 
 
@@ -37,7 +37,7 @@ def _statistics_of_channels(queen: SyncQueen, queues: Queues, name: str) -> Any:
 
 
 def _statistics_of_auctions(queen: SyncQueen, queues: Queues, name: str) -> Any:
-    stream = bids_of(queen, queues, name).tumbling_time(DAY_S).key("data.auction")
+    stream = timed_bids_of(queen, queues, name).tumbling_time(DAY_S).key("data.auction")
     prices = {f"{kind}Price": f"{kind}(data.price)" for kind in ("min", "max", "avg", "sum")}
     return stream.aggregate(**_counts(), **prices)
 

@@ -18,6 +18,10 @@ class CannotCompute(Exception):
     """An expression fails on a message."""
 
 
+# Why a message is set aside whose payload does not fit.
+UNFIT = "the payload is not what the schema says"
+
+
 class Message(NamedTuple):
     """A message as the broker has it."""
 
@@ -31,6 +35,11 @@ class Message(NamedTuple):
     @property
     def data(self) -> dict[str, Any] | None:
         return fitting(self.payload)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the payload is what the schema says; one that is null has no fields."""
+        return self.payload is None or self.data is not None
 
     def field(self, name: str) -> Any:
         data = self.data

@@ -10,7 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from tests.spark.random_definitions.expressions import EPOCH, CannotCompute, Expression, Message
+from tests.spark.random_definitions.expressions import (
+    EPOCH,
+    UNFIT,
+    CannotCompute,
+    Expression,
+    Message,
+)
 from tests.spark.random_definitions.specs import Join, Side, Spec
 
 _MS = timedelta(milliseconds=1)
@@ -77,7 +83,12 @@ class _Oracle:
         """Return what a side has to compute with; what is late or fails is noted."""
         rows = []
         for message in messages:
-            if message.queue not in side.queues or not self._is_wanted(side, message):
+            if message.queue not in side.queues:
+                continue
+            if not message.fits:
+                self._note_failed(side, message, [UNFIT])
+                continue
+            if not self._is_wanted(side, message):
                 continue
             failing = [text for text, one in self._computed(side) if one.fails(message, self._zone)]
             if failing:
