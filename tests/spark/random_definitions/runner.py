@@ -263,13 +263,13 @@ class _Trial:
 
     def _compare_live(self, given: Given) -> None:
         spec = self._spec
-        self._differ("live", messages(self._api.twin(), spec.output), given.results)
+        self._differ("live", self._messages(spec.output), given.results)
         if spec.late_to is not None:
-            self._differ("late queue", messages(self._api.twin(), spec.late_to), given.late)
+            self._differ("late queue", self._messages(spec.late_to), given.late)
         if spec.errors_to is None:
             self._compare_letters(given)
         else:
-            self._compare_errors(messages(self._api.twin(), spec.errors_to), given)
+            self._compare_errors(self._messages(spec.errors_to), given)
         dropped = sum(run.progress.dropped_rows for run in self._runs)
         self._differ("dropped by Spark", [dropped], [0])
         if not self._was_stopped:
@@ -345,7 +345,12 @@ class _Trial:
             return list(plain_rows(compiled))
         queue = f"{self._spec.name}-{uuid.uuid4().hex[:6]}"
         deliver(definition, compiled, options, queue, None)
-        return messages(self._api.twin(), queue)
+        return self._messages(queue)
+
+    def _messages(self, queue: str) -> list[Any]:
+        """Return what is in a queue. Read by a connection of its own, which ends with it."""
+        with closing(self._api.twin()) as own:
+            return messages(own, queue)
 
 
 def _longest_wait(spec: Spec) -> timedelta:
