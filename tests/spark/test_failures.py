@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from queen import SyncQueen
 from queen.errors import BadRequest, PipelineFailed
-from queen.spark.pipelines.backfill import backfill, plain_rows
+from queen.spark.pipelines.backfill import backfill, deliver, plain_rows
 from queen.spark.pipelines.run import Options, checked_definition
 from tests.api import Api
 from tests.conftest import ServerProcess
@@ -288,6 +289,93 @@ def test_what_is_exploded_may_fail(
     running = _run(stream, spark, tmp_path)
     assert (running.progress.failed_rows, running.progress.output_rows) == (1, 2)
     assert list(_letters(queen, orders, stream.name)) == ["bob"]
+
+
+def test_what_spark_makes_of_a_text_by_itself_may_fail(
+    queen: SyncQueen, spark: SparkSession, api: Api, orders: str, tmp_path: Path
+) -> None:
+    """A column that is a text is cast where a number, a time or a truth is wanted."""
+    stream = _stream(queen, orders).tumbling_time(1)
+    summed = stream.aggregate(total="sum(data.amount)", all="count_if(data.amount = '2')")
+    running = _run(summed, spark, tmp_path / "1")
+    assert running.progress.failed_rows == 1
+    assert (running.progress.input_rows, list(_letters(queen, orders, stream.name))) == (4, ["bob"])
+    timed = _stream(queen, orders).event_time("data.amount").dedup("data.user")
+    running = _run(timed.select(user="data.user"), spark, tmp_path / "2")
+    assert running.progress.failed_rows == 4
+    assert "cast(data.amount as timestamp)" in _letters(queen, orders, timed.name)["ann"]
+
+
+def test_texts_that_are_joined_with_numbers_may_fail(
+    queen: SyncQueen, spark: SparkSession, api: Api, orders: str, tmp_path: Path
+) -> None:
+    right = queen.stream("right").sources(orders).schema(SCHEMA).named("o")
+    stream = _stream(queen, orders).named("m").grace_period(60)
+    joined = stream.join(right, on={"data.amount": "data.ms"}, within=3600, how="left")
+    running = _run(joined.select(user="m.data.user"), spark, tmp_path)
+    assert running.progress.failed_rows == 1
+    assert list(_letters(queen, orders, stream.name)) == ["bob"]
+
+
+def test_what_a_filter_leaves_out_of_an_aggregate_cannot_fail(
+    queen: SyncQueen, spark: SparkSession, api: Api, orders: str, tmp_path: Path
+) -> None:
+    total = "sum(cast(data.amount as int)) filter (where data.amount <> 'much')"
+    stream = _stream(queen, orders).where("data.user = 'bob'").calendar("month")
+    stream = stream.aggregate(total=total, n="count(*)")
+    progress = _run(stream, spark, tmp_path).progress
+    assert (progress.input_rows, progress.failed_rows) == (4, 0)
+
+
+@pytest.mark.parametrize("window", ["tumbling_time", "session", "daily", "join"])
+def test_times_at_the_ends_of_time_are_set_aside(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path, window: str
+) -> None:
+    schema, time = "user string, us bigint", "timestamp_micros(data.us)"
+    now_us = int(datetime.now(UTC).timestamp() * 1e6)
+    for user, us in (("ann", now_us), ("max", 2**63 - 1), ("min", -(2**63))):
+        api.push({"queue": queue, "partition": user, "payload": {"user": user, "us": us}})
+    stream = queen.stream(f"p-{uuid.uuid4().hex}").sources(queue).schema(schema).event_time(time)
+    stream = stream.grace_period(60).to(f"out-{queue}").late_to(f"late-{queue}")
+    if window == "join":
+        other = queen.stream("right").sources(queue).schema(schema).event_time(time).named("o")
+        stream = stream.named("m").join(other, on="data.user", within=5, how="left")
+        stream = stream.select(user="m.data.user")
+    else:
+        arguments = () if window == "daily" else (5,)
+        stream = getattr(stream, window)(*arguments).aggregate(n="count(*)")
+    running = _run(stream, spark, tmp_path)
+    assert sorted(_letters(queen, queue, stream.name)) == ["max", "min"]
+    assert running.progress.late_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ({"every": -1}, "every: -1 is not a number of seconds"),
+        ({"every": "x"}, "every: 'x'"),
+        ({"max_messages_per_trigger": 0}, "max_messages_per_trigger: 0 is not"),
+    ],
+)
+def test_a_run_that_cannot_be_meant_is_refused(
+    queen: SyncQueen, spark: SparkSession, queue: str, option: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(BadRequest, match=reason):
+        _stream(queen, queue).select(s="data.user").run(spark, **option)
+
+
+def test_a_backfill_never_feeds_what_it_reads(
+    queen: SyncQueen, spark: SparkSession, server: ServerProcess, orders: str
+) -> None:
+    definition = checked_definition(_stream(queen, orders).select(s="data.user").definition())
+    compiled = backfill(definition, spark, Options(url=server.url), None, None)
+    with pytest.raises(BadRequest, match="another queue"):
+        deliver(definition, compiled, Options(url=server.url), orders, None)
+
+
+def test_two_keys_have_two_names(queen: SyncQueen, queue: str) -> None:
+    with pytest.raises(BadRequest, match="two keys are called 'user'"):
+        _stream(queen, queue).key("data.user", user="data.ms")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from queen.spark.pipelines import reading
 from queen.spark.pipelines import run as running
 from queen.spark.pipelines.backfill import backfill, plain_rows
 from queen.spark.pipelines.checkpoint import new_note
@@ -92,7 +93,7 @@ def columns_of(rows: Any) -> set[str]:
 )
 def test_only_what_is_needed_is_made(spark: SparkSession, fields: Json, columns: set[str]) -> None:
     defined = definition("orders", **fields)
-    note = new_note(defined, aside=sets_aside(defined, spark))
+    note = new_note(defined, aside=sets_aside(defined, reading.nothing(spark, defined)))
     compiled = running._compile_live(defined, spark, Options(), None, note)
     assert columns_of(written(defined, compiled)) == columns
 

@@ -16,11 +16,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DateType,
     DoubleType,
     LongType,
     MapType,
     StringType,
     StructType,
+    TimestampType,
     _parse_datatype_string,
 )
 
@@ -134,6 +136,26 @@ def test_each_type_has_one_form(
 ) -> None:
     kind = StructType() if ddl == "struct<>" else _parse_datatype_string(ddl)
     assert texts([value, None], kind, arrow) == [wanted, "null"]
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [
+        (10**18, "+33658-09-27T01:46:40.000000Z"),
+        (2**63 - 1, "+294247-01-10T04:00:54.775807Z"),
+        (1 - 2**63, "-290308-12-21T19:59:05.224193Z"),
+        (0, "1970-01-01T00:00:00.000000Z"),
+    ],
+)
+def test_a_year_may_have_more_than_four_digits(us: int, text: str) -> None:
+    column = pa.array([us, None], pa.timestamp("us", "UTC"))
+    found = json_texts(column, TimestampType()).to_pylist()
+    assert found == [f'"{text}"', "null"]
+    days = pa.array([us // 86_400_000_000, 0], pa.int32()).cast(pa.date32())
+    assert json_texts(days, DateType()).to_pylist() == [
+        f'"{text.partition("T")[0]}"',
+        '"1970-01-01"',
+    ]
 
 
 # ---- layouts ----

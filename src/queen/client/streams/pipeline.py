@@ -28,6 +28,7 @@ from urllib.parse import quote
 
 from queen.client.durations import Seconds, ms_of
 from queen.client.streams.verbs import check_verbs
+from queen.errors import BadRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -142,7 +143,11 @@ class PipelineVerbs:
 
     def key(self: Self, *expressions: str, **named: str) -> Self:
         """Compute for each value of these: `key("data.user")`, or `key(user="data.user")`."""
-        keys = {_name_of(expression): expression for expression in expressions} | named
+        given = [*((_name_of(text), text) for text in expressions), *named.items()]
+        keys = dict(given)
+        twice = [name for name, text in given if keys[name] != text]
+        if twice:
+            raise BadRequest(f"key: two keys are called {twice[0]!r}; name one, as in key(a=…)")
         return self._with_pipeline(keys=self._merge("keys", keys))
 
     def aggregate(self: Self, **aggregates: str) -> Self:

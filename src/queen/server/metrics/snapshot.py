@@ -47,7 +47,7 @@ async def read_snapshot(broker: Broker) -> Snapshot:
         minute = await numbers.queue_series(
             1, (end - timedelta(minutes=1), end), ALL_QUEUES, max(most, 1)
         )
-        pipelines = await broker.pipelines.page(None, max(most, 1), 0)
+        pipelines = await broker.pipelines.reporting(max(most, 1))
         snapshot_s = await numbers.oldest_snapshot_s()
     except QueenError:
         # A scrape must tell that the database is down, not fail because of it.

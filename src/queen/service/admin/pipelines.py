@@ -70,6 +70,10 @@ class Pipelines:
         """Return pipelines by name; `among` some namespaces."""
         return await self._database.fetch("pipelines_page", name, among, limit, offset)
 
+    async def reporting(self, limit: int) -> list[Record]:
+        """Return the pipelines that have reported last."""
+        return await self._database.fetch("reporting_pipelines", limit)
+
     async def find(self, name: str, among: list[str] | None = None) -> Record:
         """Return one pipeline, or raise `NotFound`."""
         rows = await self.page(among, 1, 0, name)

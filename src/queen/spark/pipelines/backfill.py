@@ -32,7 +32,7 @@ from queen.spark.pipelines.run import (
 )
 from queen.spark.pipelines.writing import file_writer, messages, payload_columns
 from queen.wire.answers import iso
-from queen.wire.pipelines import needs_time
+from queen.wire.pipelines import is_read, needs_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +61,9 @@ def backfill(
     check_classic(spark, "pipelines")
     if definition.kind == "function":
         raise BadRequest("a function says nothing of time: only a definition can be backfilled")
+    for name, at in (("since", since), ("until", until)):
+        if not isinstance(at, datetime | None):
+            raise BadRequest(f"{name}: {at!r} is not a datetime")
     sealed = _sealed_time(definition, options)
     until = sealed if until is None else min(until.astimezone(UTC), sealed)
     since = None if since is None else since.astimezone(UTC)
@@ -134,6 +137,8 @@ def deliver(
     folder: str | None,
 ) -> int:
     """Write results to a queue or a new folder; return how many."""
+    if queue is not None and is_read(definition, queue):
+        raise BadRequest(f"the pipeline reads {queue!r}: give its results another queue")
     results = compiled.result.persist()
     try:
         count = results.count()

@@ -24,6 +24,8 @@ from queen.spark.pipelines.failures import (
     checks_schema,
     failure_of,
     has_trials,
+    with_explicit_casts,
+    within_calendar,
 )
 from queen.spark.pipelines.joins import Joiner, wait_of
 from queen.spark.sink.partition_names import partition_name
@@ -47,7 +49,7 @@ from queen.spark.windows.event_time import (
 from queen.wire.pipelines import keeps_late, needs_time
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
     from queen.wire.pipelines import Definition, Reads, Top
 
@@ -93,7 +95,7 @@ def _gives_raw(definition: Definition) -> bool:
     return _gives_messages(definition) and definition.output.queue is not None
 
 
-def sets_aside(definition: Definition, spark: SparkSession) -> bool:
+def sets_aside(definition: Definition, frames: Mapping[str, DataFrame]) -> bool:
     """Whether a branch of the query is there for messages that are set aside.
 
     Payloads that do not fit the schema need none as long as they are dead letters: the source finds
@@ -103,11 +105,12 @@ def sets_aside(definition: Definition, spark: SparkSession) -> bool:
         return False
     if keeps_late(definition) or definition.on_error == "fail":
         return keeps_late(definition)
-    trials, sides = Trials(spark), range(len(definition.reads))
+    definition = with_explicit_casts(definition, frames)
+    trials = Trials(next(iter(frames.values())).sparkSession)
     return any(
-        has_trials(definition, side, trials)
+        has_trials(definition, side, trials, frames[reads.name])
         or (definition.errors_to is not None and checks_schema(definition, side))
-        for side in sides
+        for side, reads in enumerate(definition.reads)
     )
 
 
@@ -129,6 +132,7 @@ def compile_definition(
     on a message that cannot be computed with; history leaves it out, as the live query has.
     `has_buckets` is of joins: see there.
     """
+    definition = with_explicit_casts(definition, frames)
     trials = Trials(next(iter(frames.values())).sparkSession)
     is_live = any(frame.isStreaming for frame in frames.values())
     fails = definition.on_error == "fail"
@@ -189,15 +193,17 @@ class _Side:
         reads = definition.reads[number]
         self.name = reads.name
         everything = df
-        if not needs_time(definition):
-            # Elsewhere it is counted with what is late. In a branch of its own it is read twice.
-            df = observe(df, self.name, rows=f.count("*"))
+        # Here, and not in the branch for what is set aside, which reads all of it again.
+        is_marker = f.col(SEALED).isNotNull() if SEALED in df.columns else f.lit(False)
+        df = observe(df, self.name, rows=f.count_if(~is_marker))
         if checks_schema(definition, number) and not has_unfit:
             df = observe(df, self.name, failed=f.count_if(f.col(CORRUPT).isNotNull()))
             df = _only_messages(df, f.col(CORRUPT).isNull())
         # What was written in time has it there already.
         self.time = trials.value((None if in_time else reads.event_time) or CREATED_AT)
-        failure = failure_of(definition, number, trials, with_unfit=has_unfit)
+        if reads.event_time is not None:
+            self.time = within_calendar(self.time)
+        failure = failure_of(definition, number, trials, df, with_unfit=has_unfit)
         self.can_fail = failure is not None
         conditions = [trials.value(condition) for condition in reads.where]
         # Of what fails no time is known, so that it is with the late messages.

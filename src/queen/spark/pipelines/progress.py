@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 INTERVAL_S = 2.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_ERROR = 2000
+# What the messages of a side are counted as, by the compiler.
+_ROWS_OF = "rows_of_"
 _TRACEBACK = "Traceback (most recent call last):"
 # What Spark puts around the reason, and the reason itself when it has a name.
 _WRAPPED = re.compile(r"^([\w.$]+: )?\[STREAM_FAILED\] .*? terminated with exception: ")
@@ -160,9 +162,10 @@ class Tally(StreamingQueryListener):
         now = self.progress
         written = batch.observed_metrics.get(OBSERVED)
         counts = [row for name, row in batch.observed_metrics.items() if name != OBSERVED]
-        read = [int(row["rows"]) for row in counts if "rows" in row]
+        observed = batch.observed_metrics.items()
+        read = [int(row["rows"]) for name, row in observed if name.startswith(_ROWS_OF)]
         now.batches += 1
-        # Without markers nothing is read twice, and Spark's own count is right.
+        # Of a function nothing is read twice, and Spark's own count is right.
         now.input_rows += sum(read) if read else batch.num_input_rows
         now.late_rows += sum(int(row.get("late", 0)) + int(row.get("untimed", 0)) for row in counts)
         now.output_rows += 0 if written is None else int(written["results"])
@@ -201,7 +204,8 @@ class Reporter:
     def close(self) -> None:
         """Report the end."""
         self._over.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._report()
 
     def _run(self) -> None:

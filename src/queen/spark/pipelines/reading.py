@@ -76,6 +76,14 @@ def history(
     return frames
 
 
+def nothing(spark: SparkSession, definition: Definition) -> dict[str, DataFrame]:
+    """Return what a definition reads, without any messages: to look at its columns."""
+    return {
+        reads.name: spark.createDataFrame([], schema_of(reads, markers=False))
+        for reads in definition.reads
+    }
+
+
 def _queues(reads: Reads) -> dict[str, str]:
     """Return the option that says what is read."""
     if reads.pattern is not None:

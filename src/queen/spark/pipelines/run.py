@@ -11,6 +11,7 @@ Streaming query, and reports to the broker while that runs.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 import uuid
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _GRACEFUL_S = 60.0
 _LOOK_AGAIN_S = 0.02
 _LAST_EVENT_S = 10.0
+_LONGEST_PAUSE_S = 366 * 24 * 3600
 
 
 class Options(msgspec.Struct, kw_only=True):
@@ -69,6 +71,13 @@ class Options(msgspec.Struct, kw_only=True):
     # Use an old checkpoint although the definition has changed; the results are your affair.
     accept_changes: bool = False
     max_messages_per_trigger: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.every, int | float) or not 0 <= self.every < _LONGEST_PAUSE_S:
+            raise BadRequest(f"every: {self.every!r} is not a number of seconds")
+        most = self.max_messages_per_trigger
+        if most is not None and (not isinstance(most, int) or most < 1):
+            raise BadRequest(f"max_messages_per_trigger: {most!r} is not a number from 1 on")
 
     def address(self) -> BrokerAddress:
         given = {"url": self.url or "", "token": self.token or ""}
@@ -158,7 +167,7 @@ def start_pipeline(
         undo.callback(lock.release)
         checkpoint = Checkpoint(spark, folder)
         with explain_errors(definition):
-            aside = sets_aside(definition, spark)
+            aside = sets_aside(definition, reading.nothing(spark, definition))
         note = checkpoint.note_for(definition, accept=options.accept_changes, aside=aside)
         target = writing.Target(options.broker_options(), note.transaction, options.table_url)
         with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
@@ -228,13 +237,25 @@ def _default_checkpoint(spark: SparkSession, name: str) -> str:
 def explain_errors(definition: Definition) -> Iterator[None]:
     """Say in our words what Spark has against a definition."""
     try:
-        yield
+        with _without_log_of_queries():
+            yield
     except PySparkException as error:
         text = last_line(error)
         hint = ""
         if any(side.schema is None for side in definition.reads) and "data" in text:
             hint = "; `data` is JSON text as long as nobody says .schema(…)"
         raise BadRequest(f"pipeline {definition.name!r}: {text}{hint}") from error
+
+
+@contextlib.contextmanager
+def _without_log_of_queries() -> Iterator[None]:
+    """Let PySpark not write pages of Java about an error that is told in a sentence."""
+    log = logging.getLogger("SQLQueryContextLogger")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 class Running:
@@ -383,7 +404,9 @@ def plan_of(
 ) -> str:
     """Return the plan that Spark makes of a pipeline."""
     with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
-        note = new_note(definition, aside=sets_aside(definition, spark))
+        note = new_note(
+            definition, aside=sets_aside(definition, reading.nothing(spark, definition))
+        )
         compiled = _compile_live(definition, spark, options, function, note)
     # `explain` prints it; this is what it prints.
     jvm: Any = spark.sparkContext._jvm

@@ -56,6 +56,9 @@ Column: TypeAlias = Any
 _NULL = pa.scalar("null", pa.string())
 # What a JSON string cannot hold as it is.
 _TO_ESCAPE = '["\\\\\\x00-\\x1f]'
+# The times of which the year has four digits.
+_CALENDAR_US = (-62_167_219_200_000_000, 253_402_300_799_999_999)
+_CALENDAR_DAYS = (-719_528, 2_932_896)
 _KEYS = (StringType, IntegralType, BooleanType, DateType, TimestampType, TimestampNTZType)
 
 
@@ -127,11 +130,51 @@ def _plain_strings(column: Column) -> Column:
 def _instants(column: Column) -> Column:
     # Spark hands them over in the zone of the session.
     column = pc.cast(column, pa.timestamp("us", "UTC"))
+    if _is_beyond_calendar(column):
+        return _far_times(column, "us", "Z")
     return pc.strftime(column, format='"%Y-%m-%dT%H:%M:%SZ"', locale="C")
 
 
 def _local_times(column: Column) -> Column:
+    if _is_beyond_calendar(column):
+        return _far_times(column, "us", "")
     return pc.strftime(column, format='"%Y-%m-%dT%H:%M:%S"', locale="C")
+
+
+def _days(column: Column) -> Column:
+    if _is_beyond_calendar(column):
+        return _far_times(column, "D", "")
+    return _plain_strings(column)
+
+
+def _is_beyond_calendar(column: Column) -> bool:
+    """Whether a time has a year of less or more than four digits, which Arrow writes wrongly."""
+    ends = pc.min_max(pc.cast(column, pa.int64() if _has_time(column) else pa.int32())).as_py()
+    if ends["min"] is None:
+        return False
+    first, last = _CALENDAR_US if _has_time(column) else _CALENDAR_DAYS
+    return bool(ends["min"] < first or ends["max"] > last)
+
+
+def _has_time(column: Column) -> bool:
+    return bool(pa.types.is_timestamp(column.type))
+
+
+def _far_times(column: Column, unit: Any, zone: str) -> Column:
+    """Return times as texts, one by one, with the sign of a year above 9999 as Spark has it."""
+    numbers = pc.cast(column, pa.int64() if _has_time(column) else pa.int32()).to_pylist()
+    texts = [
+        # The very first microsecond of all means something else to numpy.
+        None if number is None else str(np.datetime64(max(number, 1 - 2**63), unit))
+        for number in numbers
+    ]
+    return pa.array(
+        [None if text is None else f'"{_signed_year(text)}{zone}"' for text in texts], pa.string()
+    )
+
+
+def _signed_year(text: str) -> str:
+    return f"+{text}" if len(text.partition("-")[0]) > 4 else text
 
 
 def json_strings(column: Column) -> Column:
@@ -204,7 +247,7 @@ _FORMS: dict[type, Callable[[Column], Column]] = {
     DoubleType: _numbers,
     StringType: json_strings,
     BinaryType: _binaries,
-    DateType: _plain_strings,
+    DateType: _days,
     TimeType: _plain_strings,
     TimestampType: _instants,
     TimestampNTZType: _local_times,

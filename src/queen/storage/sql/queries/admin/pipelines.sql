@@ -29,6 +29,15 @@ where ($1::text is null or p.name = $1) and ($2::text[] is null or p.namespace =
 order by p.name
 limit $3 offset $4
 
+-- name: reporting_pipelines :many
+-- The $1 pipelines that have reported last.
+select p.name, p.progress,
+       (extract(epoch from clock_timestamp() - p.reported_at))::float8 as silent_s
+from queen.pipelines p
+where p.reported_at is not null
+order by p.reported_at desc
+limit $1
+
 -- name: report_pipeline :maybe again
 -- Keep what a run says of itself; whether it is to stop.
 update queen.pipelines
