@@ -17,7 +17,7 @@ _HEAD = """# Modules
 
 Made from the first line of each module by `make reference`; do not edit. Imports point from the
 top of this list of layers to its bottom, and a contract holds that: `cli` and `testing`; `spark`
-and `server`; `service`; `storage`; `client`; `wire`; `core`; `errors`.
+and `server`; `service`; `storage`; `client`; `spool`; `wire`; `core`; `errors`.
 """
 
 

@@ -20,8 +20,10 @@
     ├── NoJava                no Java that Spark can run on; only `queen.spark` raises it
     ├── Overloaded            a bounded queue inside the server is full
     ├── QueueFull             the queue holds as many messages as it may
+    ├── SpoolFull             the spool, or the disk it is on, has no room
     ├── Unavailable           the database does not answer
     │   ├── OutcomeUnknown    the connection broke during a commit
+    │   │   └── SpoolFailed   the disk of the spool failed
     │   ├── EncryptionUnavailable  the server lacks the key that the queue needs
     │   ├── Unreadable        a stored message does not decrypt or decode; says which one
     │   ├── Contended         somebody else holds what the request needs
@@ -215,6 +217,13 @@ class QueueFull(QueenError):
         self.left = left
 
 
+class SpoolFull(QueenError):
+    """The spool has no room for more; send the same request again when it is drained."""
+
+    code = "spool_full"
+    retryable = True
+
+
 class Unavailable(QueenError):
     """The database does not answer; send the same request again a little later."""
 
@@ -226,6 +235,12 @@ class OutcomeUnknown(Unavailable):
     """The connection broke during a commit; repeat with the same transaction ids."""
 
     code = "outcome_unknown"
+
+
+class SpoolFailed(OutcomeUnknown):
+    """The disk of the spool failed; repeat with the same transaction ids."""
+
+    code = "spool_failed"
 
 
 class EncryptionUnavailable(Unavailable):

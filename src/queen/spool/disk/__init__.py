@@ -1,0 +1,1 @@
+"""Spool files on the disk: their format, and how they are written, read and repaired."""

@@ -1,0 +1,180 @@
+"""The folder of all spools, and who holds which.
+
+    <root>/<id of a spool>/lock             held for as long as a process has the spool
+                           identity.json    whose it is, and how often it was opened
+                           <number>.spool   records, oldest first
+                           quarantine.spool records that were refused
+                           aside/           what was damaged
+
+Each process writes to a spool of its own. A spool that nobody holds, because its process has
+ended, is taken by the next process that asks: as the one it writes to, or to be drained. The
+lock belongs to the open file, so it ends with the process, however that ends.
+
+The owner is the name of whom the records are for, such as a database. Two brokers that share a
+folder by mistake do not get each other's records.
+
+A spool keeps its id. Every process that opens it to write takes the next life, durably and
+before its first file: the numbers of its files and records are above all that ever were, even
+if the files are gone. A copy of a spool has the same id; only one of them may be drained.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from queen.spool.disk.files import SUFFIX
+from queen.spool.disk.operations import FileOperations, write_durably
+
+_log = logging.getLogger(__name__)
+_LOCK = "lock"
+_IDENTITY = "identity.json"
+
+
+class Identity(msgspec.Struct):
+    owner: str
+    life: int = 0
+
+
+class HeldFolder:
+    """The folder of one spool, held by this process."""
+
+    def __init__(
+        self, path: Path, descriptor: int, identity: Identity, operations: FileOperations
+    ) -> None:
+        self.path = path
+        self.id = uuid.UUID(path.name)
+        self._descriptor = descriptor
+        self._identity = identity
+        self._operations = operations
+
+    def begin_life(self) -> int:
+        """Return a number that nobody had who wrote to this spool before."""
+        following = Identity(self._identity.owner, self._identity.life + 1)
+        write_durably(self._operations, self.path / _IDENTITY, msgspec.json.encode(following))
+        self._identity = following
+        return following.life
+
+    def let_go(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def is_empty(self) -> bool:
+        """Whether nothing is left that anybody could want."""
+        names = {path.name for path in self.path.iterdir()}
+        return names <= {_LOCK, _IDENTITY, _IDENTITY + ".new"}
+
+    def remove(self) -> None:
+        """Remove the folder while it is held; then nobody holds it."""
+        # Under another name first: nobody shall make a new lock in it meanwhile.
+        gone = self.path.with_name(f".{self.path.name}.gone")
+        self.path.rename(gone)
+        shutil.rmtree(gone)
+        self._operations.sync_folder(self.path.parent)
+        self.let_go()
+
+
+class SpoolRoot:
+    """A folder with the spools of several processes."""
+
+    def __init__(
+        self, path: Path, owner: str = "", operations: FileOperations | None = None
+    ) -> None:
+        self.path = path
+        self.owner = owner
+        self._operations = operations or FileOperations()
+
+    def claim(self) -> HeldFolder:
+        """Hold a spool to write to: the first that nobody holds, or a new one."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return next(self._take_free(), None) or self._create()
+
+    def adopt(self) -> list[HeldFolder]:
+        """Hold all other spools that nobody holds, to drain them. Empty ones are removed."""
+        self._sweep()
+        adopted: list[HeldFolder] = []
+        for held in self._take_free():
+            if held.is_empty():
+                held.remove()
+            else:
+                adopted.append(held)
+        return adopted
+
+    def _take_free(self) -> Iterator[HeldFolder]:
+        # Those with records first: what waits is drained by whoever begins first.
+        folders = [path for path in self.path.iterdir() if _is_spool(path)]
+        for path in sorted(folders, key=lambda path: (not any(path.glob(f"*{SUFFIX}")), path.name)):
+            descriptor = _try_lock(path)
+            if descriptor is None:
+                continue
+            identity = _read_identity(path)
+            if identity is not None and identity.owner == self.owner:
+                yield HeldFolder(path, descriptor, identity, self._operations)
+            else:
+                os.close(descriptor)
+
+    def _sweep(self) -> None:
+        """Remove folders that a process began to make, or to remove, when it was ended."""
+        for path in [*self.path.glob(".*.new"), *self.path.glob(".*.gone")]:
+            descriptor = _try_lock(path)
+            if descriptor is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(descriptor)
+
+    def _create(self) -> HeldFolder:
+        while True:
+            # Complete before it has its name: who finds it finds it locked, and with an owner.
+            name = str(uuid.uuid4())
+            fresh = self.path / f".{name}.new"
+            fresh.mkdir(mode=0o700)
+            descriptor = _try_lock(fresh)
+            if descriptor is None:
+                continue
+            identity = Identity(self.owner)
+            write_durably(self._operations, fresh / _IDENTITY, msgspec.json.encode(identity))
+            fresh.rename(self.path / name)
+            self._operations.sync_folder(self.path)
+            return HeldFolder(self.path / name, descriptor, identity, self._operations)
+
+
+def _is_spool(path: Path) -> bool:
+    try:
+        uuid.UUID(path.name)
+    except ValueError:
+        return False
+    return path.is_dir()
+
+
+def _try_lock(folder: Path) -> int | None:
+    """Return the open lock of a folder, or None when somebody holds it or has removed it."""
+    path = folder / _LOCK
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The folder may have been removed, and its lock with it, before this process had it.
+        if os.fstat(descriptor).st_ino == path.stat().st_ino:
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _read_identity(folder: Path) -> Identity | None:
+    try:
+        return msgspec.json.decode((folder / _IDENTITY).read_bytes(), type=Identity)
+    except (OSError, msgspec.DecodeError) as error:
+        # Whose it is cannot be told, so it is nobody's to drain, nor to remove.
+        _log.error("the spool %s has no identity and is left alone: %s", folder, error)
+        return None

@@ -1,0 +1,375 @@
+"""The writer of a spool: appends in groups, and syncs in a thread of its own.
+
+    append ──> queue ──> one write for all that wait ──> one sync for all that were written
+    (any thread)         (whoever has the write lock)    (the thread; nobody holds a lock)
+
+An append that need not be durable is written by its caller, which takes microseconds; the bytes
+are then with the operating system and outlive this process, not the machine. An append that
+must be durable waits for the sync that follows its write. While a sync runs, others write; the
+next sync is for all of them.
+
+When a write fails, the file is cut back to its last whole record and the callers are told.
+
+When a sync fails, nobody knows which bytes the disk has, and a second sync that succeeds says
+nothing: the system has forgotten that they were unwritten. So the file is left for good. What
+was written since its last good sync is read back, compared with its checksums and written to a
+new file under the same seqs, and synced there. The new file begins with the first of these seqs,
+so that readers stop there in the old one. What cannot be read back, or fails a second time, is
+told to those who wait for it; they do not know whether it is on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from queen.errors import QueenError, SpoolFailed, SpoolFull
+from queen.spool.disk.aside import Aside
+from queen.spool.disk.files import FILE_SHIFT, LIFE_SHIFT, SpoolFiles
+from queen.spool.disk.format import pack_records
+from queen.spool.disk.operations import FileOperations
+from queen.spool.disk.output import Leftover, OutputFile, create_output, refusal_of
+from queen.spool.entries import Entry, EntryQueue, Notify, tell
+from queen.spool.options import SpoolOptions
+from queen.spool.room import Room
+
+_log = logging.getLogger(__name__)
+_GROUP_BYTES = 4 * 1024 * 1024
+# The first failure is answered with a new file. A disk that fails there too is told.
+_MOST_FAILURES = 2
+
+
+class Writer:
+    """The only one who writes to the files of a spool."""
+
+    def __init__(
+        self,
+        files: SpoolFiles,
+        aside: Aside,
+        begin_life: Callable[[], int],
+        room: Room,
+        options: SpoolOptions,
+        operations: FileOperations,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._files = files
+        self._aside = aside
+        self._begin_life = begin_life
+        self._options = options
+        self._operations = operations
+        self._now_s = now_s
+        # Called, in any thread, after records were written.
+        self.on_write: Callable[[], None] | None = None
+        self._queue = EntryQueue(room, options.max_pending_bytes)
+        # Guards everything below.
+        self._write_lock = threading.Lock()
+        self._next_seq = 0
+        self._next_number = 0
+        self._current: OutputFile | None = None
+        self._unsynced: list[OutputFile] = []
+        self._folder_is_unsynced = False
+        self._leftovers: list[Leftover] = []
+        # Written and not yet synced, or not yet told.
+        self._waiting: list[Entry] = []
+        self._to_tell: list[Entry] = []
+        # Set when there is something to sync, and when somebody waits for it.
+        self._work = threading.Event()
+        self._hurry = threading.Event()
+        self._is_closing = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_durable_by_default(self) -> bool:
+        return self._options.sync == "always"
+
+    @property
+    def current_number(self) -> int | None:
+        """The number of the file that is being written."""
+        current = self._current
+        return None if current is None else current.file.number
+
+    def append(
+        self, bodies: Sequence[bytes], kind: int, flags: int = 0, durable: bool | None = None
+    ) -> range:
+        """Write records; return their seqs. Durable ones are on the disk when it returns."""
+        durable = self.is_durable_by_default if durable is None else durable
+        done = threading.Event() if durable else None
+        entry = Entry(bodies, kind, flags, durable, None if done is None else _setter(done))
+        self._queue.put(entry)
+        with self._write_lock:
+            to_tell = self._write_queue()
+        tell(to_tell)
+        if done is not None:
+            self._demand_sync()
+            done.wait()
+        return entry.result()
+
+    def try_append(self, bodies: Sequence[bytes], kind: int, flags: int = 0) -> range | None:
+        """Write records that need not be durable, or return None when that means to wait."""
+        if not self._write_lock.acquire(blocking=False):
+            return None
+        try:
+            entry = Entry(bodies, kind, flags, False)
+            self._queue.put(entry)
+            to_tell = self._write_queue()
+        finally:
+            self._write_lock.release()
+        if to_tell:
+            tell(to_tell)
+        return entry.result()
+
+    def submit(self, entry: Entry) -> None:
+        """Let the thread write an entry, and sync it; it is told in the thread."""
+        self._queue.put(entry)
+        self._demand_sync()
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="spool-writer", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write and sync what waits, and end the file in order."""
+        self._queue.close()
+        self._is_closing = True
+        self._demand_sync()
+        if self._thread is not None:
+            self._thread.join()
+        with self._write_lock:
+            to_tell = self._write_queue()
+            self._finish_current()
+        tell(to_tell)
+        self._sync()
+        while self._waiting:
+            self._sync()
+        with self._write_lock:
+            for output in self._unsynced:
+                output.close()
+            self._unsynced = []
+
+    def finish_if(self, is_drained: Callable[[OutputFile], bool]) -> None:
+        """End the file that is being written, if it is one that can be removed then."""
+        with self._write_lock:
+            if self._current is not None and is_drained(self._current):
+                self._finish_current()
+
+    def forget_room(self) -> None:
+        self._queue.forget_room()
+
+    # Writing. The write lock is held in all of these.
+
+    def _write_queue(self) -> list[Entry]:
+        """Write what waits; return whom to tell once the lock is free."""
+        while group := self._queue.take(_GROUP_BYTES):
+            try:
+                self._write_group(group)
+            except (SpoolFull, SpoolFailed) as error:
+                self._queue.give_back(sum(entry.size_bytes for entry in group))
+                self._refuse(group, error)
+        if not self._to_tell:
+            return self._to_tell
+        to_tell, self._to_tell = self._to_tell, []
+        return to_tell
+
+    def _write_group(self, group: list[Entry]) -> None:
+        size_bytes = sum(entry.size_bytes for entry in group)
+        count = sum(len(entry.bodies) for entry in group)
+        output = self._output_for(size_bytes, count)
+        at_ms = int(self._now_s() * 1000)
+        parts: list[bytes] = []
+        seq = self._next_seq
+        key = output.file.key
+        for entry in group:
+            end = pack_records(parts, key, seq, at_ms, entry.kind, entry.flags, entry.bodies)
+            entry.seqs = range(seq, end)
+            seq = end
+        output.write(self._operations, b"".join(parts), seq)
+        self._next_seq = seq
+        for entry in group:
+            # What is written is read back when it is needed again.
+            entry.bodies = ()
+            if entry.durable:
+                self._waiting.append(entry)
+            elif entry.notify is not None:
+                self._to_tell.append(entry)
+        if self._options.sync == "interval" and not self._work.is_set():
+            self._work.set()
+        if self.on_write is not None:
+            self.on_write()
+
+    def _refuse(self, entries: Sequence[Entry], error: QueenError) -> None:
+        for entry in entries:
+            entry.error = error
+            entry.bodies = ()
+            entry.seqs = range(0)
+        self._to_tell += entries
+
+    def _output_for(self, size_bytes: int, count: int) -> OutputFile:
+        current = self._current
+        if current is not None and (
+            current.is_finished or self._is_over(current, size_bytes, count)
+        ):
+            self._finish_current()
+            current = None
+        if current is None:
+            lost = self._begin_file()
+            if lost:
+                self._waiting = self._refuse_lost(self._waiting, lost)
+            current = self._current
+            assert current is not None
+        return current
+
+    def _is_over(self, output: OutputFile, size_bytes: int, count: int) -> bool:
+        options = self._options
+        return output.records > 0 and (
+            output.written_bytes + size_bytes > options.max_file_bytes
+            or output.records + count > options.max_file_records
+            or self._now_s() * 1000 - output.created_ms > options.max_file_age_ms
+        )
+
+    def _begin_file(self) -> list[range]:
+        """Begin the next file; return the seqs of files left behind that are lost."""
+        if self._next_number & ((1 << FILE_SHIFT) - 1) == 0:
+            try:
+                life = self._begin_life()
+            except OSError as error:
+                raise refusal_of(error) from error
+            self._next_number = (life << FILE_SHIFT) + 1
+            self._next_seq = (life << LIFE_SHIFT) + 1
+        number = self._next_number
+        # A number is used once, even when no file came of it.
+        self._next_number += 1
+        self._current, lost = create_output(
+            self._files,
+            number,
+            self._next_seq,
+            int(self._now_s() * 1000),
+            self._leftovers,
+            self._aside,
+            self._operations,
+        )
+        for leftover in self._leftovers if not lost else ():
+            leftover.file.may_be_removed = True
+        self._leftovers = []
+        self._files.add(self._current.file)
+        self._unsynced.append(self._current)
+        self._folder_is_unsynced = True
+        return lost
+
+    def _finish_current(self) -> None:
+        output, self._current = self._current, None
+        if output is None:
+            return
+        output.finish(self._operations, int(self._now_s() * 1000))
+        if self._options.sync == "never" and not self._waiting:
+            # Nobody will ask for it to be synced.
+            self._unsynced.remove(output)
+            output.close()
+        else:
+            self._work.set()
+
+    # Syncing, in the thread.
+
+    def _demand_sync(self) -> None:
+        self._hurry.set()
+        self._work.set()
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            self._work.wait()
+            if self._options.sync == "interval":
+                self._hurry.wait(self._options.sync_interval_ms / 1000)
+            self._work.clear()
+            self._hurry.clear()
+            try:
+                self._sync()
+            except Exception as error:
+                # Nobody may wait for ever, whatever it was.
+                _log.exception("the thread that syncs a spool has failed")
+                self._refuse_all(SpoolFailed(f"the spool cannot be synced: {error}"))
+
+    def _refuse_all(self, error: SpoolFailed) -> None:
+        with self._write_lock:
+            self._refuse(self._queue.take(1 << 62) + self._waiting, error)
+            self._waiting = []
+            to_tell, self._to_tell = self._to_tell, []
+        tell(to_tell)
+
+    def _sync(self) -> None:
+        """Write what waits, sync all that is written, and tell who waited."""
+        with self._write_lock:
+            to_tell = self._write_queue()
+            waiting, self._waiting = self._waiting, []
+            with_folder, self._folder_is_unsynced = self._folder_is_unsynced, False
+            marks = [(output, output.written_bytes, output.next_seq) for output in self._unsynced]
+        tell(to_tell)
+        try:
+            for output, written_bytes, _ in marks:
+                if output.synced_bytes != written_bytes or with_folder:
+                    self._operations.sync(output.descriptor)
+            if with_folder:
+                self._operations.sync_folder(self._files.folder)
+        except OSError as error:
+            self._leave_files(error, waiting)
+            return
+        with self._write_lock:
+            for output, written_bytes, next_seq in marks:
+                output.synced_bytes, output.synced_seq = written_bytes, next_seq
+                if output is not self._current and output.written_bytes == written_bytes:
+                    self._unsynced.remove(output)
+                    output.close()
+        tell(waiting)
+
+    def _leave_files(self, error: OSError, waiting: list[Entry]) -> None:
+        """Never trust these files again: begin a new one with what they have unsynced."""
+        _log.error("the spool in %s cannot be synced: %s", self._files.folder, error)
+        with self._write_lock:
+            for output in self._unsynced:
+                self._leftovers.append(
+                    Leftover(output.file, output.synced_bytes, output.synced_seq, output.next_seq)
+                )
+                # Until the next file has it.
+                output.file.may_be_removed = False
+                output.close()
+            self._unsynced, self._current = [], None
+            waiting += self._waiting
+            self._waiting = []
+            for entry in waiting:
+                entry.failures += 1
+            given_up = [entry for entry in waiting if entry.failures >= _MOST_FAILURES]
+            again = [entry for entry in waiting if entry.failures < _MOST_FAILURES]
+            failure = SpoolFailed(f"the spool cannot be synced: {error}")
+            self._refuse(given_up, failure)
+            if again:
+                self._write_again(again)
+            to_tell, self._to_tell = self._to_tell, []
+        tell(to_tell)
+
+    def _write_again(self, waiting: list[Entry]) -> None:
+        try:
+            lost = self._begin_file()
+        except (SpoolFull, SpoolFailed) as error:
+            self._refuse(waiting, SpoolFailed(f"the spool cannot be synced: {error.message}"))
+            return
+        self._waiting = self._refuse_lost(waiting, lost)
+        self._demand_sync()
+
+    def _refuse_lost(self, waiting: list[Entry], lost: list[range]) -> list[Entry]:
+        """Tell those whose records are gone; return the others."""
+        gone = [entry for entry in waiting if any(_overlap(entry.seqs, part) for part in lost)]
+        if lost:
+            _log.error("the spool in %s has lost the records %s", self._files.folder, lost)
+            self._refuse(gone, SpoolFailed())
+        return [entry for entry in waiting if entry not in gone]
+
+
+def _overlap(seqs: range, others: range) -> bool:
+    return seqs.start < others.stop and others.start < seqs.stop
+
+
+def _setter(done: threading.Event) -> Notify:
+    def notify(_: Sequence[Entry]) -> None:
+        done.set()
+
+    return notify
