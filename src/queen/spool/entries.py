@@ -109,6 +109,10 @@ class EntryQueue:
             self._bytes -= size_bytes
             return entries[:count]
 
+    def count_file(self) -> None:
+        with self._lock:
+            self._room.count_file()
+
     def give_back(self, unwritten_bytes: int) -> None:
         with self._lock:
             self._room.give_back(unwritten_bytes)

@@ -210,7 +210,7 @@ class Quarantine:
 
     def _rewrite(self) -> None:
         """Write a new file with what is here, and put it in place of the old one."""
-        bodies = self._read_all(list(self._spans.values())) if self._spans else []
+        bodies = self._read_all(list(self._spans.values()))
         fresh = self._path.with_name(_NAME + ".new")
         self.close()
         with suppress(FileNotFoundError):
@@ -247,6 +247,8 @@ class Quarantine:
         self._spans, self._drops = {}, 0
 
     def _read_all(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        if not spans:
+            return []
         descriptor = os.open(self._path, os.O_RDONLY)
         try:
             return [self._operations.read(descriptor, size, at) for at, size in spans]

@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 
 from queen.errors import SpoolFull
+from queen.spool.disk.format import HEADER_BYTES, RECORD_HEADER_BYTES
 from queen.spool.disk.operations import FileOperations
 from queen.spool.options import SpoolOptions
 
 _LOOK_EVERY_S = 1.0
+_FILE_BYTES = HEADER_BYTES + RECORD_HEADER_BYTES
 # Somebody who is told no comes again at once; the folder is not walked each time.
 _LOOK_AGAIN_S = 0.05
 
@@ -41,6 +43,11 @@ class Room:
         self._used_bytes += wanted_bytes
         self._free_bytes -= wanted_bytes
 
+    def count_file(self) -> None:
+        """Count what a new file has besides its records."""
+        self._used_bytes += _FILE_BYTES
+        self._free_bytes -= _FILE_BYTES
+
     def give_back(self, unwritten_bytes: int) -> None:
         self._used_bytes -= unwritten_bytes
         self._free_bytes += unwritten_bytes
@@ -50,6 +57,8 @@ class Room:
         self._looked_at = float("-inf")
 
     def _fits(self, wanted_bytes: int) -> bool:
+        # The next append may begin a file.
+        wanted_bytes += _FILE_BYTES
         return (
             self._used_bytes + wanted_bytes <= self._options.max_bytes
             and self._free_bytes - wanted_bytes >= self._options.min_free_bytes

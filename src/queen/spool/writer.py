@@ -254,6 +254,7 @@ class Writer:
         self._leftovers = []
         self._files.add(self._current.file)
         self._unsynced.append(self._current)
+        self._queue.count_file()
         self._folder_is_unsynced = True
         return lost
 

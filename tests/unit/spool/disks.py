@@ -25,6 +25,7 @@ class FailingDisk(FileOperations):
         self.short_write_bytes: int | None = None
         self.free: int | None = None
         self.calls: list[str] = []
+        self.paths: dict[int, Path] = {}
 
     def _check(self, call: str) -> None:
         self.calls.append(call)
@@ -46,7 +47,9 @@ class FailingDisk(FileOperations):
 
     def create(self, path: Path) -> int:
         self._check("create")
-        return super().create(path)
+        descriptor = super().create(path)
+        self.paths[descriptor] = path
+        return descriptor
 
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
         if self.short_write_bytes is not None:

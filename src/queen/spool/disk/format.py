@@ -149,7 +149,7 @@ class Parsed(NamedTuple):
     next_seq: int
 
 
-def parse_records(  # noqa: PLR0911 - each way to stop is one of them
+def parse_records(  # noqa: PLR0911 - each is a way to stop
     data: bytes,
     position: int,
     key: FileKey,
@@ -190,10 +190,12 @@ def parse_records(  # noqa: PLR0911 - each way to stop is one of them
             return Parsed(position, STOP_END, next_seq)
         if seq == next_seq:
             if seq > after:
-                if len(records) >= max_records or (bytes_left < size and records):
+                if bytes_left < size and records:
                     return Parsed(position, STOP_LIMIT, next_seq)
                 bytes_left -= size
                 keep(make(seq, kind, flags, at_ms, data[body_at:stop]))
+                if len(records) >= max_records:
+                    return Parsed(stop, STOP_LIMIT, next_seq + 1)
             next_seq += 1
         position = stop
 

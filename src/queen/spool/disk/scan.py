@@ -44,8 +44,16 @@ class FileScan:
             raise SpoolFailed(f"{file.path} was written by a later version; use that one to drain")
         self._descriptor = os.open(file.path, os.O_RDONLY)
         if not file.has_good_header:
-            end = min(HEADER_BYTES, self._readable_bytes())
-            aside.keep(file, 0, end, "damaged", "the header of the file is not whole")
+            self._tell_header()
+
+    def _tell_header(self) -> None:
+        size_bytes = self._readable_bytes()
+        if size_bytes >= HEADER_BYTES:
+            reason = "the header of the file is damaged"
+            self._aside.keep(self.file, 0, HEADER_BYTES, "damaged", reason)
+        elif size_bytes > 0:
+            reason = "the file ends in its header; no record was written"
+            self._aside.keep(self.file, 0, size_bytes, "torn", reason)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -180,7 +188,7 @@ class FileScan:
             next_seq=self.next_seq,
             after=0,
             below=limit,
-            max_records=0,
+            max_records=1,
             max_bytes=0,
         )
         return parsed.stop in (STOP_GAP, STOP_END, STOP_LIMIT)
