@@ -55,12 +55,13 @@ class HeldFolder:
         self._identity = identity
         self._operations = operations
 
-    def begin_life(self) -> int:
-        """Return a number that nobody had who wrote to this spool before."""
-        following = Identity(self._identity.owner, self._identity.life + 1)
+    def begin_life(self, above: int) -> int:
+        """Return a number above a given one that nobody had who wrote to this spool before."""
+        life = max(self._identity.life, above) + 1
+        following = Identity(self._identity.owner, life)
         write_durably(self._operations, self.path / _IDENTITY, msgspec.json.encode(following))
         self._identity = following
-        return following.life
+        return life
 
     def let_go(self) -> None:
         if self._descriptor >= 0:

@@ -155,10 +155,8 @@ class Quarantine:
                 self._take(records[0], scan.offset)
         finally:
             scan.close()
-        # Appending goes on behind whole records only, under their seqs.
-        if scan.torn_at is not None or len(self._aside) > damage_before:
-            self._rewrite()
-        else:
+        # Appending goes on behind whole records only; otherwise the file is written anew then.
+        if scan.torn_at is None and len(self._aside) == damage_before:
             self._open_for_append(file, scan.offset, scan.next_seq)
 
     def _take(self, record: Record, end: int) -> None:

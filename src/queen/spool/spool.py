@@ -65,13 +65,11 @@ class Spool:
         self._operations = operations or FileOperations()
         self._now_s = now_s
         self._id_bytes = held.id.bytes
-        self._files = SpoolFiles(held.path, self._id_bytes)
-        self._files.load()
-        self._aside = Aside(held.path / "aside", self._operations)
-        self._quarantine = Quarantine(
-            held.path, self._id_bytes, self._aside, self._operations, now_s
-        )
-        self.recovery = Recovery(list(self._files), self._aside, self._operations)
+        try:
+            self._load()
+        except BaseException:
+            held.let_go()
+            raise
         room = Room(held.path.parent, self._options, self._operations)
         self.writer = Writer(
             self._files,
@@ -88,6 +86,14 @@ class Spool:
         self._released = 0
         self.recovery.start()
         self.writer.start()
+
+    def _load(self) -> None:
+        path, operations = self._held.path, self._operations
+        self._files = SpoolFiles(path, self._id_bytes)
+        self._files.load()
+        self._aside = Aside(path / "aside", operations)
+        self._quarantine = Quarantine(path, self._id_bytes, self._aside, operations, self._now_s)
+        self.recovery = Recovery(list(self._files), self._aside, operations)
 
     @property
     def id(self) -> UUID:
@@ -140,6 +146,7 @@ class Spool:
         """Say that everything up to a seq is done. Files that are done are removed."""
         with self._release_lock:
             self._released = max(self._released, seq)
+            self.writer.begin_above(seq)
             self.writer.finish_if(self._is_worth_ending)
             self._remove_drained()
 

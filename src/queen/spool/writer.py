@@ -24,6 +24,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from queen.errors import QueenError, SpoolFailed, SpoolFull
 from queen.spool.disk.aside import Aside
@@ -39,6 +40,7 @@ _log = logging.getLogger(__name__)
 _GROUP_BYTES = 4 * 1024 * 1024
 # The first failure is answered with a new file. A disk that fails there too is told.
 _MOST_FAILURES = 2
+_MOST_PATIENCE = 8
 
 
 class Writer:
@@ -48,7 +50,7 @@ class Writer:
         self,
         files: SpoolFiles,
         aside: Aside,
-        begin_life: Callable[[], int],
+        begin_life: Callable[[int], int],
         room: Room,
         options: SpoolOptions,
         operations: FileOperations,
@@ -67,6 +69,7 @@ class Writer:
         self._write_lock = threading.Lock()
         self._next_seq = 0
         self._next_number = 0
+        self._above_life = 0
         self._current: OutputFile | None = None
         self._unsynced: list[OutputFile] = []
         self._folder_is_unsynced = False
@@ -74,6 +77,8 @@ class Writer:
         # Written and not yet synced, or not yet told.
         self._waiting: list[Entry] = []
         self._to_tell: list[Entry] = []
+        # How many syncs have failed since one succeeded.
+        self._failures = 0
         # Set when there is something to sync, and when somebody waits for it.
         self._work = threading.Event()
         self._hurry = threading.Event()
@@ -111,6 +116,9 @@ class Writer:
         if not self._write_lock.acquire(blocking=False):
             return None
         try:
+            if self._next_number == 0 or self._leftovers:
+                # To begin takes syncs, to begin again may take a long copy.
+                return None
             entry = Entry(bodies, kind, flags, False)
             self._queue.put(entry)
             to_tell = self._write_queue()
@@ -147,6 +155,17 @@ class Writer:
             for output in self._unsynced:
                 output.close()
             self._unsynced = []
+
+    def begin_above(self, seq: int) -> None:
+        """Write no record with this seq or one below it: they are done, as somebody knows.
+
+        That is so when this folder is an old copy that was put back.
+        """
+        with self._write_lock:
+            if max(self._next_seq - 1, self._above_life << LIFE_SHIFT) < seq:
+                self._finish_current()
+                self._above_life = seq >> LIFE_SHIFT
+                self._next_number = 0
 
     def finish_if(self, is_drained: Callable[[OutputFile], bool]) -> None:
         """End the file that is being written, if it is one that can be removed then."""
@@ -232,7 +251,7 @@ class Writer:
         """Begin the next file; return the seqs of files left behind that are lost."""
         if self._next_number & ((1 << FILE_SHIFT) - 1) == 0:
             try:
-                life = self._begin_life()
+                life = self._begin_life(self._above_life)
             except OSError as error:
                 raise refusal_of(error) from error
             self._next_number = (life << FILE_SHIFT) + 1
@@ -249,14 +268,23 @@ class Writer:
             self._aside,
             self._operations,
         )
-        for leftover in self._leftovers if not lost else ():
-            leftover.file.may_be_removed = True
-        self._leftovers = []
         self._files.add(self._current.file)
+        if not lost:
+            self._let_go_of_leftovers()
+        self._leftovers = []
         self._unsynced.append(self._current)
         self._queue.count_file()
         self._folder_is_unsynced = True
         return lost
+
+    def _let_go_of_leftovers(self) -> None:
+        """Files of which all that counts was copied can go; the others when they are drained."""
+        for file, _, first_seq, _ in self._leftovers:
+            file.may_be_removed = True
+            if first_seq == file.first_seq:
+                self._files.remove(file)
+                with suppress(OSError):
+                    self._operations.remove(file.path)
 
     def _finish_current(self) -> None:
         output, self._current = self._current, None
@@ -280,7 +308,9 @@ class Writer:
         while not self._is_closing:
             self._work.wait()
             if self._options.sync == "interval":
-                self._hurry.wait(self._options.sync_interval_ms / 1000)
+                # A disk that fails is tried less and less often, until somebody must know.
+                patience = 1 << min(self._failures, _MOST_PATIENCE)
+                self._hurry.wait(self._options.sync_interval_ms / 1000 * patience)
             self._work.clear()
             self._hurry.clear()
             try:
@@ -315,6 +345,7 @@ class Writer:
             self._leave_files(error, waiting)
             return
         with self._write_lock:
+            self._failures = 0
             for output, written_bytes, next_seq in marks:
                 output.synced_bytes, output.synced_seq = written_bytes, next_seq
                 if output is not self._current and output.written_bytes == written_bytes:
@@ -326,6 +357,7 @@ class Writer:
         """Never trust these files again: begin a new one with what they have unsynced."""
         _log.error("the spool in %s cannot be synced: %s", self._files.folder, error)
         with self._write_lock:
+            self._failures += 1
             for output in self._unsynced:
                 self._leftovers.append(
                     Leftover(output.file, output.synced_bytes, output.synced_seq, output.next_seq)
@@ -342,8 +374,7 @@ class Writer:
             again = [entry for entry in waiting if entry.failures < _MOST_FAILURES]
             failure = SpoolFailed(f"the spool cannot be synced: {error}")
             self._refuse(given_up, failure)
-            if again:
-                self._write_again(again)
+            self._write_again(again)
             to_tell, self._to_tell = self._to_tell, []
         tell(to_tell)
 
@@ -354,7 +385,10 @@ class Writer:
             self._refuse(waiting, SpoolFailed(f"the spool cannot be synced: {error.message}"))
             return
         self._waiting = self._refuse_lost(waiting, lost)
-        self._demand_sync()
+        if self._waiting:
+            self._demand_sync()
+        elif self._options.sync == "interval":
+            self._work.set()
 
     def _refuse_lost(self, waiting: list[Entry], lost: list[range]) -> list[Entry]:
         """Tell those whose records are gone; return the others."""

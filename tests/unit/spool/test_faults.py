@@ -7,7 +7,6 @@ import random
 import resource
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from tests.unit.spool.disks import (
     spool_files,
     spool_in,
 )
+from tests.waiting import until
 
 
 def reopened(root: Path) -> list[bytes]:
@@ -105,6 +105,37 @@ def test_what_a_failed_sync_has_lost_is_told_to_who_waits_for_it(tmp_path: Path)
         assert {each.what for each in spool.damage()} >= {"torn"}
 
 
+def test_a_disk_that_never_syncs_does_not_fill_up_with_copies(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    spool = open_spool(tmp_path, disk, sync_interval_ms=1)
+    spool.append([b"before"], JSON, durable=True)
+    disk.fail = lambda call: OSError(errno.EIO, "broken") if call == "sync" else None
+    for number in range(50):
+        spool.append([b"%d" % number], JSON)
+        with pytest.raises(SpoolFailed):
+            spool.append([b"unknown"], JSON, durable=True)
+    # The one that was synced once, and the last.
+    assert len(spool_files(spool)) <= 3
+    disk.fail = lambda call: None
+    spool.append([b"after"], JSON, durable=True)
+    bodies = [body for body in bodies_of(spool) if body != b"unknown"]
+    assert bodies == [b"before", *(b"%d" % number for number in range(50)), b"after"]
+    spool.close()
+
+
+def test_a_failed_sync_that_nobody_waits_for_is_mended_by_itself(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    spool = open_spool(tmp_path, disk, sync_interval_ms=1)
+    spool.append([b"before"], JSON, durable=True)
+    disk.fail_next("sync")
+    spool.append([b"not durable"], JSON)
+    until(lambda: len(spool_files(spool)) == 2)
+    until(lambda: disk.calls[-1] == "sync_folder")
+    assert bodies_of(spool) == [b"before", b"not durable"]
+    spool.close()
+    assert reopened(tmp_path) == [b"before", b"not durable"]
+
+
 @pytest.mark.parametrize("call", ["create", "write", "sync_folder"])
 def test_an_error_of_any_other_call_is_told_or_mended(tmp_path: Path, call: str) -> None:
     disk = FailingDisk()
@@ -164,40 +195,6 @@ def test_a_short_write_is_gone_on_with(tmp_path: Path) -> None:
         disk.short_write_bytes = 7
         spool.append([b"after"], JSON)
         assert bodies_of(spool) == [b"before", b"after"]
-
-
-def test_one_append_that_fails_does_not_fail_those_before_it(tmp_path: Path) -> None:
-    """Entries of one group share its fate, but nobody waits for ever."""
-    disk = FailingDisk()
-    blocked = threading.Event()
-    go_on = threading.Event()
-
-    def fail(call: str) -> OSError | None:
-        if call == "sync" and not go_on.is_set():
-            blocked.set()
-            go_on.wait(30)
-        return None
-
-    with spool_in(tmp_path, disk) as spool:
-        disk.fail = fail
-        results: list[object] = []
-
-        def append(body: bytes) -> None:
-            try:
-                results.append(spool.append([body], JSON, durable=True))
-            except SpoolFull as error:
-                results.append(error)
-
-        threads = [threading.Thread(target=append, args=(b"%d" % number,)) for number in range(4)]
-        threads[0].start()
-        assert blocked.wait(30)
-        for thread in threads[1:]:
-            thread.start()
-        go_on.set()
-        for thread in threads:
-            thread.join(30)
-        assert len(results) == 4
-        assert sorted(bodies_of(spool)) == [b"0", b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -47,6 +47,21 @@ def test_seqs_go_on_even_when_all_files_are_gone(tmp_path: Path) -> None:
     assert after > before
 
 
+def test_an_old_copy_that_was_put_back_writes_above_what_is_done(tmp_path: Path) -> None:
+    with spool_in(tmp_path / "live") as spool:
+        spool.append([b"a"], JSON)
+    shutil.copytree(tmp_path / "live", tmp_path / "copy")
+    for _ in range(3):
+        with spool_in(tmp_path / "live") as spool:
+            (done,) = spool.append([b"b"], JSON)
+    with spool_in(tmp_path / "copy") as spool:
+        spool.release(done)
+        assert spool.read(done) == []
+        (seq,) = spool.append([b"new"], JSON)
+        assert seq > done
+        assert bodies_of(spool, done) == [b"new"]
+
+
 def test_a_restart_with_fewer_processes_adopts_the_rest(tmp_path: Path) -> None:
     spools = [open_spool(tmp_path) for _ in range(4)]
     for number, spool in enumerate(spools):
