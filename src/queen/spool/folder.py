@@ -95,7 +95,7 @@ class SpoolRoot:
 
     def claim(self) -> HeldFolder:
         """Hold a spool to write to: the first that nobody holds, or a new one."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make()
         return next(self._take_free(), None) or self._create()
 
     def adopt(self) -> list[HeldFolder]:
@@ -108,6 +108,13 @@ class SpoolRoot:
             else:
                 adopted.append(held)
         return adopted
+
+    def _make(self) -> None:
+        """Make the folder so that it is there after a power loss as well."""
+        missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in reversed(missing):
+            self._operations.sync_folder(path.parent)
 
     def _take_free(self) -> Iterator[HeldFolder]:
         # Those with records first: what waits is drained by whoever begins first.

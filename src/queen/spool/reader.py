@@ -54,7 +54,7 @@ class Reader:
             if following is None:
                 break
             scan.find_end()
-            scan.close()
+            self.close()
             self._scan = self._open(following)
         self._last_seq = after
         return []

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from queen.errors import EncryptionUnavailable
+from queen.errors import EncryptionUnavailable, SpoolFailed
 from queen.spool.disk.aside import Aside, AsideRange
 from queen.spool.disk.files import SpoolFiles
 from queen.spool.disk.format import FLAG_ENCRYPTED, Record
@@ -193,7 +193,7 @@ class Spool:
             is_scanned=self.recovery.is_done,
             bytes=folder_bytes(self._held.path),
             files=len(files),
-            oldest_at_ms=self._reader.first_time_ms(self._released),
+            oldest_at_ms=self._oldest_at_ms(),
             quarantined=len(self._quarantine),
             damaged=len(self._aside),
         )
@@ -210,6 +210,13 @@ class Spool:
             self._held.remove()
         else:
             self._held.let_go()
+
+    def _oldest_at_ms(self) -> int | None:
+        try:
+            return self._reader.first_time_ms(self._released)
+        except SpoolFailed:
+            # Who drains it is told; the other numbers are as good as ever.
+            return None
 
     def _is_worth_ending(self, output: OutputFile) -> bool:
         """Whether a file is drained, and old or large enough that a new one pays."""

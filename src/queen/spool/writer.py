@@ -77,6 +77,8 @@ class Writer:
         # Written and not yet synced, or not yet told.
         self._waiting: list[Entry] = []
         self._to_tell: list[Entry] = []
+        # Those for whom a sync runs just now; None when none runs.
+        self._in_sync: list[Entry] | None = None
         # How many syncs have failed since one succeeded.
         self._failures = 0
         # Set when there is something to sync, and when somebody waits for it.
@@ -116,8 +118,9 @@ class Writer:
         if not self._write_lock.acquire(blocking=False):
             return None
         try:
-            if self._next_number == 0 or self._leftovers:
-                # To begin takes syncs, to begin again may take a long copy.
+            # To begin takes syncs, to begin again may take a long copy, and what others wait
+            # for may be much.
+            if self._next_number == 0 or self._leftovers or len(self._queue):
                 return None
             entry = Entry(bodies, kind, flags, False)
             self._queue.put(entry)
@@ -186,6 +189,10 @@ class Writer:
             except (SpoolFull, SpoolFailed) as error:
                 self._queue.give_back(sum(entry.size_bytes for entry in group))
                 self._refuse(group, error)
+            except Exception as error:
+                # Nobody may wait for ever, whatever it was.
+                _log.exception("a spool has failed to write")
+                self._refuse(group, SpoolFailed(f"the spool cannot be written: {error}"))
         if not self._to_tell:
             return self._to_tell
         to_tell, self._to_tell = self._to_tell, []
@@ -219,7 +226,8 @@ class Writer:
 
     def _refuse(self, entries: Sequence[Entry], error: QueenError) -> None:
         for entry in entries:
-            entry.error = error
+            # Each gets its own: it is raised by each of them, in threads of their own.
+            entry.error = type(error)(error.message)
             entry.bodies = ()
             entry.seqs = range(0)
         self._to_tell += entries
@@ -291,7 +299,7 @@ class Writer:
         if output is None:
             return
         output.finish(self._operations, int(self._now_s() * 1000))
-        if self._options.sync == "never" and not self._waiting:
+        if self._options.sync == "never" and not self._waiting and self._in_sync is None:
             # Nobody will ask for it to be synced.
             self._unsynced.remove(output)
             output.close()
@@ -322,8 +330,8 @@ class Writer:
 
     def _refuse_all(self, error: SpoolFailed) -> None:
         with self._write_lock:
-            self._refuse(self._queue.take(1 << 62) + self._waiting, error)
-            self._waiting = []
+            self._refuse([*(self._in_sync or ()), *self._waiting], error)
+            self._waiting, self._in_sync = [], None
             to_tell, self._to_tell = self._to_tell, []
         tell(to_tell)
 
@@ -332,6 +340,7 @@ class Writer:
         with self._write_lock:
             to_tell = self._write_queue()
             waiting, self._waiting = self._waiting, []
+            self._in_sync = waiting
             with_folder, self._folder_is_unsynced = self._folder_is_unsynced, False
             marks = [(output, output.written_bytes, output.next_seq) for output in self._unsynced]
         tell(to_tell)
@@ -345,7 +354,7 @@ class Writer:
             self._leave_files(error, waiting)
             return
         with self._write_lock:
-            self._failures = 0
+            self._failures, self._in_sync = 0, None
             for output, written_bytes, next_seq in marks:
                 output.synced_bytes, output.synced_seq = written_bytes, next_seq
                 if output is not self._current and output.written_bytes == written_bytes:
@@ -367,7 +376,7 @@ class Writer:
                 output.close()
             self._unsynced, self._current = [], None
             waiting += self._waiting
-            self._waiting = []
+            self._waiting, self._in_sync = [], waiting
             for entry in waiting:
                 entry.failures += 1
             given_up = [entry for entry in waiting if entry.failures >= _MOST_FAILURES]
@@ -375,6 +384,7 @@ class Writer:
             failure = SpoolFailed(f"the spool cannot be synced: {error}")
             self._refuse(given_up, failure)
             self._write_again(again)
+            self._in_sync = None
             to_tell, self._to_tell = self._to_tell, []
         tell(to_tell)
 

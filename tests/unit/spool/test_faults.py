@@ -7,6 +7,7 @@ import random
 import resource
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.unit.spool.disks import (
     ForgetfulDisk,
     bodies_of,
     open_spool,
+    read_all,
     spool_files,
     spool_in,
 )
@@ -306,3 +308,81 @@ def test_a_full_disk_refuses_loses_nothing_and_goes_on(small_disk: Path) -> None
             ballast.unlink(missing_ok=True)
         assert len(acknowledged) > 800
     assert reopened(small_disk) == acknowledged
+
+
+def test_rotation_during_a_sync_closes_nothing_that_is_being_synced(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def wait(call: str) -> None:
+        if call == "sync" and not go_on.is_set():
+            stuck.set()
+            go_on.wait(30)
+
+    with spool_in(tmp_path, disk, sync="never", max_file_records=2) as spool:
+        spool.append([b"0"], JSON, durable=True)
+        disk.fail = wait
+        thread = threading.Thread(target=spool.append, args=([b"1"], JSON, True), daemon=True)
+        thread.start()
+        assert stuck.wait(30)
+        for number in range(2, 10):
+            spool.append([b"%d" % number], JSON)
+        go_on.set()
+        thread.join(30)
+        assert not thread.is_alive()
+        spool.append([b"10"], JSON, durable=True)
+        assert bodies_of(spool) == [b"%d" % number for number in range(11)]
+
+
+def test_what_is_drained_before_its_sync_fails_is_not_lost(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def fail(call: str) -> OSError | None:
+        if call == "sync" and not go_on.is_set():
+            stuck.set()
+            go_on.wait(30)
+            return OSError(errno.EIO, "broken")
+        return None
+
+    with spool_in(tmp_path, disk, max_file_records=1) as spool:
+        spool.append([b"0"], JSON, durable=True)
+        disk.fail = fail
+        results: list[range] = []
+        thread = threading.Thread(
+            target=lambda: results.append(spool.append([b"1"], JSON, durable=True)), daemon=True
+        )
+        thread.start()
+        assert stuck.wait(30)
+        spool.append([b"2"], JSON)
+        records = read_all(spool)
+        spool.release(records[1].seq)
+        go_on.set()
+        thread.join(30)
+        assert list(results[0]) == [records[1].seq]
+        assert bodies_of(spool, records[1].seq) == [b"2"]
+        assert spool.damage() == []
+
+
+def test_a_file_that_cannot_be_read_now_is_read_later(tmp_path: Path) -> None:
+    class Unreadable(FailingDisk):
+        def read(self, descriptor: int, count: int, offset: int) -> bytes:
+            self._check("read")
+            return super().read(descriptor, count, offset)
+
+    with spool_in(tmp_path, max_file_records=2) as spool:
+        for number in range(6):
+            spool.append([b"%d" % number], JSON)
+    disk = Unreadable()
+    spool = open_spool(tmp_path, disk)
+    assert spool.recovery.wait(30)
+    records = spool.read(0)
+    disk.fail = lambda call: OSError(errno.EIO, "broken") if call == "read" else None
+    for _ in range(2):
+        with pytest.raises(SpoolFailed):
+            spool.read(records[-1].seq)
+    assert spool.statistics().records == 6
+    disk.fail = lambda call: None
+    assert bodies_of(spool, records[-1].seq) == [b"2", b"3", b"4", b"5"]
+    assert spool.damage() == []
+    spool.close()

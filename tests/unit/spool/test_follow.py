@@ -127,7 +127,10 @@ def test_many_threads_append_and_one_follows(tmp_path: Path) -> None:
                 positions.update(zip(bodies, seqs, strict=True))
                 number += count
 
-        threads = [threading.Thread(target=append, args=(name,)) for name in range(threads_count)]
+        threads = [
+            threading.Thread(target=append, args=(name,), daemon=True)
+            for name in range(threads_count)
+        ]
         for thread in threads:
             thread.start()
         after = 0
@@ -163,7 +166,7 @@ def test_appends_that_wait_share_a_sync(tmp_path: Path) -> None:
         spool.append([b"warm"], JSON, durable=True)
         disk.fail = wait
         threads = [
-            threading.Thread(target=spool.append, args=([b"%d" % number], JSON, True))
+            threading.Thread(target=spool.append, args=([b"%d" % number], JSON, True), daemon=True)
             for number in range(20)
         ]
         threads[0].start()

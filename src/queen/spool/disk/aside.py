@@ -68,7 +68,9 @@ class Aside:
             return True
 
     def _write(self, name: str, file: SpoolFile, span: tuple[int, int], reason: str) -> None:
-        self.folder.mkdir(exist_ok=True)
+        if not self.folder.exists():
+            self.folder.mkdir()
+            self._operations.sync_folder(self.folder.parent)
         path = self.folder / name
         write_durably(self._operations, path.with_name(name + ".reason"), reason.encode())
         fresh = path.with_name(name + ".new")

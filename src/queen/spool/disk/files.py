@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from queen.spool.disk.format import (
@@ -92,7 +93,8 @@ class SpoolFiles:
             self._files.append(file)
 
     def remove(self, file: SpoolFile) -> None:
-        with self._lock:
+        """Forget a file, which somebody else may have done already."""
+        with self._lock, suppress(ValueError):
             self._files.remove(file)
 
     def containing(self, seq: int) -> SpoolFile | None:

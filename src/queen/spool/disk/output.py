@@ -107,6 +107,8 @@ def create_output(
     Return the file and the seqs that could not be read any more. A file that cannot be made as
     a whole is not made.
     """
+    # What was drained before it was synced is gone, and nobody needs it.
+    leftovers = [leftover for leftover in leftovers if leftover.file.path.exists()]
     first_seq = min((leftover.first_seq for leftover in leftovers), default=next_seq)
     path = files.path_of(number)
     try:
@@ -157,10 +159,7 @@ def _read_leftover(
     leftover: Leftover, aside: Aside, operations: FileOperations
 ) -> Iterator[list[Record]]:
     """Yield what can still be read. The sums tell whether it is what was written."""
-    try:
-        scan = FileScan(leftover.file, aside, operations)
-    except OSError:
-        return
+    scan = FileScan(leftover.file, aside, operations)
     scan.offset, scan.next_seq = leftover.offset, leftover.first_seq
     try:
         while records := scan.read(0, _COPY_RECORDS, _COPY_BYTES):
