@@ -339,11 +339,21 @@ class Writer:
         """Write what waits, sync all that is written, and tell who waited."""
         with self._write_lock:
             to_tell = self._write_queue()
-            waiting, self._waiting = self._waiting, []
-            self._in_sync = waiting
-            with_folder, self._folder_is_unsynced = self._folder_is_unsynced, False
-            marks = [(output, output.written_bytes, output.next_seq) for output in self._unsynced]
+            is_needed = self._options.sync != "never" or bool(self._waiting)
+            if is_needed:
+                waiting, self._waiting = self._waiting, []
+                self._in_sync = waiting
+                with_folder, self._folder_is_unsynced = self._folder_is_unsynced, False
+                marks = [(each, each.written_bytes, each.next_seq) for each in self._unsynced]
+            else:
+                self._close_finished()
         tell(to_tell)
+        if is_needed:
+            self._sync_marks(marks, with_folder, waiting)
+
+    def _sync_marks(
+        self, marks: list[tuple[OutputFile, int, int]], with_folder: bool, waiting: list[Entry]
+    ) -> None:
         try:
             for output, written_bytes, _ in marks:
                 if output.synced_bytes != written_bytes or with_folder:
@@ -361,6 +371,13 @@ class Writer:
                     self._unsynced.remove(output)
                     output.close()
         tell(waiting)
+
+    def _close_finished(self) -> None:
+        """Close files that nobody wants to be synced."""
+        for output in self._unsynced:
+            if output is not self._current:
+                output.close()
+        self._unsynced = [] if self._current is None else [self._current]
 
     def _leave_files(self, error: OSError, waiting: list[Entry]) -> None:
         """Never trust these files again: begin a new one with what they have unsynced."""
