@@ -75,11 +75,7 @@ class Reader:
             self._scan = None
 
     def _seek(self, after: int) -> FileScan | None:
-        near = [
-            position
-            for position in self._positions
-            if position.after <= after and position.file.limit > after + 1
-        ]
+        near = [position for position in self._positions if position.after <= after]
         if near:
             nearest = max(near, key=lambda position: position.after)
             scan = self._open(nearest.file)

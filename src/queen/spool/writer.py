@@ -288,8 +288,7 @@ class Writer:
     def _let_go_of_leftovers(self) -> None:
         """Files of which all that counts was copied can go; the others when they are drained."""
         for file, _, first_seq, _ in self._leftovers:
-            file.may_be_removed = True
-            if first_seq == file.first_seq:
+            if first_seq == file.first_seq and file.may_be_removed:
                 self._files.remove(file)
                 with suppress(OSError):
                     self._operations.remove(file.path)
@@ -388,8 +387,6 @@ class Writer:
                 self._leftovers.append(
                     Leftover(output.file, output.synced_bytes, output.synced_seq, output.next_seq)
                 )
-                # Until the next file has it.
-                output.file.may_be_removed = False
                 output.close()
             self._unsynced, self._current = [], None
             waiting += self._waiting

@@ -26,6 +26,8 @@ class FailingDisk(FileOperations):
         self.free: int | None = None
         self.calls: list[str] = []
         self.paths: dict[int, Path] = {}
+        # What each file had when it was synced last.
+        self.synced_bytes: dict[Path, int] = {}
 
     def _check(self, call: str) -> None:
         self.calls.append(call)
@@ -59,7 +61,12 @@ class FailingDisk(FileOperations):
         return super().write(descriptor, data)
 
     def sync(self, descriptor: int) -> None:
+        path, before = self.paths[descriptor], os.fstat(descriptor)
         self._check("sync")
+        # The number of a file that is closed is given to the next one that is opened.
+        if os.fstat(descriptor).st_ino != before.st_ino:
+            self.calls.append("closed during a sync")
+        self.synced_bytes[path] = before.st_size
 
     def truncate(self, descriptor: int, size_bytes: int) -> None:
         self._check("truncate")

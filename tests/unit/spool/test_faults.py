@@ -332,6 +332,7 @@ def test_rotation_during_a_sync_closes_nothing_that_is_being_synced(tmp_path: Pa
         assert not thread.is_alive()
         spool.append([b"10"], JSON, durable=True)
         assert bodies_of(spool) == [b"%d" % number for number in range(11)]
+        assert "closed during a sync" not in disk.calls
 
 
 def test_what_is_drained_before_its_sync_fails_is_not_lost(tmp_path: Path) -> None:
@@ -386,3 +387,32 @@ def test_a_file_that_cannot_be_read_now_is_read_later(tmp_path: Path) -> None:
     assert bodies_of(spool, records[-1].seq) == [b"2", b"3", b"4", b"5"]
     assert spool.damage() == []
     spool.close()
+
+
+def test_a_file_that_ends_during_its_sync_is_synced_again(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def wait(call: str) -> None:
+        if call == "sync" and not go_on.is_set():
+            stuck.set()
+            go_on.wait(30)
+
+    with spool_in(tmp_path, disk, max_file_records=5) as spool:
+        spool.append([b"0"], JSON, durable=True)
+        disk.fail = wait
+        threads = [
+            threading.Thread(target=spool.append, args=([b"%d" % number], JSON, True), daemon=True)
+            for number in range(1, 8)
+        ]
+        threads[0].start()
+        assert stuck.wait(30)
+        for thread in threads[1:]:
+            thread.start()
+        until(lambda: len(bodies_of(spool)) == 8)
+        go_on.set()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        for path in spool_files(spool):
+            assert disk.synced_bytes[path] == path.stat().st_size
