@@ -131,6 +131,8 @@ class Spool:
     ) -> list[Record]:
         """Return the next records behind a seq, in order; none when all are read.
 
+        They are those of one file, so they may be fewer than were asked for.
+
         A record whose key is missing stops it with `EncryptionUnavailable`. A record that does
         not decrypt with its key goes to the quarantine.
         """
