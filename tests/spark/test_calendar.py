@@ -25,6 +25,7 @@ from queen.spark.pipelines.explain import explain_definition
 from queen.spark.pipelines.run import Options, checked_definition
 from tests.api import Api
 from tests.conftest import ServerProcess
+from tests.long import LONG
 from tests.spark.history import Event, canonical, messages, write
 
 SCHEMA = "user string, id string, ts timestamp, amount bigint"
@@ -33,7 +34,7 @@ STEP = timedelta(hours=4)
 # Both changes of clocks, and one by half an hour.
 PLACES = [
     ("America/New_York", [date(2025, 11, 2), date(2026, 3, 8)]),
-    ("Europe/Berlin", [date(2025, 10, 26), date(2026, 3, 29)]),
+    pytest.param("Europe/Berlin", [date(2025, 10, 26), date(2026, 3, 29)], marks=LONG),
     ("Australia/Lord_Howe", [date(2025, 10, 5), date(2026, 4, 5)]),
 ]
 # There clocks skip midnight, go back over it, leave a day out, or are half an hour off.

@@ -29,6 +29,7 @@ from tests import waiting
 from tests.api import Api
 from tests.cli.conftest import QUEEN, environment
 from tests.conftest import ServerProcess
+from tests.long import LONG
 from tests.ports import free_port
 from tests.spark.history import messages
 
@@ -207,6 +208,7 @@ def test_the_python_of_the_executors_has_nothing_of_ours(python: Path) -> None:
     assert ran.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'msgspec'"
 
 
+@LONG
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_session_of_somebody_else_plans_with_that_python(

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from queen import SyncQueen
 from tests.api import Api
+from tests.long import LONG
 from tests.spark.history import canonical
 
 MESSAGES = int(os.environ.get("QUEEN_ORACLE_EVENTS", "100"))
@@ -83,7 +84,9 @@ def _tear(checkpoint: Path, folder: Path) -> None:
     part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "json", "csv"])
+@pytest.mark.parametrize(
+    "file_format", ["json", *(pytest.param(name, marks=LONG) for name in ("parquet", "csv"))]
+)
 def test_files_have_every_value_once_although_a_batch_is_written_again(
     api: Api,
     queen: SyncQueen,

@@ -19,6 +19,7 @@ from queen.spark.pipelines.writing import written
 from queen.wire.pipelines import Definition
 from tests.api import Api
 from tests.conftest import ServerProcess
+from tests.long import LONG
 from tests.spark.history import messages
 from tests.spark.test_batch import push
 from tests.waiting import spend
@@ -159,6 +160,7 @@ def test_a_backfill_gives_the_same(
     assert all(before)
 
 
+@LONG
 def test_a_checkpoint_with_all_columns_is_gone_on_with(
     api: Api,
     spark: SparkSession,

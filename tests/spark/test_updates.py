@@ -17,6 +17,7 @@ from queen.errors import BadRequest, Conflict
 from queen.spark.pipelines.explain import explain_definition
 from queen.spark.pipelines.run import checked_definition
 from tests.api import Api
+from tests.long import LONG
 from tests.spark.history import made_up, messages, write
 
 SCHEMA = "user string, id string, ts timestamp, amount bigint"
@@ -47,7 +48,7 @@ def _run(stream: Any, spark: SparkSession, dsn: str, folder: Path, **options: An
     return running
 
 
-@pytest.mark.parametrize("slide_s", [30, 10])
+@pytest.mark.parametrize("slide_s", [10, pytest.param(30, marks=LONG)])
 def test_in_the_end_the_table_has_what_closed_windows_give(
     queen: SyncQueen,
     spark: SparkSession,
