@@ -96,7 +96,7 @@ def test_distinct_values_are_counted_exactly_beside_aggregates(
     assert row == {"users": 3, "n": 3, "most": 7, "since": _minute(0)["windowStart"]}
     shown = queen.request("GET", f"/api/v1/pipelines/p-{out}")
     assert (shown["state"], shown["progress"]["outputRows"]) == ("stopped", 1)
-    assert shown["progress"]["inputRows"] == running.progress.input_rows == 4
+    assert shown["progress"]["inputRows"] == running.progress.input_rows == 5
 
 
 def test_results_go_to_a_table_once(
@@ -316,7 +316,7 @@ def test_fields_may_have_any_name(
     dedup = dedup.to(f"{out}-2")
     dedup.name = f"p-{out}-2"
     progress = _finish(dedup, spark, tmp_path / "2").progress
-    assert (progress.input_rows, progress.failed_rows) == (1, 1)
+    assert (progress.input_rows, progress.failed_rows) == (2, 1)
 
 
 def test_a_checkpoint_has_one_run_at_a_time(
