@@ -96,8 +96,6 @@ def _defaults(master: str, given: dict[str, Setting]) -> dict[str, Setting]:
         # Where checkpoints are local files. A rename is all the atomicity there is, so two
         # drivers on one checkpoint may both reach the sink; the broker takes only one.
         chosen["spark.sql.streaming.checkpointFileManagerClass"] = _FILE_MANAGER
-        # To Python processes of this machine; a small micro-batch is a tenth quicker by it.
-        chosen["spark.python.unix.domain.socket.enabled"] = os.name == "posix"
         chosen_elsewhere = {"PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT"} & os.environ.keys()
         if not chosen_elsewhere and "spark.pyspark.python" not in given:
             # Processes of Spark run the Python that runs here, so they have Queen.
