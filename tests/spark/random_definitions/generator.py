@@ -81,6 +81,8 @@ class _Maker:
             spec.late_to = f"{self._name}-late"
         if chance.random() < 0.6:
             spec.errors_to = f"{self._name}-errors"
+        if not spec.needs_time:
+            spec.late_to = spec.ahead_ms = None
         return spec
 
     def _duration(

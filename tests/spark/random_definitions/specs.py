@@ -130,7 +130,6 @@ class Spec:
         given: dict[str, Any] = {
             "name": self.name,
             "reads": [side.definition() for side in self.sides],
-            "graceMs": self.grace_ms,
             "timeZone": self.zone_name,
             "output": {"queue": self.output},
             "joins": [self._join(number) for number in range(len(self.joins))],
@@ -149,7 +148,10 @@ class Spec:
             given["window"] = self.window.definition()
         if self.top is not None:
             given["top"] = {"count": self.top.count, "by": self.top.by, "per": self.top.per}
-        others = {"aheadMs": self.ahead_ms, "lateTo": self.late_to, "errorsTo": self.errors_to}
+        others: dict[str, Any] = {"errorsTo": self.errors_to}
+        if self.needs_time:
+            # Where nothing can be late they are refused.
+            others |= {"graceMs": self.grace_ms, "aheadMs": self.ahead_ms, "lateTo": self.late_to}
         given |= {name: value for name, value in others.items() if value is not None}
         return {name: value for name, value in given.items() if value not in ([], {})}
 
