@@ -333,7 +333,9 @@ def test_times_at_the_ends_of_time_are_set_aside(
 ) -> None:
     schema, time = "user string, us bigint", "timestamp_micros(data.us)"
     now_us = int(datetime.now(UTC).timestamp() * 1e6)
-    for user, us in (("ann", now_us), ("max", 2**63 - 1), ("min", -(2**63))):
+    # The last moment of the calendar, which stands for never, is a day ahead and more.
+    last_us = 253_402_300_799_999_999
+    for user, us in (("ann", now_us), ("eva", last_us), ("max", 2**63 - 1), ("min", -(2**63))):
         api.push({"queue": queue, "partition": user, "payload": {"user": user, "us": us}})
     stream = queen.stream(f"p-{uuid.uuid4().hex}").sources(queue).schema(schema).event_time(time)
     stream = stream.grace_period(60).to(f"out-{queue}").late_to(f"late-{queue}")
@@ -346,7 +348,10 @@ def test_times_at_the_ends_of_time_are_set_aside(
         stream = getattr(stream, window)(*arguments).aggregate(n="count(*)")
     running = _run(stream, spark, tmp_path)
     assert sorted(_letters(queen, queue, stream.name)) == ["max", "min"]
-    assert running.progress.late_rows == 0
+    assert {row["data"]["user"] for row in messages(api, f"late-{queue}")} == {"eva"}
+    assert running.progress.failed_rows == (4 if window == "join" else 2)
+    # In time nothing is ahead, and a window that has not come yet is not closed.
+    stream.backfill(spark, in_time=True).collect()
 
 
 @pytest.mark.parametrize(

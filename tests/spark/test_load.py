@@ -113,11 +113,23 @@ def test_a_stream_is_asked_for_alike(
     assert Collected(checkpoint).run(frame.selectExpr("string(data.n)")).values() == [2]
 
 
+@pytest.mark.parametrize("since", [timedelta.max, datetime.min, datetime(1900, 1, 1, tzinfo=UTC)])
+def test_nothing_is_too_long_ago(
+    api: Api, spark: SparkSession, url: str, queue: str, since: Any
+) -> None:
+    push(api, queue, {"n": 1})
+    assert queen.spark.read(spark, queue, url=url, since=since).count() == 1
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
         ({"queue": None}, "say which queue"),
         ({"queue": []}, "a name or several"),
+        ({"queue": 5}, "a name or several"),
+        ({"since": timedelta(hours=1), "startingTime": "earliest"}, "startingTime says again"),
+        ({"partitions": "a", "from_offset": 2**70}, "startingOffset: .* is more than"),
+        ({"schema": "n itn"}, "schema: 'n itn' is not as Spark writes it"),
         ({"since": 5}, "a datetime, a timedelta"),
         ({"since": timedelta(hours=-1)}, "how long ago"),
         ({"since": "yesterday"}, "not earliest, latest or a time"),

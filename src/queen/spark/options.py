@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum
 
+from queen.wire.cuts import MAX_OFFSET
+
 EARLIEST = 0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -128,6 +130,8 @@ def number(options: Mapping[str, str], name: str, at_least: int = 0) -> int | No
         raise ValueError(f"option {name}: {text!r} is not a whole number")
     if int(text) < at_least:
         raise ValueError(f"option {name}: {text} is less than {at_least}")
+    if int(text) > MAX_OFFSET:
+        raise ValueError(f"option {name}: {text} is more than {MAX_OFFSET}")
     return int(text)
 
 
@@ -149,7 +153,8 @@ def time_of(options: Mapping[str, str], name: str) -> int | str | None:
         raise ValueError(
             f"option {name}: {text!r} is not earliest, latest or a time like 2026-01-31T12:00:00Z"
         ) from None
-    return microseconds(at)
+    # Nothing is older than the epoch.
+    return max(microseconds(at), EARLIEST)
 
 
 def times_of(options: Mapping[str, str]) -> tuple[int | str | None, int | str | None]:

@@ -165,7 +165,7 @@ def _written_in_time(
     """Let messages have been written when they happened, and leave out what happens later."""
     if reads.event_time is not None:
         time = trials.value(f"cast({reads.event_time} as timestamp)")
-        df = df.withColumn(CREATED_AT, time)
+        df = df.withColumn(CREATED_AT, within_calendar(time))
     if until is None:
         return df
     # One without a time belongs to no window, but it may be one to fail on.

@@ -56,8 +56,8 @@ _AGGREGATES = ("agg_funcs",)
 _NOT_BY_ROW = (*_AGGREGATES, _GENERATORS, "window_funcs")
 _AGGREGATE_CLASSES = "org.apache.spark.sql.catalyst.expressions.aggregate."
 _EVENT_TIME = "eventTime"
-# The first and the last year of which times are used.
-_CALENDAR = ("0001-01-01", "9999-12-31")
+# The first and the last moment that are used as times.
+_CALENDAR = ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999")
 
 
 def has_trials(definition: Definition, side: int, trials: Trials, df: DataFrame) -> bool:
@@ -147,7 +147,7 @@ def _joined_by(definition: Definition, side: int) -> list[str]:
 
 def within_calendar(time: Column) -> Column:
     """Return a time, null when it is so far off that nothing could be added to it."""
-    first, last = (f.expr(f"timestamp '{year} 00:00:00 UTC'") for year in _CALENDAR)
+    first, last = (f.expr(f"timestamp '{moment} UTC'") for moment in _CALENDAR)
     return f.when(time.between(first, last), time)
 
 

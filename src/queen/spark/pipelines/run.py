@@ -166,7 +166,7 @@ def start_pipeline(
         lock = lock_checkpoint(spark, folder)
         undo.callback(lock.release)
         checkpoint = Checkpoint(spark, folder)
-        with explain_errors(definition):
+        with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
             aside = sets_aside(definition, reading.nothing(spark, definition))
         note = checkpoint.note_for(definition, accept=options.accept_changes, aside=aside)
         target = writing.Target(options.broker_options(), note.transaction, options.table_url)

@@ -14,17 +14,19 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from queen.spark.arrow.columns import CORRUPT, DATA, RAW, default_schema, has_markers
 from queen.spark.arrow.typed import type_of
+from queen.spark.options import queue_option
 from queen.spark.source.batch import batch_reader
 from queen.spark.source.streaming import stream_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A time, how long ago, or a text: `earliest`, `latest` or a time.
 Moment = datetime | timedelta | str
 # Names, or one of them.
@@ -81,12 +83,17 @@ def read_stream(
 def _options(
     queue: Names | None, partitions: Names | None, since: Moment | None, options: dict[str, Any]
 ) -> dict[str, str]:
-    return _texts(
+    given = _texts(
         queue=None if queue is None else _names("queue", queue),
         partition=None if partitions is None else _names("partitions", partitions),
         startingTime=None if since is None else _time("since", since),
-        **options,
     )
+    others = _texts(**options)
+    known = {name.lower() for name in given}
+    twice = [name for name in others if name.lower() in known]
+    if twice:
+        raise ValueError(f"option {twice[0]} says again what an argument has said")
+    return given | others
 
 
 def _texts(**values: Any) -> dict[str, str]:
@@ -99,11 +106,12 @@ def _texts(**values: Any) -> dict[str, str]:
 
 
 def _names(what: str, names: Names) -> str:
-    """Return names as a list in JSON: there may be commas in them."""
-    listed = [names] if isinstance(names, str) else list(names)
-    if not listed or not all(isinstance(name, str) and name for name in listed):
+    """Return names as an option takes them."""
+    listed = [names] if isinstance(names, str) else names
+    is_list = isinstance(listed, Sequence) and len(listed) > 0
+    if not is_list or not all(isinstance(name, str) and name for name in listed):
         raise ValueError(f"{what}: a name or several of them, not {names!r}")
-    return msgspec.json.encode(listed).decode()
+    return queue_option(*listed)
 
 
 def _time(what: str, moment: Moment) -> str:
@@ -113,7 +121,9 @@ def _time(what: str, moment: Moment) -> str:
     if isinstance(moment, timedelta):
         if moment < timedelta():
             raise ValueError(f"{what}: how long ago, which is not {moment}")
-        moment = datetime.now(UTC) - moment
+        # Nothing is older than the epoch.
+        now = datetime.now(UTC)
+        moment = now - min(moment, now - _EPOCH)
     if not isinstance(moment, datetime):
         raise ValueError(
             f"{what}: a datetime, a timedelta (so long ago), or a text like 'earliest' or "
@@ -163,7 +173,11 @@ def _data_type(schema: Schema) -> DataType:
     if isinstance(schema, DataType):
         return schema
     if isinstance(schema, str):
-        parsed: DataType = StructType.fromDDL(schema)
+        try:
+            parsed: DataType = StructType.fromDDL(schema)
+        except PySparkException as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ValueError(f"schema: {schema!r} is not as Spark writes it: {reason}") from None
         return parsed
     if isinstance(schema, type):
         return type_of(schema)
