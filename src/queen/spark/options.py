@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum
 
-from queen.wire.cuts import MAX_OFFSET
+from queen.wire.groups import MAX_OFFSET
 
 EARLIEST = 0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
