@@ -229,18 +229,22 @@ class Unavailable(QueenError):
 
     code = "unavailable"
     retryable = True
+    # Whether it is the database as a whole that is away, whoever asks for whatever.
+    is_outage: bool = False
 
 
 class OutcomeUnknown(Unavailable):
     """The connection broke during a commit; repeat with the same transaction ids."""
 
     code = "outcome_unknown"
+    is_outage = True
 
 
 class SpoolFailed(OutcomeUnknown):
     """The disk of the spool failed; repeat with the same transaction ids."""
 
     code = "spool_failed"
+    is_outage = False
 
 
 class EncryptionUnavailable(Unavailable):

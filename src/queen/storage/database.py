@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+import weakref
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeAlias
 
@@ -22,6 +23,7 @@ from asyncpg import Record
 from asyncpg.pool import PoolConnectionProxy
 
 from queen.errors import Contended, OutcomeUnknown, QueenError, Unavailable, WeakDurability
+from queen.storage.breaker import Breaker, ConnectionProbe
 from queen.storage.refusals import Refusals
 from queen.storage.statements import statements, texts
 
@@ -32,7 +34,11 @@ _LOCK_NOT_AVAILABLE = "55P03"
 # Connection, resources, operator intervention, system errors: the database is not itself.
 _OUTAGE_CLASSES = {"08", "53", "57", "58", "XX"}
 _READ_ONLY = "25006"
-_FOREIGN_KEY = "23503"
+# Lost against somebody else: another try finds what they left.
+_RACES = {
+    "23503": "a queue was deleted at the same moment",
+    **dict.fromkeys(_TRANSIENT, "others change the same at once"),
+}
 # A function, column or table is not there, or not there once: another version of Queen has
 # changed the schema. The servers of that version can serve.
 _OTHER_SCHEMA = {"42883", "42703", "42P01", "42725"}
@@ -156,8 +162,11 @@ class Database(_Calls):
     Each statement is a transaction of its own.
     """
 
-    def __init__(self, pool: asyncpg.Pool, fast: Database | None = None) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, breaker: Breaker | None = None, fast: Database | None = None
+    ) -> None:
         self._pool = pool
+        self.breaker = breaker or Breaker()
         # None: all connections there are.
         self._slots: asyncio.Semaphore | None = None
         self._counted: _Counted = fast._counted if fast is not None else _Counted()
@@ -168,12 +177,18 @@ class Database(_Calls):
         # The same database for work that may be slow, and that leaves some connections alone.
         self.background = self
         if fast is None:
-            self.background = Database(pool, self)
+            self.background = Database(pool, self.breaker, self)
             size = pool.get_max_size()
             self.background._slots = asyncio.Semaphore(size - min(_RESERVED, size // 2))
 
     @classmethod
     async def connect(cls, dsn: str, *, size: int = 8) -> Database:
+        # Those of the pool, to be cut when the machine at their other end is gone.
+        opened: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
+
+        async def note(connection: asyncpg.Connection) -> None:
+            opened.add(connection)
+
         try:
             pool = await asyncpg.create_pool(
                 dsn,
@@ -185,11 +200,15 @@ class Database(_Calls):
                 timeout=_CONNECT_TIMEOUT_S,
                 max_inactive_connection_lifetime=0,
                 connection_class=_Connection,
+                init=note,
                 server_settings=_SESSION,
             )
         except (OSError, asyncpg.PostgresError, TimeoutError) as error:
             raise Unavailable(f"cannot connect to PostgreSQL: {error}") from error
-        return cls(pool)
+        probe = ConnectionProbe(lambda: asyncpg.connect(dsn, server_settings=_SESSION))
+        breaker = Breaker(probe)
+        breaker.cut = lambda: _cut(opened)
+        return cls(pool, breaker)
 
     @property
     def failures(self) -> int:
@@ -306,6 +325,8 @@ class Database(_Calls):
         """Give a connection back that is as good as before, and throw any other away."""
         if isinstance(error, (asyncpg.PostgresError, *_BROKEN)):
             self._counted.failures += 1
+        if isinstance(error, (asyncpg.PostgresConnectionError, *_BROKEN)):
+            self.breaker.suspect()
         if isinstance(error, (asyncpg.PostgresError, QueenError, Abandoned)):
             await self._give_back(connection)
         else:
@@ -313,13 +334,16 @@ class Database(_Calls):
             await self._drop(connection)
 
     async def _take_connection(self) -> _Pooled:
+        if self.breaker.is_open:
+            raise _outage("PostgreSQL does not answer")
         try:
             connection: _Pooled = await self._pool.acquire(timeout=_CONNECT_TIMEOUT_S)
         except (asyncpg.PostgresError, *_BROKEN) as error:
             self._counted.failures += 1
+            self.breaker.suspect()
             if isinstance(error, asyncpg.PostgresError):
                 self._note(_CONNECT, error)
-            raise Unavailable from error
+            raise _outage() from error
         self._counted.refusals.forget(_CONNECT)
         return connection
 
@@ -374,12 +398,25 @@ def translate(error: asyncpg.PostgresError) -> QueenError:
     if isinstance(error, asyncpg.ConnectionDoesNotExistError):
         # The driver's own word for a connection that broke under a running statement.
         return OutcomeUnknown()
-    if state == _FOREIGN_KEY:
-        return Unavailable("a queue was deleted at the same moment")
+    if state in _RACES:
+        return Unavailable(f"{_RACES[state]} (SQLSTATE {state})")
     if state == _LOCK_NOT_AVAILABLE:
         return Contended()
     if state in _OTHER_SCHEMA or isinstance(error, asyncpg.InvalidCachedStatementError):
         return Unavailable(f"another version of Queen changes the schema (SQLSTATE {state})")
     if is_passing(error):
-        return Unavailable(f"PostgreSQL cannot serve now (SQLSTATE {state})")
+        return _outage(f"PostgreSQL cannot serve now (SQLSTATE {state})")
     return QueenError(f"PostgreSQL refused the statement (SQLSTATE {state})")
+
+
+def _outage(message: str | None = None) -> Unavailable:
+    """Return what everybody is told while PostgreSQL does not answer, or takes nothing."""
+    error = Unavailable(message)
+    error.is_outage = True
+    return error
+
+
+def _cut(connections: Iterable[asyncpg.Connection]) -> None:
+    for connection in list(connections):
+        with contextlib.suppress(asyncpg.InterfaceError):
+            connection.terminate()
