@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -29,6 +30,8 @@ from tests.ports import free_port
 
 _READY = "queen ready on "
 _MEMORY_BYTES = 2 * 1024**3
+# Servers of the tests keep nothing in the folders of a user.
+_SPOOLS = tempfile.TemporaryDirectory(prefix="queen-spools-")
 # Of the servers of the tests, and of nobody else.
 ENCRYPTION_KEY = "0123456789abcdef" * 4
 
@@ -77,7 +80,8 @@ class ServerProcess:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         environment = {key: value for key, value in os.environ.items() if key != "PORT"}
-        environment |= {"QUEEN_ENCRYPTION_KEY": ENCRYPTION_KEY} | (env or {})
+        environment |= {"QUEEN_ENCRYPTION_KEY": ENCRYPTION_KEY, "QUEEN_SPOOL_DIR": _SPOOLS.name}
+        environment |= env or {}
         # What it said before it was ready.
         self.said: list[str] = []
         words = ("serve", "--port", str(self.port), *arguments)

@@ -79,20 +79,24 @@ create trigger full_disk before insert on queen.segments execute function public
 """
 
 
-def test_a_full_disk_is_told_until_a_push_succeeds(own_database: str, start_server: Start) -> None:
+def test_a_full_disk_of_the_database_is_told_and_pushes_wait_in_the_spool(
+    own_database: str, start_server: Start
+) -> None:
     running = start_server("--database-url", own_database)
     api = running.api()
     assert api.push({"queue": "q", "payload": 1}).status == 201
     with psycopg.connect(own_database, autocommit=True) as connection:
         connection.execute(_FULL)
-        assert api.push({"queue": "q", "payload": 2}).status == 503
+        assert api.push({"queue": "q", "payload": 2}).status == 202
         answer = api.call("GET", "/health")
         assert (answer.status, answer.json["status"]) == (503, "unhealthy")
         assert answer.json["database"] == "connected"
         assert answer.json["problems"] == ["PostgreSQL has no disk space left (SQLSTATE 53100)"]
         assert api.call("GET", "/health/live").status == 200
         connection.execute("drop trigger full_disk on queen.segments")
-    assert api.push({"queue": "q", "payload": 2}).status == 201
+    until(lambda: api.push({"queue": "q", "payload": 3}).status == 201)
+    stored = [one["data"] for one in api.messages("q", batch=999)]
+    assert stored[:2] == [1, 2] and set(stored[2:]) == {3}
     assert api.call("GET", "/health").json["status"] == "healthy"
     assert running.stop() == 0
 

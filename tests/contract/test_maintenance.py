@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from queen.core.frame import encode_frame
 from tests.api import Api, ack_of, push_of
 from tests.contract.conftest import Park
+from tests.waiting import until
 
 PATH = "/api/v1/system/maintenance"
 # Far less than a poll waits here, far more than a busy machine takes.
@@ -37,30 +39,40 @@ def off(api: Api, other_api: Api) -> Iterator[None]:
 pytestmark = pytest.mark.usefixtures("off")
 
 
-def refused_within(api: Api, queue: str, within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
-    while api.push({"queue": queue, "payload": 1}).status != 503:
-        if time.monotonic() > deadline:
-            return False
-    return True
+def is_buffered(api: Api, queue: str) -> bool:
+    return api.push({"queue": queue, "payload": 1}).status == 202
 
 
-def test_a_push_in_maintenance_is_refused_and_may_be_repeated(
+def test_a_push_in_maintenance_waits_in_the_spool_of_its_server(
     api: Api, other_api: Api, queue: str
 ) -> None:
     api.configure(queue)
     turn(api, True)
     for one in (api, other_api):
-        assert refused_within(one, queue, SOON_S)
+        until(partial(is_buffered, one, f"{queue}-try"))
     answer = api.push({"queue": queue, "payload": "held", "transactionId": "t"})
-    assert (answer.status, answer.json["code"]) == (503, "maintenance")
-    assert answer.json["retryable"] is True and answer.headers["retry-after"] == "1"
-    frame = encode_frame(queue, "p", ["t2"], [b"1"])
-    assert api.push_frames(frame).status == 503
+    (result,) = answer.json
+    assert (answer.status, result["status"], result["message_id"]) == (202, "buffered", None)
+    answer = other_api.push_frames(encode_frame(queue, "p", ["t2"], [b"1"]))
+    assert (answer.status, answer.json[0]["status"]) == (202, "buffered")
+    assert api.messages(queue, batch=9) == []
+    state = api.call("GET", PATH).json
+    assert state["maintenanceMode"] and state["bufferedMessages"] >= 1
+    assert state["bufferStats"]["pendingCount"] >= 1
+    assert api.call("GET", "/api/v1/status/buffers").json["pending"] >= 1
     turn(other_api, False)
     assert api.call("GET", PATH).json["maintenanceMode"] is False
-    answer = api.push({"queue": queue, "partition": "p", "payload": "x", "transactionId": "t"})
-    assert answer.json[0]["status"] == "queued"
+    stored: list[str] = []
+
+    def both_are_stored() -> bool:
+        stored.extend(one["transactionId"] for one in api.messages(queue, autoAck="true"))
+        return len(stored) == 2
+
+    until(both_are_stored)
+    assert sorted(stored) == ["t", "t2"]
+    until(lambda: api.call("GET", PATH).json["bufferedMessages"] == 0)
+    again = api.push({"queue": queue, "payload": "x", "transactionId": "t"})
+    assert (again.status, again.json[0]["status"]) == (201, "duplicate")
 
 
 def test_pops_and_acks_go_on_while_pushes_are_held(api: Api, queue: str) -> None:

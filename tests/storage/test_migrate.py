@@ -277,6 +277,7 @@ RELEASED = {
     "0013_token_changes.sql": "7206c8547b18",
     "0014_revisions.sql": "56cea33f40aa",
     "0015_horizon.sql": "bb355e8c9cdf",
+    "0016_spools.sql": "95c90ad2dee5",
 }
 
 

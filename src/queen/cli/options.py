@@ -141,7 +141,16 @@ WriteTimeout = Annotated[
         help="Seconds after which a client that reads nothing of its answers is hung up on.",
     ),
 ]
-
+SpoolDir = Annotated[
+    Path | None,
+    typer.Option(
+        envvar=["QUEEN_SPOOL_DIR", "FILE_BUFFER_DIR"],
+        help="Where pushes are kept while the database is away; how is set by QUEEN_SPOOL_*. "
+        "Without it: beside the embedded PostgreSQL, or in /var/lib/queen/buffers, or in the "
+        "user's state folder.",
+        show_default=False,
+    ),
+]
 TestClock = Annotated[
     bool,
     typer.Option(

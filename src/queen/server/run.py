@@ -18,6 +18,7 @@ from queen.server.auth.authenticator import Authenticator
 from queen.server.auth.security import Security
 from queen.server.protocol.connections import Connections
 from queen.service.broker import Broker, Limits
+from queen.service.spooling.basins import SpoolSettings
 from queen.service.stats.activity import ServerName
 
 _BACKLOG = 1024
@@ -37,6 +38,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # Hexadecimal keys, the first one encrypts; see `queen.core.cipher`.
     encryption_keys: str = ""
     security: Security = Security()
+    # Where pushes go while the database is away; None when there is no such place.
+    spool: SpoolSettings | None = None
     # Let tests move what is stored into the past.
     test_clock: bool = False
 
@@ -73,7 +76,7 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
     # Left from the last to the first, each step whatever became of the one before it.
     async with contextlib.AsyncExitStack() as ends:
         ends.callback(bound.close)
-        broker = await Broker.start(options.dsn, options.limits, keys, name)
+        broker = await Broker.start(options.dsn, options.limits, keys, name, options.spool)
         ends.push_async_callback(broker.stop)
         authenticator = Authenticator(security.auth, broker.tokens) if security.auth.is_on else None
         if authenticator is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import asyncpg
 import msgspec
@@ -60,6 +61,12 @@ from queen.service.sinks.publish import Publisher
 from queen.service.sinks.sinks import JOB as SINKS_JOB
 from queen.service.sinks.sinks import JOB_INTERVAL_S as SINKS_INTERVAL_S
 from queen.service.sinks.sinks import Sinks
+from queen.service.spooling.basins import Basins, SpoolSettings
+from queen.service.spooling.desk import SpoolDesk
+from queen.service.spooling.drain import Drain
+from queen.service.spooling.entrance import Entrance
+from queen.service.spooling.first_tries import FirstTries
+from queen.service.spooling.store import SpoolStore
 from queen.service.stats.activity import Activity, ServerName
 from queen.service.stats.activity_report import ActivityReport
 from queen.service.stats.lag import Lag
@@ -87,6 +94,8 @@ _log = logging.getLogger(__name__)
 # Messages that were popped and not sent yet, as they are in memory.
 _MAX_UNSENT_BYTES = 96 * 1024 * 1024
 _FORGET_INTERVAL_S = 600.0
+# What is not drained by then stays in the spool.
+_DRAIN_S = 5.0
 # Longer than a statement may take.
 _STEP_S = 40.0
 
@@ -114,7 +123,13 @@ class Limits(msgspec.Struct, frozen=True):
 
 class Broker:
     def __init__(
-        self, dsn: str, database: Database, limits: Limits, keys: KeyRing, name: ServerName
+        self,
+        dsn: str,
+        database: Database,
+        limits: Limits,
+        keys: KeyRing,
+        name: ServerName,
+        spool: SpoolSettings | None = None,
     ) -> None:
         self._dsn = dsn
         # Pushes, pops, acks and what they need: nothing slow makes them wait for a connection.
@@ -133,7 +148,7 @@ class Broker:
         self._remember()
         self._consume()
         self._connect_servers()
-        self._produce()
+        self._produce(spool)
         self._decide_together()
         self._cut_windows()
         self._administrate()
@@ -200,8 +215,8 @@ class Broker:
         self.scope = Scope(self.catalog, self.leases, self.streams)
         self.ack_intake = AckIntake(self.catalog, self.scope)
 
-    def _produce(self) -> None:
-        """From a push to the log."""
+    def _produce(self, spool: SpoolSettings | None) -> None:
+        """From a push to the log, or to the spool and then to the log."""
         self.appender = Appender(
             self.hot,
             self.catalog,
@@ -216,15 +231,30 @@ class Broker:
             self.catalog,
             self.appender,
             self.activity,
-            self.maintenance,
             self.limits.flushes,
         )
+        self.basins = Basins(spool, self.encryption.keys) if spool is not None else None
+        self.drain = self._drain_of(self.basins) if self.basins is not None else None
+        self.entrance = Entrance(
+            self.pusher,
+            self.maintenance,
+            self.hot.breaker,
+            self.activity,
+            self.basins,
+            self.drain,
+        )
+        self.spool_desk = SpoolDesk(self.hot.breaker, self.entrance, self.basins, self.drain)
         self.outbox = Outbox(self.database, self.catalog, self.encryption, self.maintenance)
-        self.intake = Intake(self.scope, self.clock, self.pusher, self.outbox)
+        self.intake = Intake(self.scope, self.clock, self.entrance, self.outbox)
         self.relay = Relay(
             self.database, self.catalog, self.appender, self.encryption, self.maintenance
         )
         self.signals.also_listen("queen_staged", self.relay.wake)
+
+    def _drain_of(self, basins: Basins) -> Drain:
+        tries = FirstTries(self.database, self.encryption)
+        store = SpoolStore(self.database, self.appender, basins, tries)
+        return Drain(basins, store, self.hot.breaker, self.maintenance)
 
     def _decide_together(self) -> None:
         """What acks and appends in one transaction, and what publishes for many."""
@@ -329,10 +359,11 @@ class Broker:
         limits: Limits | None = None,
         keys: KeyRing | None = None,
         name: ServerName | None = None,
+        spool: SpoolSettings | None = None,
     ) -> Broker:
         limits = limits or Limits()
         database = await Database.connect(dsn, size=limits.connections)
-        broker = cls(dsn, database, limits, keys or KeyRing(), name or ServerName())
+        broker = cls(dsn, database, limits, keys or KeyRing(), name or ServerName(), spool)
         for loop_name, loop in broker._loops().items():
             broker.supervisor.start(loop_name, loop)
         broker.watchdog.start()
@@ -340,7 +371,8 @@ class Broker:
 
     def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """What runs beside the requests, for as long as the server does."""
-        return {
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
+            "breaker": self.hot.breaker.run,
             "timers": self.sweeper.run_timers,
             "sweeper": self.sweeper.run_net,
             "labels": self.popper.run_labels,
@@ -353,6 +385,9 @@ class Broker:
             "sender": self.signals.run_sender,
             "listener": lambda: self.signals.run_listener(self._listener),
         }
+        if self.drain is not None:
+            loops["drain"] = self.drain.run
+        return loops
 
     async def stop(self) -> None:
         """Finish what is under way, answer who waits, close.
@@ -364,10 +399,14 @@ class Broker:
             await _try_step("answering pops", self.popper.close)
             await _try_step("finishing pushes", self.pusher.drain)
             await _try_step("finishing acknowledgments", self.acker.drain)
+            if self.drain is not None:
+                await _try_step("draining the spool", partial(self.drain.finish, _DRAIN_S))
             await _try_step("ending loops", self.supervisor.stop)
             await _try_step("writing activity", self.report.flush)
         finally:
             self.watchdog.stop()
+            if self.basins is not None:
+                await _try_step("closing the spool", self.basins.close)
             await self.database.close()
 
     async def _listener(self) -> asyncpg.Connection:

@@ -54,6 +54,7 @@ class HeldFolder:
         self._descriptor = descriptor
         self._identity = identity
         self._operations = operations
+        self.life_at_open = identity.life
 
     def begin_life(self, above: int) -> int:
         """Return a number above a given one that nobody had who wrote to this spool before."""
@@ -96,7 +97,7 @@ class SpoolRoot:
     def claim(self) -> HeldFolder:
         """Hold a spool to write to: the first that nobody holds, or a new one."""
         self._make()
-        return next(self._take_free(), None) or self._create()
+        return next(self._take_free(), None) or self.create()
 
     def adopt(self) -> list[HeldFolder]:
         """Hold all other spools that nobody holds, to drain them. Empty ones are removed."""
@@ -108,6 +109,21 @@ class SpoolRoot:
             else:
                 adopted.append(held)
         return adopted
+
+    def other_owners(self) -> set[str]:
+        """Return who else has records in this folder that no process holds."""
+        owners: set[str] = set()
+        for path in self.path.iterdir() if self.path.exists() else ():
+            if not _is_spool(path) or not any(path.glob(f"*{SUFFIX}")):
+                continue
+            descriptor = _try_lock(path)
+            if descriptor is None:
+                continue
+            identity = _read_identity(path)
+            os.close(descriptor)
+            if identity is not None and identity.owner != self.owner:
+                owners.add(identity.owner)
+        return owners
 
     def _make(self) -> None:
         """Make the folder so that it is there after a power loss as well."""
@@ -137,7 +153,8 @@ class SpoolRoot:
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(descriptor)
 
-    def _create(self) -> HeldFolder:
+    def create(self) -> HeldFolder:
+        """Hold a new spool."""
         while True:
             # Complete before it has its name: who finds it finds it locked, and with an owner.
             name = str(uuid.uuid4())

@@ -17,7 +17,7 @@ import msgspec
 
 from queen.errors import EncryptionUnavailable, SpoolFailed
 from queen.spool.disk.aside import Aside, AsideRange
-from queen.spool.disk.files import SpoolFiles
+from queen.spool.disk.files import LIFE_SHIFT, SpoolFiles
 from queen.spool.disk.format import FLAG_ENCRYPTED, Record
 from queen.spool.disk.operations import FileOperations
 from queen.spool.disk.output import OutputFile
@@ -91,6 +91,7 @@ class Spool:
         path, operations = self._held.path, self._operations
         self._files = SpoolFiles(path, self._id_bytes)
         self._files.load()
+        self.had_files = any(True for _ in self._files)
         self._aside = Aside(path / "aside", operations)
         self._quarantine = Quarantine(path, self._id_bytes, self._aside, operations, self._now_s)
         self.recovery = Recovery(list(self._files), self._aside, operations)
@@ -103,6 +104,11 @@ class Spool:
     @property
     def path(self) -> Path:
         return self._held.path
+
+    @property
+    def first_new_seq(self) -> int:
+        """Records below it were there when this process opened the spool; none above it were."""
+        return (self._held.life_at_open + 1) << LIFE_SHIFT
 
     @property
     def released(self) -> int:
@@ -164,6 +170,13 @@ class Spool:
 
     def quarantined(self, start: int = 0, count: int = 100) -> list[Refused]:
         return self._quarantine.page(start, count)
+
+    def read_quarantined(self, seq: int) -> Record:
+        """Return a record of the quarantine as it was given; raises `NotFound`."""
+        record = self._quarantine.read(seq)
+        record.body = self._open_body(record)
+        record.flags &= ~FLAG_ENCRYPTED
+        return record
 
     def retry(self, seqs: Sequence[int] | None = None) -> range:
         """Append records of the quarantine again, all of them by default; return their seqs.

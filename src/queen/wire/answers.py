@@ -116,6 +116,21 @@ def push_item(
     ).decode()
 
 
+def buffered_item(index: int, transaction_id: str, trace_id: str | None, queue: str) -> str:
+    """Return the answer for a message in the spool: it has no place in the log yet."""
+    return encode(
+        {
+            "index": index,
+            "transaction_id": transaction_id,
+            "status": "buffered",
+            "message_id": None,
+            "partition_id": None,
+            "trace_id": trace_id,
+            "queueName": queue,
+        }
+    ).decode()
+
+
 def scheduled_item(
     index: int, transaction_id: str, trace_id: str | None, queue: str, deliver_at: datetime
 ) -> str:

@@ -13,6 +13,9 @@ from queen.wire.parts import AckStatus, Label, LeaseId, Name, PartitionId, Trans
 
 MAX_OPERATIONS = 10_000
 MAX_EXTEND_S = 24 * 3600
+# How long, and how many, messages may wait in the spool because their sender asked for it.
+MAX_BUFFER_MS = 60_000
+MAX_BUFFERED = 1_000_000
 
 _NULL = msgspec.Raw(b"null")
 
@@ -62,11 +65,46 @@ class PushItem(msgspec.Struct, gc=False):
         return not (self.deliverAt is None and self.delay is None and self.delayMs is None)
 
 
-class PushRequest(msgspec.Struct):
+class _PushOptions(msgspec.Struct):
+    """How long messages may wait in the server's spool before they are stored."""
+
+    qos0: (
+        Annotated[
+            bool,
+            Meta(description="Answer at once, with `buffered`; store in batches, a moment later."),
+        ]
+        | None
+    ) = None
+    bufferMs: (
+        Annotated[
+            float,
+            Meta(
+                ge=0,
+                le=MAX_BUFFER_MS,
+                description="The same, and how long they wait at most. Left out, as the server "
+                "is set: 100 ms.",
+            ),
+        ]
+        | None
+    ) = None
+    bufferMax: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=MAX_BUFFERED,
+                description="The same, and how many may wait. Left out, as the server is set: 100.",
+            ),
+        ]
+        | None
+    ) = None
+
+
+class PushRequest(_PushOptions, kw_only=True):
     items: Annotated[list[PushItem], Meta(extra_json_schema={"maxItems": MAX_ITEMS})]
 
 
-class LoosePushRequest(msgspec.Struct):
+class LoosePushRequest(_PushOptions, kw_only=True):
     """The same request before its items are looked at, to find out which of them is wrong."""
 
     items: list[msgspec.Raw]

@@ -23,8 +23,11 @@ MaybeLeaseId = Annotated[
 ]
 Index = Annotated[int, Meta(description="The place in the request, counted from 0.", ge=0)]
 Pushed = Annotated[
-    Literal["queued", "duplicate", "scheduled"],
-    Meta(description="`duplicate` was known already, `scheduled` is stored when it is due."),
+    Literal["queued", "duplicate", "scheduled", "buffered"],
+    Meta(
+        description="`duplicate` was known already, `scheduled` is stored when it is due, "
+        "`buffered` waits in the spool of the server and is stored from there."
+    ),
 ]
 Due = Annotated[Instant, Meta(description="When a scheduled message is due.")]
 Offset = Annotated[int, Meta(description="A position in a partition.", ge=0)]
@@ -39,8 +42,8 @@ class PushResult(Struct):
     index: Index
     transaction_id: TransactionId
     status: Pushed
-    message_id: Annotated[MessageId | None, Meta(description="Null until it is due.")]
-    partition_id: Annotated[PartitionId | None, Meta(description="Null until it is due.")]
+    message_id: Annotated[MessageId | None, Meta(description="Null until it is stored.")]
+    partition_id: Annotated[PartitionId | None, Meta(description="Null until it is stored.")]
     trace_id: str | None
     queueName: Name
     deliverAt: Due | UnsetType = UNSET
@@ -52,8 +55,11 @@ class SegmentResult(Struct):
     queue: Name
     partition: Name
     status: Annotated[
-        Literal["queued", "duplicate", "refused"],
-        Meta(description="`duplicate` when all of its messages are, `refused` with an `error`."),
+        Literal["queued", "duplicate", "buffered", "refused"],
+        Meta(
+            description="`duplicate` when all of its messages are, `buffered` when it waits in the "
+            "spool, `refused` with an `error`."
+        ),
     ]
     count: Annotated[int, Meta(description="Messages stored, without duplicates.", ge=0)]
     partitionId: PartitionId | UnsetType = UNSET

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
+from msgspec.structs import replace
 
 from queen.cli import options as cli
 from queen.cli.exits import CONFIG
@@ -41,13 +42,13 @@ def serve(
     max_connections: cli.MaxConnections = 10_000,
     max_connections_per_address: cli.MaxConnectionsPerAddress = 5_000,
     write_timeout: cli.WriteTimeout = 60,
+    spool_dir: cli.SpoolDir = None,
     allow_weak_durability: cli.AllowWeak = False,
     test_clock: cli.TestClock = False,
     show_settings: cli.ShowSettings = False,
 ) -> None:
     """Start a broker. Without a database URL it brings its own PostgreSQL."""
-    from msgspec.structs import replace
-
+    from queen.cli.serve.spool import spool_choices
     from queen.cli.serve.start import Limits, Security, ServeOptions, auth_options, prepare_to_serve
 
     with _explain_errors():
@@ -73,8 +74,9 @@ def serve(
         )
         options = ServeOptions(host=host, port=port, security=security, limits=limits)
         options = replace(options, encryption_keys=encryption_key, test_clock=test_clock)
-        with prepare_to_serve(options, database_url, data_dir, allow_weak_durability) as ready:
-            run(ready, workers)
+        spool = spool_choices(spool_dir, os.environ)
+        with prepare_to_serve(options, database_url, data_dir, spool, allow_weak_durability) as at:
+            run(at, workers)
 
 
 @contextmanager

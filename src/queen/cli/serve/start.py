@@ -14,8 +14,14 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from queen.cli.serve.database import DatabaseInUse, url_from_environment, warn_about_link
+from queen.cli.serve.database import (
+    DatabaseInUse,
+    default_data_dir,
+    url_from_environment,
+    warn_about_link,
+)
 from queen.cli.serve.processes import say
+from queen.cli.serve.spool import SpoolChoices, spool_settings
 from queen.core.cipher import parse_keys
 from queen.errors import QueenError, StartupError, Unavailable
 from queen.server.api.logs import configure_logs
@@ -40,7 +46,11 @@ _LONGEST_PAUSE_S = 15.0
 
 @contextmanager
 def prepare_to_serve(
-    options: ServeOptions, url: str | None, data_dir: Path | None, allow_weak: bool
+    options: ServeOptions,
+    url: str | None,
+    data_dir: Path | None,
+    spool: SpoolChoices,
+    allow_weak: bool,
 ) -> Iterator[ServeOptions | None]:
     """Check what can be checked before anything is started, then have a database ready.
 
@@ -53,13 +63,15 @@ def prepare_to_serve(
     # A port that is taken is found out before anything else is done.
     listen(msgspec.structs.replace(options, shared=False)).close()
     has_key = bool(parse_keys(options.encryption_keys))
-    with DatabaseInUse(url or url_from_environment(), data_dir) as dsn:
+    url = url or url_from_environment()
+    settings = spool_settings(spool, url, data_dir or default_data_dir())
+    with DatabaseInUse(url, data_dir) as dsn:
         warn_about_link(dsn)
         preparing = _wait_for_database(
             lambda: _prepare(dsn, allow_weak, has_key, options.security.auth)
         )
         is_ready = asyncio.run(_unless_stopped(preparing))
-        yield msgspec.structs.replace(options, dsn=dsn) if is_ready else None
+        yield msgspec.structs.replace(options, dsn=dsn, spool=settings) if is_ready else None
 
 
 async def _unless_stopped(work: Coroutine[Any, Any, None]) -> bool:

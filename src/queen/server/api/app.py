@@ -16,6 +16,7 @@ from queen.server.routes.admin.clock import ClockRoutes
 from queen.server.routes.admin.health import HealthRoutes
 from queen.server.routes.admin.maintenance import MaintenanceRoutes
 from queen.server.routes.admin.queues import QueueRoutes
+from queen.server.routes.admin.spool import SpoolRoutes
 from queen.server.routes.admin.traces import TraceRoutes
 from queen.server.routes.groups.groups import GroupRoutes
 from queen.server.routes.groups.seek import SeekRoutes
@@ -64,6 +65,7 @@ _RESOURCES = (
     TraceRoutes,
     PipelineRoutes,
     MaintenanceRoutes,
+    SpoolRoutes,
     ResourceRoutes,
     StatusRoutes,
     QueueStatusRoutes,

@@ -77,12 +77,14 @@ _ERRORS = {
     429: "The server has too much in flight; send the same request again a little later.",
     431: "The URL or the headers are larger than the server accepts.",
     503: "The database does not answer; send the same request again a little later.",
+    507: "The spool is full; send the same request again when it is drained.",
 }
 _ERROR_HEADERS = {
     401: ("WWW-Authenticate", "How to identify yourself.", "string"),
     405: ("Allow", "The methods of this path.", "string"),
     429: ("Retry-After", "Seconds to wait.", "integer"),
     503: ("Retry-After", "Seconds to wait.", "integer"),
+    507: ("Retry-After", "Seconds to wait.", "integer"),
 }
 
 

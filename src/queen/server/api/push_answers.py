@@ -15,7 +15,12 @@ from queen.wire.results import PushResult
 
 
 def push_body(planned: list[Planned], later: Sequence[Later] = ()) -> bytes:
-    if len(planned) == 1 and not later and _is_plain_success(planned[0].append):
+    if (
+        len(planned) == 1
+        and not later
+        and not planned[0].append.is_buffered
+        and _is_plain_success(planned[0].append)
+    ):
         return answers.queued_body(_stored(planned[0]))
     return b"[" + ",".join(in_order(placed_results(planned, later))).encode() + b"]"
 
@@ -56,8 +61,19 @@ def _stored(planned: Planned) -> answers.Stored:
     return answers.Stored(planned.ids, append.base_offset, target.prefix, target.uuid, append.queue)
 
 
+def _buffered(planned: Planned) -> list[str]:
+    append = planned.append
+    traces = append.extras.get("traceId") if append.extras else None
+    return [
+        answers.buffered_item(index, planned.ids[at], traces[at] if traces else None, append.queue)
+        for at, index in enumerate(planned.indexes)
+    ]
+
+
 def _results(planned: Planned) -> list[str]:
     append, target = planned.append, planned.append.target
+    if append.is_buffered:
+        return _buffered(planned)
     if _is_plain_success(append):
         return answers.queued_items(planned.indexes, _stored(planned))
     assert target is not None

@@ -16,7 +16,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from queen.server.metrics import pipeline_metrics, queue_metrics, server_metrics, stream_metrics
+from queen.server.metrics import (
+    pipeline_metrics,
+    queue_metrics,
+    server_metrics,
+    spool_metrics,
+    stream_metrics,
+)
 from queen.server.metrics.queue_labels import QueueLabels
 from queen.server.metrics.snapshot import Snapshot, read_snapshot
 from queen.service.broker import Broker
@@ -67,3 +73,4 @@ class _Scrape(Collector):
         yield from server_metrics.database(broker, snapshot)
         yield from server_metrics.switches(broker)
         yield from server_metrics.memory(broker)
+        yield from spool_metrics.spool(snapshot.spool)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from queen.errors import QueenError
 from queen.service.broker import Broker
 from queen.service.rows import Record
+from queen.service.spooling.desk import SpoolNumbers
 from queen.service.stats.activity import FIELDS
 from queen.service.stats.reads import ALL_QUEUES
 from queen.service.stats.statistics import Stamp
@@ -28,12 +29,14 @@ class Snapshot(NamedTuple):
     # How old the oldest snapshot is that somebody holds open.
     oldest_snapshot_s: float
     database_healthy: bool
+    spool: SpoolNumbers
 
 
 async def read_snapshot(broker: Broker) -> Snapshot:
     """Ask the database; without it everything is empty, and the snapshot says so."""
     most = broker.limits.metrics_queues
     nothing = dict.fromkeys(FIELDS, 0)
+    spool = await broker.spool_desk.numbers()
     try:
         await broker.report.settle()
         stamp = await broker.statistics.current()
@@ -51,7 +54,7 @@ async def read_snapshot(broker: Broker) -> Snapshot:
         snapshot_s = await numbers.oldest_snapshot_s()
     except QueenError:
         # A scrape must tell that the database is down, not fail because of it.
-        return Snapshot([], [], [], [], nothing, [], Stamp(None, 0.0, None), 0.0, False)
+        return Snapshot([], [], [], [], nothing, [], Stamp(None, 0.0, None), 0.0, False, spool)
     return Snapshot(
         queues=queues,
         groups=groups,
@@ -62,4 +65,5 @@ async def read_snapshot(broker: Broker) -> Snapshot:
         stamp=stamp,
         oldest_snapshot_s=snapshot_s,
         database_healthy=True,
+        spool=spool,
     )

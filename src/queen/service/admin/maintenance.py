@@ -1,5 +1,8 @@
 """Maintenance: switches that hold back pushes or pops on every server of a database.
 
+Pushes then wait in the spools of the servers; what no spool takes (transactions, what is
+scheduled, what sinks publish) is refused.
+
 The switches are rows in `system_state`. A server is told by a signal when one is turned and
 looks by itself twice a second, so all servers follow within a second. While the database
 does not answer, what was last known holds.
@@ -39,7 +42,7 @@ class Maintenance:
         self.pops_are_held = False
 
     def check_push(self) -> None:
-        """Raise when messages cannot be taken now. The spool will take them here instead."""
+        """Raise when messages are held back, for those that no spool takes."""
         if self.pushes_are_held:
             raise InMaintenance
 

@@ -5,8 +5,11 @@
 Only the hash of the secret is stored, so a copy of the database opens no door. Every server
 keeps all tokens in memory and asks every few seconds what has changed: a request costs no
 question to the database, a stranger who guesses ids costs none either, and what was revoked
-at one server is refused by all of them within seconds. While the database does not answer,
-what it last said stands: nobody can revoke anything then.
+at one server is refused by all of them within seconds.
+
+While the database does not answer, what it last said stands for an hour: nobody can revoke
+anything then. Of a token that it has not told of, and of all of them after that hour, nobody can
+say whether it is good, and that is what its owner hears.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import time
 from typing import Any, NamedTuple
 
 from queen.core.names import reason_against_name
-from queen.errors import BadRequest, Conflict, QueenError
+from queen.errors import BadRequest, Conflict, QueenError, Unavailable
 from queen.storage.database import Database, Record
 
 _log = logging.getLogger(__name__)
@@ -32,6 +35,8 @@ _REFRESH_S = 3.0
 # For ids that are not known the database is asked, but no more often than this.
 _ASK_AGAIN_S = 0.5
 _NOTE_USE_S = 60.0
+# For so long what the database said last is trusted while it is away.
+_TRUSTED_S = 3600.0
 
 _SHAPE = re.compile(r"queen_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NOBODY = hashlib.sha256(b"nobody").digest()
@@ -68,6 +73,7 @@ class Tokens:
         # All transactions before this one are over, and what they changed is known.
         self._since = 0
         self._asked_at = float("-inf")
+        self._told_at = float("-inf")
         # Before that nothing can be said of a token, good or bad.
         self._is_loaded = False
         self._asking = asyncio.Lock()
@@ -115,7 +121,7 @@ class Tokens:
     # ---- knowing them ----
 
     async def find(self, text: str) -> Token | None:
-        """Return the token that a text is, if it is good."""
+        """Return the token that a text is, if it is good; raises when that cannot be told."""
         match = _SHAPE.fullmatch(text)
         if match is None:
             return None
@@ -124,8 +130,13 @@ class Tokens:
             await self.refresh()
         token = self._tokens.get(token_id)
         if token is None:
+            asked_from = time.monotonic()
             await self._ask_again()
             token = self._tokens.get(token_id)
+            if token is None and self._told_at < asked_from:
+                raise Unavailable("The database does not answer, and this token is not known yet")
+        if self._told_at < time.monotonic() - _TRUSTED_S:
+            raise Unavailable("The database has not answered for too long to trust tokens")
         matches = hmac.compare_digest(token.hash if token else _NOBODY, _hash(secret))
         if token is None or not matches or token.revoked or token.ends_at <= time.monotonic():
             return None
@@ -150,6 +161,7 @@ class Tokens:
                 if row["id"] is not None:
                     self._tokens[row["id"]] = _token(row)
             self._since = reached
+            self._told_at = time.monotonic()
             self._is_loaded = True
 
     async def _ask_again(self) -> None:
@@ -163,10 +175,12 @@ class Tokens:
         await self._refresh_calmly()
 
     async def _refresh_calmly(self) -> None:
+        was_told = self._told_at >= self._asked_at
         try:
             await self.refresh()
         except QueenError as error:
-            _log.warning("tokens could not be read: %s", error)
+            if was_told:
+                _log.warning("tokens could not be read: %s", error)
 
     async def run(self) -> None:
         """Stay up to date, and note now and then which tokens are in use."""

@@ -14,9 +14,9 @@ from queen.service.clock import Clock
 from queen.service.intake.frames import appends_of_frames
 from queen.service.intake.items import Planned, plan, sift
 from queen.service.log.append import Append
-from queen.service.log.push import Pusher
 from queen.service.outbox.scheduled import Outbox, Scheduled
 from queen.service.scope import Scope, Viewer
+from queen.service.spooling.entrance import Buffering, Entrance
 from queen.wire.requests import PushItem
 
 
@@ -39,6 +39,11 @@ class Pushed(NamedTuple):
         return [planned for planned in self.planned if planned.append.error is None]
 
     @property
+    def is_buffered(self) -> bool:
+        """Whether some of it waits in the spool."""
+        return any(planned.append.is_buffered for planned in self.planned)
+
+    @property
     def failed(self) -> list[Planned]:
         return [planned for planned in self.planned if planned.append.error is not None]
 
@@ -53,42 +58,54 @@ class _ByTime(NamedTuple):
 
 
 class Intake:
-    def __init__(self, scope: Scope, clock: Clock, pusher: Pusher, outbox: Outbox) -> None:
+    def __init__(self, scope: Scope, clock: Clock, entrance: Entrance, outbox: Outbox) -> None:
         self._scope = scope
         self._clock = clock
-        self._pusher = pusher
+        self._entrance = entrance
         self._outbox = outbox
 
     async def push(
-        self, viewer: Viewer, items: list[PushItem], indexes: Sequence[int], *, trusted: bool
+        self,
+        viewer: Viewer,
+        items: list[PushItem],
+        indexes: Sequence[int],
+        *,
+        trusted: bool,
+        buffering: Buffering | None = None,
     ) -> Pushed:
-        """Store items, each for itself; returns after the commit. Raises when none was stored
-        for a reason that is not theirs. `trusted`: see `plan`."""
+        """Take items, each for itself; returns after the commit, or when they are in the spool.
+        Raises when none was taken for a reason that is not theirs. `trusted`: see `plan`."""
         planned, refused, timed = plan(items, indexes, trusted=trusted, subject=viewer.subject)
         if timed:
-            return await self._push_timed(viewer, items, indexes)
+            return await self._push_timed(viewer, items, indexes, buffering)
         if viewer.namespaces is not None:
             planned, hidden = await self._leave_out_hidden(viewer, planned)
             refused += hidden
-        await self._pusher.push([append for append, _, _ in planned])
+        await self._entrance.push([append for append, _, _ in planned], buffering)
         return Pushed(planned, [], refused)
 
     async def _push_timed(
-        self, viewer: Viewer, items: list[PushItem], indexes: Sequence[int]
+        self,
+        viewer: Viewer,
+        items: list[PushItem],
+        indexes: Sequence[int],
+        buffering: Buffering | None,
     ) -> Pushed:
         """Push what is due now, and put the rest into the outbox."""
         items, indexes, later, refused = await self._split_by_time(viewer, items, indexes)
         planned, bad, _ = plan(items, indexes, trusted=False, subject=viewer.subject)
         planned, hidden = await self._leave_out_hidden(viewer, planned)
         # A failed push may be repeated without harm, what is scheduled not: it comes last.
-        await self._pusher.push([append for append, _, _ in planned])
+        await self._entrance.push([append for append, _, _ in planned], buffering)
         await self._outbox.put([scheduled.message for scheduled in later])
         return Pushed(planned, later, refused + bad + hidden)
 
-    async def push_frames(self, viewer: Viewer, body: bytes, max_bytes: int) -> list[Append]:
-        """Store whole segments; those that were refused have their error."""
+    async def push_frames(
+        self, viewer: Viewer, body: bytes, max_bytes: int, buffering: Buffering | None = None
+    ) -> list[Append]:
+        """Take whole segments; those that were refused have their error."""
         appends = await self.appends_of_frames(viewer, body, max_bytes)
-        await self._pusher.push(appends)
+        await self._entrance.push(appends, buffering)
         return appends
 
     async def appends_of_frames(self, viewer: Viewer, body: bytes, max_bytes: int) -> list[Append]:

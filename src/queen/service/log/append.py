@@ -43,6 +43,7 @@ class Append:
         "ids",
         "is_again",
         "is_aside",
+        "is_buffered",
         "partition",
         "payloads",
         "queue",
@@ -88,6 +89,8 @@ class Append:
         self.is_again = False
         # Waits for something slow; whoever made it wait answers it.
         self.is_aside = False
+        # Waits in the spool, and has no offset yet.
+        self.is_buffered = False
         # Messages whose ids were made here: the same request, sent again, has others for them.
         self.unnamed: frozenset[int] = frozenset()
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from queen.errors import Unavailable
+from queen.errors import QueenError, Unavailable
 from queen.service.catalog import Catalog, Partition
 from queen.service.events import Events
 from queen.service.log.admission import Admission
@@ -169,15 +169,22 @@ class Appender:
 
     async def admit(self, shares: list[Share]) -> list[Share]:
         """Answer the appends that cannot be stored; return what is left."""
+        for append, error in (await self.drop_refused(shares)).items():
+            append.fail(error)
+        return [share for share in shares if share.appends]
+
+    async def drop_refused(self, shares: list[Share]) -> dict[Append, QueenError]:
+        """Take out of the shares what cannot be stored; return it with the reasons."""
+        dropped: dict[Append, QueenError] = {}
         for share in shares:
-            answer_refused(share)
+            dropped |= share.drop_refused()
         refused = await self._admission.refusals([share for share in shares if share.appends])
         for share in shares if refused else ():
             share.refused = {
                 append: refused[append] for append in share.appends if append in refused
             }
-            answer_refused(share)
-        return [share for share in shares if share.appends]
+            dropped |= share.drop_refused()
+        return dropped
 
     async def screen(self, shares: list[Share], *, alone: bool) -> list[Share]:
         """Mark what is stored already; return the shares for which that takes long."""

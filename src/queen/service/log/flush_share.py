@@ -84,6 +84,12 @@ class Share:
     def compares_window(self) -> bool:
         return self.dedup != "off" and not self.compares_index
 
+    def note_try(self) -> None:
+        """Nobody knows whether this was appended: whoever tries again looks from here on."""
+        for append in self.appends:
+            if append.first_try_head is None:
+                append.first_try_head = self.head
+
     def drop_refused(self) -> dict[Append, QueenError]:
         """Take out what cannot be stored, and what counts on it; return both."""
         refused, self.refused = self.refused, {}

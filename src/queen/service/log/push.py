@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterable
 
 from queen.errors import Contended, OutcomeUnknown, Overloaded, QueenError, Unavailable
-from queen.service.admin.maintenance import Maintenance
 from queen.service.catalog import Catalog
 from queen.service.log.append import OWN_SEGMENT_MESSAGES, Append, Request
 from queen.service.log.appender import (
@@ -49,14 +48,12 @@ class Pusher:
         catalog: Catalog,
         appender: Appender,
         activity: Activity,
-        maintenance: Maintenance,
         flushes: int,
     ) -> None:
         self._database = database
         self._catalog = catalog
         self._appender = appender
         self._activity = activity
-        self._maintenance = maintenance
         # A partition always goes through the same one, so its appends stay in order and no two
         # flushes of this server wait for one lock.
         self._batchers: list[Batcher[Append]] = [
@@ -76,11 +73,15 @@ class Pusher:
         )
 
     async def push(self, appends: list[Append]) -> None:
-        """Store messages; returns after the commit. Raises when none of them were stored; where
-        only some were not, their appends say why."""
+        """Store messages, and count that; raises when none of them were stored."""
+        await self.store(appends)
+        raise_if_none_stored(appends)
+        self._activity.count_push(appends)
+
+    async def store(self, appends: list[Append]) -> None:
+        """Store messages; returns after the commit. Appends that were not stored say why."""
         if not appends:
             return
-        self._maintenance.check_push()
         batchers = [self._batcher_of(append) for append in appends]
         for append, batcher in zip(appends, batchers, strict=True):
             batcher.check_room(append.weight)
@@ -91,10 +92,6 @@ class Pusher:
             self._prepare(append)
             batcher.submit(append)
         await request.done
-        errors = [append.error for append in appends if append.error is not None]
-        if len(errors) == len(appends):
-            raise errors[0]
-        self._activity.count_push(appends)
 
     @property
     def waiting(self) -> int:
@@ -194,12 +191,11 @@ class Pusher:
         try:
             rows = await self._database.fetch("append", *columns)
         except OutcomeUnknown:
+            for share in shares:
+                share.note_try()
             if any(share.known is None for share in shares):
                 raise
             # The same ids again: if the first try was committed, this one finds it.
-            for share in shares:
-                for append in share.appends:
-                    append.first_try_head = share.partition.head
             try:
                 rows = await self._database.fetch("append", *columns)
             except Unavailable:
@@ -277,3 +273,10 @@ class Pusher:
             answer_refused(share)
         renewed = await self._screen([share for share, _ in outdated if share.appends], alone=alone)
         return renewed + [share for share, _ in suspect if share.appends]
+
+
+def raise_if_none_stored(appends: list[Append]) -> None:
+    """Raise why, when nothing was stored; where some was, the other appends say it."""
+    errors = [append.error for append in appends if append.error is not None]
+    if errors and len(errors) == len(appends):
+        raise errors[0]

@@ -7,6 +7,10 @@ not restart because of the database. `/health/ready` and `/health` ask the datab
     degraded   200   serves, but something beside the requests fails again and again
     unhealthy  503   does not serve: the database does not answer, or it takes nothing
 
+While the database is away and there is a spool, pushes are taken. Then `/health/ready` says
+`degraded`: whoever sends traffic to servers that are ready shall go on sending. `/health`, which
+means all of it, says `unhealthy`.
+
 That the database takes nothing (a full disk, a standby) shows in the statements that it has
 refused; half a minute after the last of them, or when one succeeds, it counts as mended.
 """
@@ -24,12 +28,19 @@ from queen.service.broker import Broker
 from queen.wire.results import LiveAnswer, ReadyAnswer
 
 _LIVE = Doc("health", "Is the process alive?", answers={200: LiveAnswer})
-_READY = Doc(
+_HEALTH = Doc(
     "health",
-    "Can it serve?",
+    "Is all of it well?",
     "Asks the database. `healthy` and `degraded` are 200: requests are served, and `problems` says "
     "what else fails. `unhealthy` is 503: the database does not answer, or it has refused to "
     "write within the last half minute, because its disk is full or it is read-only.",
+    answers={200: ReadyAnswer, 503: ReadyAnswer},
+)
+_READY = Doc(
+    "health",
+    "Can it serve?",
+    "The same as `/health`, but `degraded` while the database is away and pushes are taken into "
+    "the spool.",
     answers={200: ReadyAnswer, 503: ReadyAnswer},
 )
 _LIVE_BODY = msgspec.json.encode(LiveAnswer("healthy"))
@@ -44,7 +55,7 @@ class HealthRoutes:
             Route(method, path, Role.OPEN, handler, doc)
             for method in ("GET", "HEAD")
             for path, handler, doc in (
-                ("/health", self.ready, _READY),
+                ("/health", self.health, _HEALTH),
                 ("/health/live", self.live, _LIVE),
                 ("/health/ready", self.ready, _READY),
             )
@@ -54,6 +65,15 @@ class HealthRoutes:
         return Response(200, _LIVE_BODY)
 
     async def ready(self, request: Request) -> Response:
+        """Whether it takes anything: while the database is away, the spool takes pushes."""
+        broker = self._broker
+        if broker.hot.breaker.is_open and broker.drain is not None:
+            problem = "the database is away: pushes wait in the spool, all else is refused"
+            answer = ReadyAnswer("degraded", "disconnected", "Queen", [problem])
+            return self._answer(request, 200, answer)
+        return await self.health(request)
+
+    async def health(self, request: Request) -> Response:
         answer = ReadyAnswer("healthy", "connected", "Queen")
         try:
             await self._broker.hot.fetchval("now")

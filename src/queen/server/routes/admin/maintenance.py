@@ -12,6 +12,7 @@ from queen.server.auth.access import Role
 from queen.server.protocol.http import Request, Response
 from queen.service.admin.maintenance import POP, PUSH
 from queen.service.broker import Broker
+from queen.service.spooling.desk import SpoolNumbers
 from queen.wire.maintenance import (
     BufferStats,
     FailedFiles,
@@ -23,6 +24,8 @@ from queen.wire.maintenance import (
 
 _decoder = msgspec.json.Decoder(MaintenanceRequest)
 
+# What becomes of pushes, with a spool and without one.
+_FATE = {True: "Pushes wait in the spool", False: "Pushes are refused"}
 _PATH = "/api/v1/system/maintenance"
 _POP_PATH = _PATH + "/pop"
 
@@ -34,7 +37,7 @@ class MaintenanceRoutes:
     def routes(self) -> list[Route]:
         read = Doc("system", "Whether pushes or pops are held back",
                    answers={200: MaintenanceState})  # fmt: skip
-        push = Doc("system", "Hold pushes back: they are refused with 503 and may be repeated",
+        push = Doc("system", "Hold pushes back: they wait in the spools of the servers",
                    body=MaintenanceRequest, answers={200: MaintenanceTurned},
                    example={"enabled": False})  # fmt: skip
         read_pop = Doc("system", "Whether pops are held back", answers={200: PopMaintenance})
@@ -51,11 +54,19 @@ class MaintenanceRoutes:
     async def read(self, _request: Request) -> Response:
         maintenance = self._broker.maintenance
         await maintenance.refresh()
-        # There is no buffer: nothing waits in it and nothing is wrong with it. Whoever reads
-        # this answer knows that the database has just answered too.
-        stats = BufferStats(0, 0, True, FailedFiles())
+        numbers = await self._broker.spool_desk.numbers()
+        stats = BufferStats(
+            numbers.records,
+            numbers.quarantined,
+            not numbers.is_database_away,
+            FailedFiles(count=numbers.quarantined),
+        )
         answer = MaintenanceState(
-            maintenance.pushes_are_held, maintenance.pops_are_held, 0, True, stats
+            maintenance.pushes_are_held,
+            maintenance.pops_are_held,
+            numbers.records,
+            _is_healthy(numbers),
+            stats,
         )
         return Response(200, msgspec.json.encode(answer))
 
@@ -63,12 +74,13 @@ class MaintenanceRoutes:
         enabled = _decode_enabled(request.body)
         await self._broker.maintenance.turn(PUSH, enabled)
         await audit(self._broker, request, "maintenance.push", "all", enabled=enabled)
+        numbers = await self._broker.spool_desk.numbers()
         message = (
-            "Maintenance mode ENABLED. Pushes are refused until it is disabled."
+            f"Maintenance mode ENABLED. {_FATE[numbers.is_there]} until it is disabled."
             if enabled
-            else "Maintenance mode DISABLED. Pushes are taken again."
+            else "Maintenance mode DISABLED. Pushes are stored again, those that waited first."
         )
-        answer = MaintenanceTurned(enabled, 0, True, message)
+        answer = MaintenanceTurned(enabled, numbers.records, _is_healthy(numbers), message)
         return Response(200, msgspec.json.encode(answer))
 
     async def read_pop(self, _request: Request) -> Response:
@@ -80,6 +92,10 @@ class MaintenanceRoutes:
         await self._broker.maintenance.turn(POP, enabled)
         await audit(self._broker, request, "maintenance.pop", "all", enabled=enabled)
         return _pop_answer(enabled)
+
+
+def _is_healthy(numbers: SpoolNumbers) -> bool:
+    return numbers.is_there and numbers.problem is None
 
 
 def _decode_enabled(body: bytes) -> bool:

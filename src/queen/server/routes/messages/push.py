@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from queen.core.frame import CONTENT_TYPE
 from queen.core.payload import is_plain, without_surrogates
 from queen.errors import BadRequest, InvalidItem, QueenError, UnsupportedMedia
 from queen.server.api.failures import UNDECODABLE, bad_json, details_of, failure
 from queen.server.api.push_answers import in_order, placed_results, push_body
-from queen.server.api.routing import Doc, Other, Route
+from queen.server.api.routing import Doc, Other, Param, Route
 from queen.server.auth.access import Role
-from queen.server.protocol.http import MAX_BODY_BYTES, Request, Response
+from queen.server.protocol.http import MAX_BODY_BYTES, Query, Request, Response
 from queen.service.broker import Broker
 from queen.service.intake.items import Planned
 from queen.service.log.append import Append
+from queen.service.spooling.entrance import Buffering
 from queen.wire.answers import MAX_ITEMS
-from queen.wire.requests import LoosePushRequest, PushItem, PushRequest
+from queen.wire.requests import (
+    MAX_BUFFER_MS,
+    MAX_BUFFERED,
+    LoosePushRequest,
+    PushItem,
+    PushRequest,
+)
 from queen.wire.results import PushResult, SegmentResult
 
 _FRAMES = CONTENT_TYPE.encode()
@@ -35,14 +44,26 @@ _DOC = Doc(
     "messages",
     "Push messages",
     """\
-Stores messages; when the answer comes, they are on disk. A queue or partition that does not
-exist yet is made. Items of one request to one partition keep their order. When some items
-are wrong, the others are stored all the same: the 400 lists both.
+Stores messages; when the answer comes, they are on disk: 201 in the database, 202 in the spool of
+the server, from where they are stored in order. That is where they go while the database is
+away, behind others of their partition, or because they asked for it with `qos0`, `bufferMs` or
+`bufferMax`; what asked for it may be lost with the machine. A queue or partition that does not
+exist yet is made. Items of one request to one partition keep their order. When some items are
+wrong, the others are stored all the same: the 400 lists both.
 
 Whole segments can be sent as frames; each is stored as it came, and answered by one result.""",
     body=PushRequest,
     other_body=Other(CONTENT_TYPE, "Frames, one after the other; see `queen.core.frame`."),
-    answers={201: (list[PushResult], list[SegmentResult])},
+    query=(
+        Param("qos0", bool, "As in the body, for frames.", False),
+        Param("bufferMs", Annotated[int, Meta(ge=0, le=MAX_BUFFER_MS)], "As in the body."),
+        Param("bufferMax", Annotated[int, Meta(ge=1, le=MAX_BUFFERED)], "As in the body."),
+    ),
+    answers={
+        201: (list[PushResult], list[SegmentResult]),
+        202: (list[PushResult], list[SegmentResult]),
+    },
+    errors=(507,),
     example={
         "items": [
             {
@@ -70,23 +91,30 @@ class PushRoutes:
         if media_type.startswith(_FRAMES):
             return await self._push_frames(request)
         _check_media(media_type)
-        items, indexes, undecoded = decode_items(body)
+        items, indexes, undecoded, buffering = _decode(body)
         trusted = not undecoded and is_plain(body) and b"\n" not in body
-        pushed = await self._broker.intake.push(request.caller, items, indexes, trusted=trusted)
+        pushed = await self._broker.intake.push(
+            request.caller,
+            items,
+            indexes,
+            trusted=trusted,
+            buffering=buffering or _buffering_of_query(request),
+        )
         refused, failed = undecoded + pushed.refused, pushed.failed
         if refused or failed:
             return _partly_refused(refused, failed, placed_results(pushed.planned, pushed.later))
-        return Response(201, push_body(pushed.planned, pushed.later))
+        return Response(202 if pushed.is_buffered else 201, push_body(pushed.planned, pushed.later))
 
     async def _push_frames(self, request: Request) -> Response:
         appends = await self._broker.intake.push_frames(
-            request.caller, request.body, MAX_BODY_BYTES
+            request.caller, request.body, MAX_BODY_BYTES, _buffering_of_query(request)
         )
         results = [_segment_result(append) for append in appends]
         for append in appends:
             if append.error is not None:
                 return failure(append.error, results=results)
-        return Response(201, msgspec.json.encode(results))
+        is_buffered = any(append.is_buffered for append in appends)
+        return Response(202 if is_buffered else 201, msgspec.json.encode(results))
 
 
 def _check_media(media_type: bytes) -> None:
@@ -102,37 +130,62 @@ def _check_media(media_type: bytes) -> None:
         )
 
 
-def decode_items(body: bytes) -> tuple[list[PushItem], Sequence[int], list[InvalidItem]]:
-    """Return the items that decode, their places in the request, and the others' reasons."""
+class _Decoded(NamedTuple):
+    """The items that decode, their places in the request, and what is wrong with the others."""
+
+    items: list[PushItem]
+    indexes: Sequence[int]
+    refused: list[InvalidItem]
+    buffering: Buffering | None
+
+
+def _decode(body: bytes) -> _Decoded:
     if not body:
         raise BadRequest("Empty request body")
     try:
-        items = _decoder.decode(body).items
-        refused: list[InvalidItem] = []
-        indexes: Sequence[int] = range(len(items))
+        push = _decoder.decode(body)
+        decoded = _Decoded(push.items, range(len(push.items)), [], _buffering_of(push))
     except UNDECODABLE as error:
-        items, indexes, refused = _decode_one_by_one(body, error)
-    if len(items) + len(refused) > MAX_ITEMS:
+        decoded = _decode_one_by_one(body, error)
+    if len(decoded.items) + len(decoded.refused) > MAX_ITEMS:
         raise BadRequest(f"more than {MAX_ITEMS} items in one request")
-    return items, indexes, refused
+    return decoded
 
 
-def _decode_one_by_one(
-    body: bytes, error: Exception
-) -> tuple[list[PushItem], list[int], list[InvalidItem]]:
+def _decode_one_by_one(body: bytes, error: Exception) -> _Decoded:
     """One item is wrong somewhere: find out which, and keep the others."""
     try:
-        raw_items = _loose_decoder.decode(without_surrogates(body)).items
+        push = _loose_decoder.decode(without_surrogates(body))
     except UNDECODABLE:
         raise bad_json(error) from None
     items, indexes, refused = [], [], []
-    for index, raw in enumerate(raw_items):
+    for index, raw in enumerate(push.items):
         try:
             items.append(_item_decoder.decode(raw))
             indexes.append(index)
         except UNDECODABLE as reason:
             refused.append(InvalidItem(index, str(reason)))
-    return items, indexes, refused
+    return _Decoded(items, indexes, refused, _buffering_of(push))
+
+
+def _buffering_of(push: PushRequest | LoosePushRequest) -> Buffering | None:
+    """Return how a push asks to be buffered. `qos0: false` asks for the opposite."""
+    asked = push.bufferMs is not None or push.bufferMax is not None
+    if push.qos0 if push.qos0 is not None else asked:
+        return Buffering(push.bufferMs, push.bufferMax)
+    return None
+
+
+def _buffering_of_query(request: Request) -> Buffering | None:
+    """Return the same as the query says it, for a body that has no place for it."""
+    if not request.query:
+        return None
+    query = Query(request.query)
+    within_ms = query.number("bufferMs", -1, low=0, high=MAX_BUFFER_MS)
+    most = query.number("bufferMax", 0, low=1, high=MAX_BUFFERED)
+    if not (query.flag("qos0") or within_ms >= 0 or most):
+        return None
+    return Buffering(within_ms if within_ms >= 0 else None, most or None)
 
 
 def _partly_refused(
@@ -155,6 +208,9 @@ def _partly_refused(
 
 def _segment_result(append: Append) -> dict[str, object]:
     target = append.target
+    if append.is_buffered:
+        where = {"queue": append.queue, "partition": append.partition}
+        return {**where, "status": "buffered", "count": len(append)}
     if append.error is not None:
         where = {"queue": append.queue, "partition": append.partition}
         told = details_of(append.error)

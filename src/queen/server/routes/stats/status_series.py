@@ -102,8 +102,13 @@ class StatusSeriesRoutes:
         )
 
     async def buffers(self, _request: Request) -> Response:
-        """There is no file buffer yet, so nothing waits in it."""
-        answer = wire.Buffers(0, 0, True, self._broker.activity.name.worker)
+        numbers = await self._broker.spool_desk.numbers()
+        answer = wire.Buffers(
+            numbers.records,
+            numbers.quarantined,
+            not numbers.is_database_away,
+            self._broker.activity.name.worker,
+        )
         return Response(200, msgspec.json.encode(answer))
 
 

@@ -1,0 +1,1 @@
+"""Messages that wait in files: because they asked to, or because the database is away."""
