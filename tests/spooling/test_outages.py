@@ -1,0 +1,174 @@
+"""The database goes away under load: nobody who pushes notices, and nothing is lost or doubled.
+
+`QUEEN_TEST_LONG=1` runs the whole of it: outages of half a minute at 2,000 messages a second, and
+servers that are killed at ten random moments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ServerProcess
+from tests.long import LONG
+from tests.spooling.outages import (
+    FickleDatabase,
+    Producer,
+    check,
+    read_all,
+    wait_until_drained,
+)
+from tests.waiting import spend_async
+
+Start = Callable[..., ServerProcess]
+
+PRODUCERS = 8
+SEED = int(os.environ.get("QUEEN_TEST_SEED", time.time_ns() % 1_000_000))
+
+
+@pytest.fixture
+def fickle(tmp_path: Path) -> Iterator[FickleDatabase]:
+    made = FickleDatabase(tmp_path / "pg")
+    yield made
+    made.stop()
+
+
+class Run:
+    """One server, its producers, and a database that goes away."""
+
+    def __init__(
+        self, fickle: FickleDatabase, start: Start, folder: Path, queue: str, dedup: str
+    ) -> None:
+        self._fickle = fickle
+        self._arguments = ("--database-url", fickle.dsn, "--spool-dir", str(folder))
+        self._start = start
+        self.server = start(*self._arguments)
+        self.queue = queue
+        self.server.api().configure(queue, dedup=dedup)
+        self.producers = [
+            Producer(queue, f"p{number}", self.server.port, repeats=dedup != "off")
+            for number in range(PRODUCERS)
+        ]
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def push(self, per_second: float, batch: int) -> None:
+        each = per_second / PRODUCERS
+        self._tasks = [
+            asyncio.create_task(producer.run(self._stop, each, batch))
+            for producer in self.producers
+        ]
+
+    async def kill_server(self) -> None:
+        self.server.kill()
+        port = self.server.port
+        self.server = await asyncio.to_thread(self._start, *self._arguments, port=port)
+
+    async def end(self) -> None:
+        self._stop.set()
+        await asyncio.gather(*self._tasks)
+        await asyncio.to_thread(wait_until_drained, self.server.api())
+        found = await asyncio.to_thread(read_all, self.server.api(), self.queue)
+        check(self.producers, found)
+        assert sum(map(len, found.values())) >= sum(len(each.taken) for each in self.producers)
+
+    def expect_no_failures(self) -> None:
+        for producer in self.producers:
+            assert producer.refused == [] and producer.unknown == []
+            assert producer.statuses[202] > 0
+
+
+@pytest.mark.parametrize("dedup", ["window", "off"])
+@pytest.mark.parametrize("how", ["killed", "swallowed"])
+async def test_nobody_notices_that_the_database_was_away(
+    fickle: FickleDatabase, start_server: Start, tmp_path: Path, queue: str, dedup: str, how: str
+) -> None:
+    run = Run(fickle, start_server, tmp_path / "spool", queue, dedup)
+    run.push(per_second=800, batch=5)
+    await spend_async(0.5)
+    await take_away_for(fickle, how, 2.0)
+    await spend_async(0.5)
+    await run.end()
+    run.expect_no_failures()
+
+
+@LONG
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dedup", ["window", "off"])
+@pytest.mark.parametrize("how", ["killed", "swallowed"])
+async def test_half_a_minute_without_a_database_at_2000_messages_a_second(
+    fickle: FickleDatabase, start_server: Start, tmp_path: Path, queue: str, dedup: str, how: str
+) -> None:
+    run = Run(fickle, start_server, tmp_path / "spool", queue, dedup)
+    run.push(per_second=2000, batch=10)
+    await spend_async(5)
+    await take_away_for(fickle, how, 30.0)
+    back_at = time.monotonic()
+    await asyncio.to_thread(wait_until_drained, run.server.api())
+    print(f"\ndrained {time.monotonic() - back_at:.1f} s after the database was back")
+    await spend_async(5)
+    await run.end()
+    run.expect_no_failures()
+    print(sum(len(producer.taken) for producer in run.producers), "messages")
+
+
+@pytest.mark.parametrize("dedup", ["window", "off"])
+async def test_a_server_that_is_killed_while_it_drains_loses_and_doubles_nothing(
+    fickle: FickleDatabase, start_server: Start, tmp_path: Path, queue: str, dedup: str
+) -> None:
+    run = Run(fickle, start_server, tmp_path / "spool", queue, dedup)
+    run.push(per_second=800, batch=5)
+    await kill_at_random(run, fickle, random.Random(SEED), times=2, outage_s=1.0)
+    await run.end()
+
+
+@LONG
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("dedup", ["window", "off"])
+async def test_ten_servers_are_killed_during_outages_and_drains(
+    fickle: FickleDatabase, start_server: Start, tmp_path: Path, queue: str, dedup: str
+) -> None:
+    print("\nQUEEN_TEST_SEED", SEED)
+    run = Run(fickle, start_server, tmp_path / "spool", queue, dedup)
+    run.push(per_second=2000, batch=10)
+    await kill_at_random(run, fickle, random.Random(SEED), times=10, outage_s=4.0)
+    await run.end()
+    print(sum(len(producer.taken) for producer in run.producers), "messages")
+
+
+async def take_away_for(fickle: FickleDatabase, how: str, seconds: float) -> None:
+    if how == "killed":
+        fickle.kill()
+        await spend_async(seconds)
+        await asyncio.to_thread(fickle.start_again)
+    else:
+        fickle.swallow()
+        await spend_async(seconds)
+        fickle.let_through()
+
+
+async def kill_at_random(
+    run: Run, fickle: FickleDatabase, choice: random.Random, times: int, outage_s: float
+) -> None:
+    """Take the database away again and again, and kill the server meanwhile or just after it."""
+    for _ in range(times):
+        await spend_async(choice.uniform(0.2, 1.0))
+        fickle.swallow()
+        before_s = choice.uniform(0, outage_s)
+        await spend_async(before_s)
+        if choice.random() < 0.5:
+            # The next one starts while the database is away.
+            killed = asyncio.create_task(run.kill_server())
+            await spend_async(outage_s - before_s)
+            fickle.let_through()
+            await killed
+        else:
+            fickle.let_through()
+            await spend_async(choice.uniform(0, 1.0))
+            await run.kill_server()
