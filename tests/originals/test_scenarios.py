@@ -26,6 +26,7 @@ _ONE_SERVER = (
     "settling",
     "transactions",
     "buffering",
+    "spooling",
     "tracing",
     "administration",
     "streaming",
