@@ -1,7 +1,7 @@
 """Pushes that wait in the spool of the server: the six cases of QoS 0.
 
-The published clients have no call for `bufferMs` and `bufferMax`, so the request is made by
-hand, over their own connection; all else is theirs.
+The published clients have no call for `bufferMs` and `bufferMax`, and none for a pop that the
+server acks. Such requests are made by hand, over their own connection; all else is theirs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ async def pushes_are_buffered_and_stored(scene: Scene) -> None:
 
 async def they_are_acked_by_the_server(scene: Scene) -> None:
     await _push(scene, [{"n": n} for n in range(5)])
-    assert await _collect(scene, 5) == list(range(5))
+    assert await _take(scene, 5) == list(range(5))
     assert await scene.queue().batch(10).wait(False).pop() == []
 
 
 async def every_group_gets_them_and_acks_by_itself(scene: Scene) -> None:
     await _push(scene, [{"n": n} for n in range(5)])
     for group in ("dashboard", "analytics"):
-        assert await _collect(scene, 5, group=group) == list(range(5))
+        query = f"consumerGroup={group}&subscriptionMode=all"
+        assert await _take(scene, 5, query) == list(range(5))
 
 
 async def they_keep_their_order(scene: Scene) -> None:
@@ -61,14 +62,21 @@ async def _push(scene: Scene, payloads: list[Any], **how: Any) -> Any:
     return await scene.queen._http_client.post("/api/v1/push", body)
 
 
-async def _collect(scene: Scene, count: int, group: str | None = None) -> list[int]:
-    """Pop with `autoAck` until so many came; return their numbers."""
+async def _collect(scene: Scene, count: int) -> list[int]:
+    """Pop and ack until so many came; return their numbers."""
     numbers: list[int] = []
     async with asyncio.timeout(20):
         while len(numbers) < count:
-            call = scene.queue().batch(100).timeout_millis(2000)
-            if group is not None:
-                call = call.group(group).subscription_mode("all")
-            messages = await call.auto_ack(True).pop()
-            numbers += [one["data"]["n"] for one in messages]
+            numbers += [one["n"] for one in await scene.drain()]
+    return numbers
+
+
+async def _take(scene: Scene, count: int, query: str = "") -> list[int]:
+    """The same with `autoAck`."""
+    path = f"/api/v1/pop/queue/{scene.name}?batch=100&autoAck=true&wait=true&timeout=2000&{query}"
+    numbers: list[int] = []
+    async with asyncio.timeout(20):
+        while len(numbers) < count:
+            answer = await scene.queen._http_client.get(path)
+            numbers += [one["data"]["n"] for one in (answer or {}).get("messages", [])]
     return numbers
