@@ -20,8 +20,8 @@ from rich.console import Console
 
 from queen.cli.demo.shop import show_shop
 from queen.cli.serve.database import url_from_environment
-from queen.cli.serve.start import refusal
 from queen.errors import QueenError, StartupError, Unavailable
+from queen.service.preparation import refusal
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.tuning import settings_for
 from tests.conftest import ServerProcess

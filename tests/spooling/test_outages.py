@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.spooling.outages import (
     read_all,
     wait_until_drained,
 )
-from tests.waiting import spend_async
+from tests.waiting import spend_async, until
 
 Start = Callable[..., ServerProcess]
 
@@ -172,3 +173,57 @@ async def kill_at_random(
             fickle.let_through()
             await spend_async(choice.uniform(0, 1.0))
             await run.kill_server()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_server_that_knows_its_database_starts_without_it(
+    fickle: FickleDatabase, start_server: Start, tmp_path: Path, queue: str, workers: str
+) -> None:
+    arguments = ("--database-url", fickle.dsn, "--spool-dir", str(tmp_path / "spool"))
+    start_server(*arguments).stop()
+    fickle.swallow()
+    server = start_server(*arguments, "--workers", workers)
+    api = server.api()
+    for number in range(20):
+        assert api.push({"queue": queue, "payload": {"n": number}}).status == 202
+    assert api.pop(queue).status == 503
+    ready = api.call("GET", "/health/ready")
+    assert (ready.status, ready.json["status"]) == (200, "degraded")
+    assert api.call("GET", "/health").status == 503
+    fickle.let_through()
+    wait_until_drained(api)
+    assert read_all(api, queue) == {"Default": list(range(20))}
+    assert api.push({"queue": queue, "payload": {"n": 20}}).status == 201
+    assert server.stop() == 0
+
+
+def test_a_database_that_is_of_no_use_when_it_is_back_ends_the_server(
+    fickle: FickleDatabase, start_server: Start, tmp_path: Path, queue: str
+) -> None:
+    arguments = ("--database-url", fickle.dsn, "--spool-dir", str(tmp_path / "spool"))
+    first = start_server(*arguments)
+    assert first.api().configure(queue, encryptionEnabled=True).status == 201
+    first.stop()
+    fickle.swallow()
+    keyless = start_server(*arguments, env={"QUEEN_ENCRYPTION_KEY": ""})
+    assert keyless.api().push({"queue": queue, "payload": 1}).status == 202
+    fickle.let_through()
+    assert keyless.process.wait(timeout=60) == 78
+    # What it had taken is with whoever has the key.
+    again = start_server(*arguments)
+    wait_until_drained(again.api())
+    assert again.api().data(queue) == [1]
+
+
+def test_a_server_that_was_never_with_its_database_does_not_start_without_it(
+    tmp_path: Path, start_server: Start, fickle: FickleDatabase
+) -> None:
+    fickle.swallow()
+    log = tmp_path / "log"
+    words = ("--database-url", fickle.dsn, "--spool-dir", str(tmp_path / "spool"))
+    starting = threading.Thread(target=lambda: start_server(*words, log=log), daemon=True)
+    starting.start()
+    until(lambda: log.exists() and "waiting for the database" in log.read_text())
+    fickle.let_through()
+    starting.join(timeout=60)
+    assert not starting.is_alive()

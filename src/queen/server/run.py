@@ -18,6 +18,7 @@ from queen.server.auth.authenticator import Authenticator
 from queen.server.auth.security import Security
 from queen.server.protocol.connections import Connections
 from queen.service.broker import Broker, Limits
+from queen.service.preparation import Requirements
 from queen.service.spooling.basins import SpoolSettings
 from queen.service.stats.activity import ServerName
 
@@ -40,6 +41,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     security: Security = Security()
     # Where pushes go while the database is away; None when there is no such place.
     spool: SpoolSettings | None = None
+    # The database is away: serve, and prepare it when it is back.
+    unprepared: Requirements | None = None
     # Let tests move what is stored into the past.
     test_clock: bool = False
 
@@ -76,7 +79,9 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
     # Left from the last to the first, each step whatever became of the one before it.
     async with contextlib.AsyncExitStack() as ends:
         ends.callback(bound.close)
-        broker = await Broker.start(options.dsn, options.limits, keys, name, options.spool)
+        broker = await Broker.start(
+            options.dsn, options.limits, keys, name, options.spool, options.unprepared
+        )
         ends.push_async_callback(broker.stop)
         authenticator = Authenticator(security.auth, broker.tokens) if security.auth.is_on else None
         if authenticator is not None:
@@ -91,7 +96,16 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
         ends.push_async_callback(broker.popper.close)
         ends.callback(server.close)
         ready()
-        await stopping.wait()
+        await _until_told(stopping, broker)
+
+
+async def _until_told(stopping: asyncio.Event, broker: Broker) -> None:
+    """Return when the server is to end; raises when its database turns out to be of no use."""
+    told = asyncio.create_task(stopping.wait())
+    await asyncio.wait((told, broker.refused), return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if broker.refused.done():
+        raise broker.refused.result()
 
 
 async def _create_server(

@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 
 from queen.core.cipher import KeyRing
-from queen.errors import QueenError
+from queen.errors import QueenError, StartupError
 from queen.service.admin.audit_trail import AuditTrail
 from queen.service.admin.dead_letters import DeadLetters
 from queen.service.admin.groups import Groups
@@ -49,6 +49,7 @@ from queen.service.log.segment_cache import SegmentCache
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.outbox.relay import Relay
 from queen.service.outbox.scheduled import Outbox
+from queen.service.preparation import Requirements, prepare
 from queen.service.read.browse import Browser
 from queen.service.read.fetch import Fetcher
 from queen.service.read.message_finder import MessageFinder
@@ -132,6 +133,8 @@ class Broker:
         spool: SpoolSettings | None = None,
     ) -> None:
         self._dsn = dsn
+        # Why the database, which was away at the start, is of no use.
+        self.refused: asyncio.Future[StartupError] = asyncio.get_running_loop().create_future()
         # Pushes, pops, acks and what they need: nothing slow makes them wait for a connection.
         self.hot = database
         # All else.
@@ -360,14 +363,27 @@ class Broker:
         keys: KeyRing | None = None,
         name: ServerName | None = None,
         spool: SpoolSettings | None = None,
+        unprepared: Requirements | None = None,
     ) -> Broker:
+        """Start all of it. A database that is `unprepared` is away, and prepared when it is
+        back."""
         limits = limits or Limits()
         database = await Database.connect(dsn, size=limits.connections)
         broker = cls(dsn, database, limits, keys or KeyRing(), name or ServerName(), spool)
+        if unprepared is not None:
+            database.breaker.begin_open(partial(broker._prepare, unprepared))
         for loop_name, loop in broker._loops().items():
             broker.supervisor.start(loop_name, loop)
         broker.watchdog.start()
         return broker
+
+    async def _prepare(self, requirements: Requirements) -> None:
+        try:
+            await prepare(self._dsn, requirements)
+        except StartupError as error:
+            self.refused.set_result(error)
+            # Whoever started us ends us.
+            await asyncio.Event().wait()
 
     def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """What runs beside the requests, for as long as the server does."""

@@ -21,6 +21,7 @@ if the files are gone. A copy of a spool has the same id; only one of them may b
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import logging
 import os
 import shutil
@@ -109,6 +110,19 @@ class SpoolRoot:
             else:
                 adopted.append(held)
         return adopted
+
+    def remember(self) -> None:
+        """Note that the owner was there: records for it will find it one day."""
+        self._make()
+        if not self.is_known():
+            write_durably(self._operations, self._mark(), self.owner.encode())
+
+    def is_known(self) -> bool:
+        """Whether the owner was ever there."""
+        return self._mark().exists()
+
+    def _mark(self) -> Path:
+        return self.path / f"known-{hashlib.sha256(self.owner.encode()).hexdigest()[:16]}"
 
     def other_owners(self) -> set[str]:
         """Return who else has records in this folder that no process holds."""

@@ -19,8 +19,11 @@ from typing import Protocol
 
 import asyncpg
 
+from queen.errors import Unavailable
+
 _log = logging.getLogger(__name__)
 
+_NO_ANSWER = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 _INTERVAL_S = 0.25
 # Together less than a second. A machine that is only busy answers within that.
 _PATIENCE_S = 0.65
@@ -47,7 +50,7 @@ class ConnectionProbe:
                 try:
                     await self._connection.fetchval("select 1")
                     return
-                except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                except _NO_ANSWER:
                     # It was cut, which says nothing of the next one.
                     self.close()
             self._connection = await self._connect()
@@ -64,6 +67,7 @@ class Breaker:
 
     def __init__(self, probe: Probe | None = None) -> None:
         self._probe = probe
+        self._prepare: Callable[[], Awaitable[None]] | None = None
         self._failures = 0
         self._suspected = asyncio.Event()
         self._closed = asyncio.Event()
@@ -77,6 +81,13 @@ class Breaker:
     @property
     def is_open(self) -> bool:
         return self.opened_at is not None
+
+    def begin_open(self, prepare: Callable[[], Awaitable[None]]) -> None:
+        """Begin without a database. What has to be done to it comes before anybody is sent there;
+        it raises `Unavailable` as long as it cannot be done."""
+        self._prepare = prepare
+        self.opened_at = time.monotonic()
+        self._closed.clear()
 
     def suspect(self) -> None:
         """A connection broke, or none could be had: find out now."""
@@ -100,8 +111,11 @@ class Breaker:
         """Ask the database once, and turn accordingly."""
         assert self._probe is not None
         try:
+            if self._prepare is not None:
+                await self._prepare()
+                self._prepare = None
             await self._probe.ask()
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except (*_NO_ANSWER, Unavailable) as error:
             self._probe.close()
             self._note_failure(error)
         else:

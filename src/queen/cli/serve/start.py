@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import msgspec
 
 from queen.cli.serve.database import (
@@ -23,7 +22,7 @@ from queen.cli.serve.database import (
 from queen.cli.serve.processes import say
 from queen.cli.serve.spool import SpoolChoices, spool_settings
 from queen.core.cipher import parse_keys
-from queen.errors import QueenError, StartupError, Unavailable
+from queen.errors import Unavailable
 from queen.server.api.logs import configure_logs
 from queen.server.auth.keys import Keys
 from queen.server.auth.options import AuthOptions, auth_options
@@ -31,8 +30,9 @@ from queen.server.auth.security import Security
 from queen.server.run import ServeOptions, listen
 from queen.service.admin.tokens import Tokens
 from queen.service.broker import Limits
-from queen.storage.database import Database, is_passing
-from queen.storage.migrate import migrate
+from queen.service.preparation import Requirements, answers, prepare
+from queen.spool.folder import SpoolRoot
+from queen.storage.database import Database
 
 __all__ = ["Limits", "Security", "ServeOptions", "auth_options", "prepare_to_serve"]
 
@@ -62,16 +62,22 @@ def prepare_to_serve(
         _log.warning("the test clock is on: clients can make everything stored here older")
     # A port that is taken is found out before anything else is done.
     listen(msgspec.structs.replace(options, shared=False)).close()
-    has_key = bool(parse_keys(options.encryption_keys))
+    requirements = Requirements(allow_weak, bool(parse_keys(options.encryption_keys)))
     url = url or url_from_environment()
     settings = spool_settings(spool, url, data_dir or default_data_dir())
+    root = None if settings is None else SpoolRoot(settings.folder, settings.owner)
     with DatabaseInUse(url, data_dir) as dsn:
         warn_about_link(dsn)
-        preparing = _wait_for_database(
-            lambda: _prepare(dsn, allow_weak, has_key, options.security.auth)
-        )
-        is_ready = asyncio.run(_unless_stopped(preparing))
-        yield msgspec.structs.replace(options, dsn=dsn, spool=settings) if is_ready else None
+        options = msgspec.structs.replace(options, dsn=dsn, spool=settings)
+        preparing = partial(_prepare, dsn, requirements, options.security.auth)
+        if root is not None and root.is_known() and not asyncio.run(answers(dsn)):
+            _log.warning("the database is away: pushes wait in the spool until it is back")
+            yield msgspec.structs.replace(options, unprepared=requirements)
+            return
+        is_ready = asyncio.run(_unless_stopped(_wait_for_database(preparing)))
+        if root is not None and is_ready:
+            root.remember()
+        yield options if is_ready else None
 
 
 async def _unless_stopped(work: Coroutine[Any, Any, None]) -> bool:
@@ -99,46 +105,19 @@ async def _wait_for_database(prepare: Callable[[], Awaitable[None]]) -> None:
         pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
 
 
-async def _prepare(dsn: str, allow_weak: bool, has_key: bool, auth: AuthOptions) -> None:
-    """Bring the schema up to date and check that the database can keep our promises."""
-    await _bring_up_to_date(dsn)
+async def _prepare(dsn: str, requirements: Requirements, auth: AuthOptions) -> None:
+    await prepare(dsn, requirements)
+    if auth.jwt is not None:
+        await Keys(auth.jwt).start()
+    if auth.tokens:
+        await _make_first_token(dsn)
+
+
+async def _make_first_token(dsn: str) -> None:
     database = await Database.connect(dsn, size=1)
     try:
-        if not allow_weak:
-            await database.check_durability()
-        if not has_key and await database.fetchval("any_encrypted"):
-            raise StartupError(
-                "a queue of this database is encrypted; start with QUEEN_ENCRYPTION_KEY"
-            )
-        if auth.jwt is not None:
-            await Keys(auth.jwt).start()
-        first = await Tokens(database).first() if auth.tokens else None
+        first = await Tokens(database).first()
         if first is not None:
             say(f"The first admin token, shown only now: {first.text}")
     finally:
         await database.close()
-
-
-async def _bring_up_to_date(dsn: str) -> None:
-    try:
-        connection = await asyncpg.connect(dsn, timeout=10)
-    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as e:
-        raise refusal(e) from e
-    try:
-        if connection.get_server_version().major < 15:
-            raise StartupError("PostgreSQL 15 or newer is needed")
-        await migrate(connection)
-    except (OSError, asyncpg.InterfaceError) as error:
-        raise Unavailable(f"the connection to PostgreSQL broke: {error}") from error
-    finally:
-        connection.terminate()
-
-
-def refusal(error: Exception) -> QueenError:
-    """Return what a failed connection means: wait for the database, or correct something."""
-    text = f"cannot connect to PostgreSQL: {error}"
-    if isinstance(error, asyncpg.PostgresError):
-        return Unavailable(text) if is_passing(error) else StartupError(text)
-    # A URL that is not one, a certificate of somebody else, a socket that is not ours.
-    wrong = (ValueError, asyncpg.InterfaceError, ssl.SSLError, PermissionError)
-    return StartupError(text) if isinstance(error, wrong) else Unavailable(text)
