@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from queen.spark.arrow.columns import RAW
 from queen.spark.options import queue_option
 from queen.spark.pipelines.compiler import needs_raw
-from queen.spark.pipelines.failures import checks_schema
+from queen.spark.pipelines.expressions.failures import checks_schema
 from queen.wire.answers import iso
 from queen.wire.pipelines import needs_time
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from queen.errors import BadRequest
 from queen.spark.arrow.columns import RAW
 from queen.spark.pipelines.compiler import JSON_OPTIONS, PARTITION, CompiledPipeline, passed_on
-from queen.spark.pipelines.failures import FAILED
+from queen.spark.pipelines.expressions.failures import FAILED
 from queen.spark.sink.row_frames import DEAD_LETTER, TEXT
 
 if TYPE_CHECKING:

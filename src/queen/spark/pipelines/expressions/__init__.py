@@ -1,0 +1,1 @@
+"""Expressions of a definition: where Spark casts, and on which messages they fail."""

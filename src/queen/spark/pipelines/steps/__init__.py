@@ -1,0 +1,1 @@
+"""Steps of a compiled definition: what is read, joined, told apart and computed."""
