@@ -218,8 +218,9 @@ def test_files_have_what_could_be_computed(
     queen: SyncQueen, spark: SparkSession, orders: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "results"
-    stream = _stream(queen, orders).select(amount="cast(data.amount as int)")
-    running = _run(stream.to_files(str(folder)), spark, tmp_path / "checkpoint")
+    stream = queen.stream(f"p-{uuid.uuid4().hex}").sources(orders).schema(SCHEMA)
+    stream = stream.select(amount="cast(data.amount as int)").to_files(str(folder))
+    running = _run(stream, spark, tmp_path / "checkpoint")
     assert spark.read.parquet(f"{folder}/*/*").count() == 3
     assert running.progress.failed_rows == 1
     assert list(_letters(queen, orders, stream.name)) == ["bob"]
@@ -379,7 +380,7 @@ def test_a_backfill_never_feeds_what_it_reads(
 
 
 def test_two_keys_have_two_names(queen: SyncQueen, queue: str) -> None:
-    with pytest.raises(BadRequest, match="two keys are called 'user'"):
+    with pytest.raises(BadRequest, match="key: two are called 'user'"):
         _stream(queen, queue).key("data.user", user="data.ms")
 
 

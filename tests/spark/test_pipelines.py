@@ -50,9 +50,13 @@ def orders(api: Api, dsn: str, queue: str) -> str:
     return queue
 
 
-def _per_minute(queen: SyncQueen, orders: str, out: str) -> Any:
+def _minutes(queen: SyncQueen, orders: str, out: str) -> Any:
     stream = queen.stream(f"p-{out}").sources(orders).schema(SCHEMA).event_time("data.ts")
-    return stream.tumbling_time(60).grace_period(10).to(out)
+    return stream.tumbling_time(60).grace_period(10)
+
+
+def _per_minute(queen: SyncQueen, orders: str, out: str) -> Any:
+    return _minutes(queen, orders, out).to(out)
 
 
 def _finish(stream: Any, spark: SparkSession, folder: Path, **options: Any) -> Any:
@@ -109,7 +113,7 @@ def test_results_go_to_a_table_once(
     tmp_path: Path,
 ) -> None:
     table = out.replace("-", "_")
-    stream = _per_minute(queen, orders, out).key("data.user").aggregate(total="sum(data.amount)")
+    stream = _minutes(queen, orders, out).key("data.user").aggregate(total="sum(data.amount)")
     stream = stream.to_table(table, keys=["windowStart", "user"]).late_to(f"late-{out}")
     late = Event(orders, "ann", "late", _at(2), 100, _at(500))
     write(api, dsn, [late])

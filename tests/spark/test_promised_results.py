@@ -48,9 +48,9 @@ def in_new_york(spark: SparkSession) -> Iterator[SparkSession]:
         spark.conf.set(name, str(old))
 
 
-def _stream(queen: SyncQueen, queue: str) -> Any:
+def _stream(queen: SyncQueen, queue: str, partition: str | None = None) -> Any:
     stream = queen.stream(f"p-{uuid.uuid4().hex}").sources(queue).schema("s string, x double")
-    return stream.to(f"out-{uuid.uuid4().hex}")
+    return stream.to(f"out-{uuid.uuid4().hex}", partition=partition)
 
 
 def _run(stream: Any, spark: SparkSession, api: Api, folder: Path) -> list[Any]:
@@ -172,8 +172,7 @@ def test_a_key_that_is_newer_than_unicode_names_its_partition(
 ) -> None:
     for key in (NEWER, "zero\u200bwidth", "ann"):
         api.push({"queue": queue, "payload": {"s": key, "x": 1}})
-    stream = _stream(queen, queue).select(s="data.s")
-    stream = stream.to(stream.definition()["output"]["queue"], partition="data.s")
+    stream = _stream(queen, queue, partition="data.s").select(s="data.s")
     _run(stream, spark, api, tmp_path)
     queue_of_results = stream.definition()["output"]["queue"]
     popped = queen.queue(queue_of_results).group("g").partitions(10).pop(batch=10, auto_ack=True)

@@ -35,9 +35,16 @@ def _rows(dsn: str, table: str, columns: str = COLUMNS) -> list[Any]:
         return database.execute(f"select {columns} from {table} order by 1, 2").fetchall()
 
 
-def _per_user(queen: SyncQueen, queue: str, table: str) -> Any:
+def _users(queen: SyncQueen, queue: str) -> Any:
     stream = queen.stream(f"p-{uuid.uuid4().hex}").sources(queue).schema(SCHEMA)
-    stream = stream.event_time("data.ts").key("data.user").grace_period(GRACE)
+    return stream.event_time("data.ts").key("data.user").grace_period(GRACE)
+
+
+def _per_user(queen: SyncQueen, queue: str, table: str) -> Any:
+    return _by_user(_users(queen, queue), table)
+
+
+def _by_user(stream: Any, table: str = "t") -> Any:
     return stream.to_table(table, keys=["windowStart", "user"])
 
 
@@ -115,24 +122,23 @@ def test_a_window_is_there_before_it_closes_and_changes(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda s: s.to("out"), "nothing to take back"),
-        (lambda s: s.to_table("t"), "nothing to take back"),
-        (lambda s: s.session(5), "sessions"),
-        (lambda s: s.dedup("data.id"), "several steps"),
-        (lambda s: s.top(1, by="n"), "several steps"),
-        (lambda s: s.having("n > 1"), "no longer holds"),
-        (lambda s: s.to_table("t", keys=["user"]), "must name a window and all keys"),
-        (lambda s: s.to_table("t", keys=["windowStart"]), "must name a window and all keys"),
-        (lambda s: s.select("user", "n"), "must name a window and all keys"),
+        (lambda s: s.to("out").tumbling_time(30), "nothing to take back"),
+        (lambda s: s.to_table("t").tumbling_time(30), "nothing to take back"),
+        (lambda s: _by_user(s).session(5), "sessions"),
+        (lambda s: _by_user(s).tumbling_time(30).dedup("data.id"), "several steps"),
+        (lambda s: _by_user(s).tumbling_time(30).top(1, by="n"), "several steps"),
+        (lambda s: _by_user(s).tumbling_time(30).having("n > 1"), "no longer holds"),
+        (lambda s: s.to_table("t", keys="user").tumbling_time(30), "must name a window"),
+        (lambda s: s.to_table("t", keys="windowStart").tumbling_time(30), "and all keys"),
+        (lambda s: _by_user(s).tumbling_time(30).select("user", "n"), "and all keys"),
     ],
 )
 def test_what_cannot_be_given_early_is_refused_in_a_sentence(
     queen: SyncQueen, queue: str, change: Any, reason: str
 ) -> None:
-    stream = _per_user(queen, queue, "t").tumbling_time(30).aggregate(n="count(*)")
-    stream = stream.emit("updates")
+    stream = _users(queen, queue).aggregate(n="count(*)").emit("updates")
     named = stream.select("n", who="user", begin="windowStart").to_table("t", keys=["who", "begin"])
-    for fine in (stream, named):
+    for fine in (_by_user(stream).tumbling_time(30), named.tumbling_time(30)):
         said = explain_definition(checked_definition(fine.definition()))
         assert said[-1].endswith("whenever a window has changed")
     with pytest.raises(BadRequest, match=f"emit: .*{reason}"):

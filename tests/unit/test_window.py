@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from queen import Queen, Window
 from queen.client.camel_case import snake
-from queen.client.durations import ms_of, seconds_of
+from queen.client.durations import seconds_of, told_ms
 from queen.client.streams.fields import value_at
 from queen.client.streams.messages import Leased, Range, WindowMessage
 
@@ -339,7 +339,8 @@ def test_snake(name: str, expected: str) -> None:
 
 
 def test_durations() -> None:
-    assert (ms_of(60), ms_of(0.25), ms_of(timedelta(hours=1))) == (60_000, 250, 3_600_000)
+    told = [told_ms("session", duration) for duration in (60, 0.25, timedelta(hours=1))]
+    assert told == [60_000, 250, 3_600_000]
     assert seconds_of(timedelta(milliseconds=5)) == 0.005
 
 

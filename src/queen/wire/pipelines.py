@@ -29,6 +29,7 @@ _MAX_MS = 366 * 24 * 3600 * 1000
 Duration = Annotated[int, Meta(ge=1, le=_MAX_MS)]
 _GRACE_MS = 30_000
 _AHEAD_MS = 24 * 3600 * 1000
+MOST_OF_TOP = 10_000
 
 
 class _Part(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -75,7 +76,7 @@ class Window(_Part):
 class Top(_Part):
     """Of each window, the rows with the most of something."""
 
-    count: Annotated[int, Meta(ge=1, le=10_000)]
+    count: Annotated[int, Meta(ge=1, le=MOST_OF_TOP)]
     by: Expression
     # Names of keys: so many for each value of these.
     per: Annotated[list[Name], Few] = []
@@ -245,13 +246,20 @@ def _reason_against_dedup(definition: Definition) -> str | None:
 
 
 def _reason_against_time_zone(definition: Definition) -> str | None:
-    if definition.time_zone == "UTC":
+    if is_zone(definition.time_zone):
         return None
+    return f"timeZone: {definition.time_zone!r} is not known; one is like 'Europe/Berlin'"
+
+
+def is_zone(name: str) -> bool:
+    """Whether a text names a time zone."""
+    if name == "UTC":
+        return True
     try:
-        ZoneInfo(definition.time_zone)
+        ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        return f"timeZone: {definition.time_zone!r} is not known; one is like 'Europe/Berlin'"
-    return None
+        return False
+    return True
 
 
 def _reason_against_lateness(definition: Definition) -> str | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from queen.client.camel_case import EitherSpelling
-from queen.client.durations import Seconds, ms_of
+from queen.client.durations import Seconds, told_ms
 from queen.client.streams.pipeline import PipelineVerbs
 from queen.client.transport.wire_format import instant
 from queen.errors import NotFound
@@ -51,6 +51,7 @@ class StreamBuilder(PipelineVerbs, EitherSpelling):
     def _cut(self: Self, window_type: str, **fields: Any) -> Self:
         changed = copy.copy(self)
         changed._window = {"window_type": window_type, **fields}
+        changed._windows = (*self._windows, changed._window)
         return changed
 
     def sources(self: Self, *queues: str | Iterable[str], pattern: str | None = None) -> Self:
@@ -77,15 +78,19 @@ class StreamBuilder(PipelineVerbs, EitherSpelling):
 
     def tumbling_time(self: Self, duration: Seconds) -> Self:
         """Windows of this length, one after the other."""
-        return self._cut("tumbling", window_duration_ms=ms_of(duration))
+        return self._cut("tumbling", window_duration_ms=told_ms("tumbling_time", duration))
 
     def sliding_time(self: Self, size: Seconds, slide: Seconds) -> Self:
         """Windows of this size, a new one with every slide: a message is in several."""
-        return self._cut("sliding", window_duration_ms=ms_of(size), window_slide_ms=ms_of(slide))
+        return self._cut(
+            "sliding",
+            window_duration_ms=told_ms("sliding_time, size", size),
+            window_slide_ms=told_ms("sliding_time, slide", slide),
+        )
 
     def session(self: Self, gap: Seconds) -> Self:
         """A window lasts until nothing came for so long."""
-        return self._cut("session", window_gap_ms=ms_of(gap))
+        return self._cut("session", window_gap_ms=told_ms("session", gap))
 
     def count(self: Self, size: int, slide: int | None = None) -> Self:
         """Windows of so many messages; with a slide, a new one after every so many."""
@@ -93,11 +98,11 @@ class StreamBuilder(PipelineVerbs, EitherSpelling):
 
     def grace_period(self: Self, duration: Seconds) -> Self:
         """How long after its end a window still waits."""
-        return self._with(window_grace_period_ms=ms_of(duration))
+        return self._with(window_grace_period_ms=told_ms("grace_period", duration, least_ms=0))
 
     def lease_timeout(self: Self, duration: Seconds) -> Self:
         """How long a consumer has a window before somebody else gets it."""
-        return self._with(window_lease_timeout_ms=ms_of(duration))
+        return self._with(window_lease_timeout_ms=told_ms("lease_timeout", duration))
 
     def retry_limit(self: Self, retries: int) -> Self:
         """A window that failed so often again is a dead window."""
@@ -105,7 +110,7 @@ class StreamBuilder(PipelineVerbs, EitherSpelling):
 
     def retry_delay(self: Self, duration: Seconds) -> Self:
         """How long a window that failed waits before it comes again."""
-        return self._with(retry_delay_ms=ms_of(duration))
+        return self._with(retry_delay_ms=told_ms("retry_delay", duration, least_ms=0))
 
     def max_in_flight(self: Self, windows: int) -> Self:
         """How many windows of one key a group may have at once; more than one gives up order."""

@@ -26,8 +26,19 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from queen.client.durations import Seconds, ms_of
-from queen.client.streams.verbs import check_verbs
+from queen.client.durations import Seconds, told_ms
+from queen.client.streams.verbs import (
+    check_leased,
+    check_output,
+    check_verbs,
+    check_windows,
+    told_count,
+    told_expressions,
+    told_name,
+    told_names,
+    told_pairs,
+    told_zone,
+)
 from queen.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -60,6 +71,8 @@ class PipelineVerbs:
         _definition: Json
         _window: Json
 
+    # All that time was told to be cut into; the last is `_window`.
+    _windows: tuple[Json, ...] = ()
     # Fields of a definition as the broker has them; empty when this is no pipeline.
     _pipeline: Json = {}  # noqa: RUF012 - replaced, never changed
     # Of the side that this builder reads.
@@ -79,22 +92,25 @@ class PipelineVerbs:
     def _extend(self, name: str, *more: str) -> list[str]:
         return [*self._pipeline.get(name, ()), *more]
 
-    def _merge(self, name: str, more: Mapping[str, str]) -> dict[str, str]:
-        return {**self._pipeline.get(name, {}), **more}
+    def _merge(self, verb: str, name: str, more: Mapping[str, str]) -> dict[str, str]:
+        # A name that was told before is told anew.
+        return _once_each(verb, list({**self._pipeline.get(name, {}), **more}.items()))
 
     # ---- what is read ----
 
     def schema(self: Self, fields: str) -> Self:
         """Say what is in `data`, as Spark writes it: `"user string, amount double"`."""
-        return self._with_side(schema=fields)
+        return self._with_side(schema=told_name("schema", fields))
 
     def where(self: Self, *conditions: str) -> Self:
         """Use only messages for which all conditions hold."""
-        return self._with_side(where=[*self._side.get("where", ()), *conditions])
+        told = told_expressions("where", *conditions)
+        return self._with_side(where=[*self._side.get("where", ()), *told])
 
     def event_time(self: Self, expression: str) -> Self:
         """Say when a message happened; when it was written, unless told."""
-        return self._with_side(eventTime=expression)
+        (told,) = told_expressions("event_time", expression)
+        return self._with_side(eventTime=told)
 
     def join(
         self: Self,
@@ -111,22 +127,26 @@ class PipelineVerbs:
         `on` is an expression for both sides, several, or a mapping from ours to theirs. `how`
         is `inner`, `left`, `full`, or `anti` for messages of ours that found no other.
         """
-        reads = _side_named(other) if isinstance(other, str) else other._as_side()
+        reads = _side_of(other)
         if name is not None:
-            reads = {**reads, "name": name}
-        joined = {"on": _pairs(on), "withinMs": ms_of(within), "how": how}
+            reads = {**reads, "name": told_name("join, name", name)}
+        within_ms = told_ms("join, within", within)
+        joined = {"on": told_pairs("join, on", on), "withinMs": within_ms, "how": how}
         changed = self._with_pipeline(joins=[*self._pipeline.get("joins", ()), joined])
         changed._others = (*self._others, reads)
         return changed
 
     def named(self: Self, name: str) -> Self:
         """Set the name by which expressions after a join find this side."""
-        return self._with_side(name=name)
+        return self._with_side(name=told_name("named", name))
 
     def dedup(self: Self, *expressions: str) -> Self:
         """Use only one of the messages that are equal in these: the first in each window of a
         key, or, without windows and in sessions, one of those with the same event time."""
-        return self._with_pipeline(dedup=self._extend("dedup", *expressions))
+        if not expressions:
+            raise BadRequest("dedup: say what is equal, as in dedup('data.id')")
+        told = told_expressions("dedup", *expressions)
+        return self._with_pipeline(dedup=self._extend("dedup", *told))
 
     # ---- what is computed ----
 
@@ -139,38 +159,41 @@ class PipelineVerbs:
         """Windows of one `day`, `week` (from Monday) or `month` each, in the `time_zone`."""
         changed = self._with_pipeline()
         changed._window = {"window_type": "calendar", "window_unit": unit}
+        changed._windows = (*self._windows, changed._window)
         return changed
 
     def key(self: Self, *expressions: str, **named: str) -> Self:
         """Compute for each value of these: `key("data.user")`, or `key(user="data.user")`."""
-        given = [*((_name_of(text), text) for text in expressions), *named.items()]
-        keys = dict(given)
-        twice = [name for name, text in given if keys[name] != text]
-        if twice:
-            raise BadRequest(f"key: two keys are called {twice[0]!r}; name one, as in key(a=…)")
-        return self._with_pipeline(keys=self._merge("keys", keys))
+        return self._with_pipeline(
+            keys=self._merge("key", "keys", _named("key", expressions, named))
+        )
 
     def aggregate(self: Self, **aggregates: str) -> Self:
         """Compute aggregates of each window: `aggregate(total="sum(data.amount)")`."""
-        return self._with_pipeline(aggregates=self._merge("aggregates", aggregates))
+        named = _named("aggregate", (), aggregates)
+        return self._with_pipeline(aggregates=self._merge("aggregate", "aggregates", named))
 
     def distinct(self: Self, **expressions: str) -> Self:
         """Count different values in each window, exactly: `distinct(users="data.user")`."""
-        return self._with_pipeline(distinct=self._merge("distinct", expressions))
+        named = _named("distinct", (), expressions)
+        return self._with_pipeline(distinct=self._merge("distinct", "distinct", named))
 
     def having(self: Self, *conditions: str) -> Self:
         """Give only results for which all conditions hold: `having("total > 100")`."""
-        return self._with_pipeline(having=self._extend("having", *conditions))
+        told = told_expressions("having", *conditions)
+        return self._with_pipeline(having=self._extend("having", *told))
 
     def top(self: Self, count: int, *, by: str, per: Sequence[str] = ()) -> Self:
         """Give, of each window, the results with the most of `by`, and their `rank`; so many
         for each value of the keys named in `per`."""
-        return self._with_pipeline(top={"count": count, "by": by, "per": list(per)})
+        (told,) = told_expressions("top, by", by)
+        keys = told_names("top, per", per)
+        return self._with_pipeline(top={"count": told_count("top", count), "by": told, "per": keys})
 
     def select(self: Self, *expressions: str, **named: str) -> Self:
         """Say what a result holds; of aggregates, by their names."""
-        chosen = {_name_of(expression): expression for expression in expressions} | named
-        return self._with_pipeline(select=self._merge("select", chosen))
+        chosen = _named("select", expressions, named)
+        return self._with_pipeline(select=self._merge("select", "select", chosen))
 
     # ---- where it goes ----
 
@@ -184,21 +207,21 @@ class PipelineVerbs:
         """Name the zone of calendar windows, and in which expressions take times that say none,
         like `Europe/Berlin`; UTC, unless given. A `timestamp` of the schema that says none is UTC
         all the same."""
-        return self._with_pipeline(timeZone=name)
+        return self._with_pipeline(timeZone=told_zone("time_zone", name))
 
     def max_ahead(self: Self, duration: Seconds) -> Self:
         """Say how far clocks may be ahead; a day, unless given. What says that it happens later
         than that is set aside like a late message."""
-        return self._with_pipeline(aheadMs=ms_of(duration))
+        return self._with_pipeline(aheadMs=told_ms("max_ahead", duration))
 
     def late_to(self: Self, queue: str) -> Self:
         """Put messages that came too late into a queue, each with its window."""
-        return self._with_pipeline(lateTo=queue)
+        return self._with_pipeline(lateTo=told_name("late_to", queue))
 
     def errors_to(self: Self, queue: str) -> Self:
         """Put messages on which an expression fails into a queue, each with the reason; as dead
         letters of the pipeline, unless given."""
-        return self._with_pipeline(errorsTo=queue)
+        return self._with_pipeline(errorsTo=told_name("errors_to", queue))
 
     def on_error(self: Self, action: str) -> Self:
         """Say what becomes of a message on which an expression fails: `set_aside`, and the others
@@ -208,16 +231,24 @@ class PipelineVerbs:
     def to(self: Self, queue: str, *, partition: str | None = None) -> Self:
         """Put results into a queue, exactly once; into the partition of their keys unless an
         expression says otherwise."""
-        return self._with_pipeline(output={"queue": queue, "partitionBy": partition})
+        if partition is not None:
+            (partition,) = told_expressions("to, partition", partition)
+        return self._with_output("to", queue=queue, partitionBy=partition)
 
     def to_table(self: Self, table: str, *, keys: Sequence[str] = ()) -> Self:
         """Put results into a PostgreSQL table, exactly once; a row with the same `keys` is
         replaced. The run is told where the database is."""
-        return self._with_pipeline(output={"table": table, "tableKeys": list(keys)})
+        keys = told_names("to_table, keys", keys)
+        return self._with_output("to_table", table=table, tableKeys=keys)
 
     def to_files(self: Self, path: str, format: str = "parquet") -> Self:
         """Put results into a folder, exactly once: `parquet`, `json`, `csv` or `orc`."""
-        return self._with_pipeline(output={"files": path, "format": format})
+        return self._with_output("to_files", files=path, format=format)
+
+    def _with_output(self: Self, verb: str, **output: Any) -> Self:
+        told_name(verb, next(iter(output.values())))
+        check_output(verb, self._pipeline.get("output"), output)
+        return self._with_pipeline(output=output)
 
     # ---- the definition ----
 
@@ -229,8 +260,8 @@ class PipelineVerbs:
 
     def definition(self) -> Json:
         """Return what the broker stores of a pipeline."""
-        if self._definition.get("emit_empty"):
-            raise ValueError("emit_empty is of leased windows; a pipeline computes what is there")
+        check_leased(self._definition, self._window)
+        check_windows(self._windows)
         window = {
             theirs: self._window[ours]
             for ours, theirs in _WINDOWS.items()
@@ -314,8 +345,33 @@ def pipeline_path(name: str, *parts: str) -> str:
     return "/".join((PATH, quote(name, safe=""), *parts))
 
 
-def _side_named(queue: str) -> Json:
-    return {"name": _plain_name(queue), "queues": [queue]}
+def _side_of(other: Any) -> Json:
+    """Return what a join reads: what a builder says, or a queue."""
+    if isinstance(other, PipelineVerbs):
+        return other._as_side()
+    if not isinstance(other, str) or not other:
+        raise BadRequest(f"join: {other!r} is neither a stream nor the name of a queue")
+    return {"name": _plain_name(other), "queues": [other]}
+
+
+def _named(verb: str, expressions: Sequence[str], named: Mapping[str, str]) -> dict[str, str]:
+    """Return expressions by their names: those that they were given, or the end of a path."""
+    told_expressions(verb, *expressions)
+    for name, text in named.items():
+        told_expressions(f"{verb}, {name}", text)
+    return _once_each(verb, [*((_name_of(text), text) for text in expressions), *named.items()])
+
+
+def _once_each(verb: str, named: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return expressions by names, of which Spark sees no case."""
+    chosen: dict[str, tuple[str, str]] = {}
+    for name, text in named:
+        if chosen.setdefault(name.lower(), (name, text)) != (name, text):
+            raise BadRequest(
+                f"{verb}: two are called {name!r}, in which upper and lower case are the same; "
+                f"give one another name, as in {verb}(other={text!r})"
+            )
+    return dict(chosen.values())
 
 
 def _plain_name(name: str) -> str:
@@ -337,11 +393,3 @@ def _name_of(expression: str) -> str:
     if path_end is None or _NOT_IN_NAMES.search(path_end[0]):
         raise ValueError(f"{expression!r} needs a name: write name={expression!r}")
     return path_end[0]
-
-
-def _pairs(on: On) -> list[list[str]]:
-    if isinstance(on, str):
-        return [[on, on]]
-    if isinstance(on, Mapping):
-        return [[ours, theirs] for ours, theirs in on.items()]
-    return [[expression, expression] for expression in on]
