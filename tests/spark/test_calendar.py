@@ -6,6 +6,7 @@ rule of lateness: a message is late when it was written at or after the end plus
 
 from __future__ import annotations
 
+import math
 import random
 import uuid
 from collections import defaultdict
@@ -316,5 +317,12 @@ def test_what_the_calendar_does_not_have_is_refused(
         windowed(rows, "fortnight")
     with pytest.raises(ValueError, match="no slide"):
         windowed(rows, "day", slide=60)
+    with pytest.raises(ValueError, match="windowed, zone: 'Mars/X' is not known"):
+        windowed(rows, "day", zone="Mars/X")
+    for size in (math.nan, math.inf, None, -1):
+        with pytest.raises(ValueError, match=f"a duration is 0 or more.* not {size}"):
+            windowed(rows, size)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"a window is longer than 0.*: 0"):
+        windowed(rows, 0)
     weekly = checked_definition(stream.calendar("week").time_zone("Asia/Kolkata").definition())
     assert "cuts windows of one week, from Monday, in Asia/Kolkata" in explain_definition(weekly)

@@ -66,8 +66,8 @@ def test_they_are_dead_letters_of_the_pipeline(
     assert running.progress.failed_rows == 2
     assert (running.progress.input_rows, running.progress.output_rows) == (4, 2)
     assert _letters(queen, orders, stream.name) == {
-        "ann": "at cannot be computed: timestamp_millis(data.ms)",
-        "bob": "amount cannot be computed: cast(data.amount as int)",
+        "ann": "select at cannot be computed: timestamp_millis(data.ms)",
+        "bob": "select amount cannot be computed: cast(data.amount as int)",
     }
     shown = queen.request("GET", f"/api/v1/pipelines/{stream.name}")
     assert shown["progress"]["failedRows"] == 2
@@ -105,7 +105,7 @@ def test_they_go_to_a_queue_with_where_they_were_and_why(
     running = _run(stream, spark, tmp_path)
     aside = {row["data"]["user"]: row for row in messages(api, errors)}
     assert aside["ann"]["error"] == "eventTime cannot be computed: timestamp_millis(data.ms)"
-    assert aside["bob"]["error"].startswith("total cannot be computed")
+    assert aside["bob"]["error"].startswith("aggregate total cannot be computed")
     assert aside["ann"]["data"] == BAD_TIME
     assert (aside["ann"]["queue"], aside["ann"]["partition"]) == (orders, "ann")
     assert (aside["ann"]["offset"], aside["bob"]["offset"]) == (1, 0)
@@ -230,7 +230,7 @@ def test_a_pipeline_that_is_to_fail_names_the_message(
     queen: SyncQueen, spark: SparkSession, orders: str, tmp_path: Path
 ) -> None:
     stream = _stream(queen, orders).select(n="cast(data.amount as int)").on_error("fail")
-    named = "offset 0 of partition bob of queue .*: n cannot be computed"
+    named = "offset 0 of partition bob of queue .*: select n cannot be computed"
     options = {"checkpoint": str(tmp_path), "starting": "earliest"}
     running = stream.run(spark, **options)
     with pytest.raises(PipelineFailed, match=named):
@@ -361,6 +361,8 @@ def test_times_at_the_ends_of_time_are_set_aside(
         ({"every": -1}, "every: -1 is not a number of seconds"),
         ({"every": "x"}, "every: 'x'"),
         ({"max_messages_per_trigger": 0}, "max_messages_per_trigger: 0 is not"),
+        ({"checkpoint": "/proc/nope"}, "checkpoint: '/proc/nope' is no folder that can be made"),
+        ({"checkpoint": "/etc/hosts/x"}, "checkpoint: '/etc/hosts/x' is no folder"),
     ],
 )
 def test_a_run_that_cannot_be_meant_is_refused(

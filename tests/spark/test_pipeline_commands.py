@@ -263,3 +263,18 @@ def test_sigterm_ends_a_run_after_its_batch(
     ended = json.loads(out)
     assert (ended["state"], ended["error"]) == ("stopped", None)
     assert (shown["state"], shown["progress"]["lateRows"]) == ("stopped", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--from", "2h", "--to", "3h"), "'2h' is not before --to '3h'"),
+        (("--into", ""), "'' names nothing"),
+        (("--files", " "), "' ' names nothing"),
+        (("--into", "a", "--files", "b"), "not both"),
+    ],
+)
+def test_a_backfill_that_cannot_be_meant_is_wrong_usage(
+    command: Command, name: str, options: tuple[str, ...], words: str
+) -> None:
+    command("backfill", name, *options, code=2, words=words)

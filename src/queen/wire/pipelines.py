@@ -148,6 +148,7 @@ def reason_against(definition: Definition) -> str | None:
         _reason_against_reads,
         _reason_against_window,
         _reason_against_aggregates,
+        _reason_against_names,
         _reason_against_dedup,
         _reason_against_time_zone,
         _reason_against_lateness,
@@ -222,6 +223,19 @@ def _reason_against_aggregates(definition: Definition) -> str | None:
         return _reason_to_compute(definition)
     if definition.top is not None and not set(definition.top.per) <= set(definition.keys):
         return "top.per: these are names of keys"
+    return None
+
+
+def _reason_against_names(definition: Definition) -> str | None:
+    """Return which results would have one name; to Spark, upper and lower case are the same."""
+    computed = [*definition.keys, *definition.aggregates, *definition.distinct]
+    bounds = ["windowStart", "windowEnd"] if definition.window is not None else []
+    for field, names in (("aggregates", [*bounds, *computed]), ("select", definition.select)):
+        seen: set[str] = set()
+        for name in names:
+            if name.lower() in seen:
+                return f"{field}: two results are called {name!r}, whatever their case; rename one"
+            seen.add(name.lower())
     return None
 
 

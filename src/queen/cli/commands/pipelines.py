@@ -256,6 +256,11 @@ def backfill(
     begin, end = parse_optional("--from", since), parse_optional("--to", until)
     if into is not None and files is not None:
         raise typer.BadParameter("results go to a queue or to a folder, not both")
+    for option, target in (("--into", into), ("--files", files)):
+        if target is not None and not target.strip():
+            raise typer.BadParameter(f"{target!r} names nothing", param_hint=option)
+    if begin is not None and end is not None and begin >= end:
+        raise typer.BadParameter(f"{since!r} is not before --to {until!r}", param_hint="--from")
     definition, _ = _load_pipeline(name, url, token)
     options = _options(url, token)
     with _spark(f"{name} backfill", master, conf, package) as spark, explain_errors(urls_of(url)):

@@ -16,7 +16,8 @@ from queen.errors import BadRequest
 from queen.spark.broker import Broker
 from queen.spark.launch.settings import check_classic, pipeline_settings
 from queen.spark.options import queue_option
-from queen.spark.pipelines import reading
+from queen.spark.pipelines import files, reading
+from queen.spark.pipelines.checking import check_as_live, explain_errors
 from queen.spark.pipelines.compiler import (
     JSON_OPTIONS,
     PARTITION,
@@ -24,12 +25,7 @@ from queen.spark.pipelines.compiler import (
     compile_definition,
 )
 from queen.spark.pipelines.narrowing import compile_narrow
-from queen.spark.pipelines.run import (
-    Options,
-    checked_definition,
-    explain_errors,
-    results_of,
-)
+from queen.spark.pipelines.run import Options, checked_definition, results_of
 from queen.spark.pipelines.writing import file_writer, messages, payload_columns
 from queen.wire.answers import iso
 from queen.wire.pipelines import is_read, needs_time
@@ -64,13 +60,17 @@ def backfill(
     for name, at in (("since", since), ("until", until)):
         if not isinstance(at, datetime | None):
             raise BadRequest(f"{name}: {at!r} is not a datetime")
+    since, until = (None if at is None else at.astimezone(UTC) for at in (since, until))
+    if since is not None and until is not None and since >= until:
+        raise BadRequest(f"since: {iso(since)} is not before the end, {iso(until)}")
+    with explain_errors(definition, spark), pipeline_settings(spark, definition.time_zone):
+        check_as_live(definition, spark)
     sealed = _sealed_time(definition, options)
-    until = sealed if until is None else min(until.astimezone(UTC), sealed)
-    since = None if since is None else since.astimezone(UTC)
+    until = sealed if until is None else min(until, sealed)
     if in_time:
         _check_in_time(definition, since, until)
     began, end = (None, sealed) if in_time else (since, until)
-    with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
+    with explain_errors(definition, spark), pipeline_settings(spark, definition.time_zone):
         given = options.broker_options()
         return compile_narrow(
             definition,
@@ -139,6 +139,8 @@ def deliver(
     """Write results to a queue or a new folder; return how many."""
     if queue is not None and is_read(definition, queue):
         raise BadRequest(f"the pipeline reads {queue!r}: give its results another queue")
+    if folder is not None and files.exists(compiled.result.sparkSession, folder):
+        raise BadRequest(f"{folder} is there already: give a folder that is not, to be made")
     results = compiled.result.persist()
     try:
         count = results.count()

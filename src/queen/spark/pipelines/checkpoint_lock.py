@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from queen.errors import Conflict
+from queen.errors import BadRequest, Conflict
 from queen.spark.pipelines import files
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class CheckpointLock:
 def lock_checkpoint(spark: SparkSession, folder: str) -> CheckpointLock:
     """Lock a checkpoint; on shared storage nothing is locked, as nobody could tell.
 
-    Raises `Conflict` when another run has it.
+    Raises `Conflict` when another run has it, `BadRequest` when there can be no such folder.
     """
     lock = CheckpointLock(_local_path(spark, folder))
     deadline = time.monotonic() + _PATIENCE_S
@@ -81,5 +81,12 @@ def _local_path(spark: SparkSession, folder: str) -> str | None:
     location, system = files.resolve(spark, folder)
     if not files.is_local(system):
         return None
-    system.mkdirs(location)
-    return str(Path(system.pathToFile(location).getCanonicalPath()) / _FILE)
+    # Not by way of the file system, which raises errors of its own.
+    local = system.pathToFile(location)
+    local.mkdirs()
+    if not (local.isDirectory() and local.canWrite()):
+        raise BadRequest(
+            f"checkpoint: {folder!r} is no folder that can be made and written in; give another "
+            "(--checkpoint, or run(spark, checkpoint=…))"
+        )
+    return str(Path(local.getCanonicalPath()) / _FILE)

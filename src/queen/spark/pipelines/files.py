@@ -28,6 +28,11 @@ def is_local(system: Any) -> bool:
     return bool(system.getUri().getScheme() == "file")
 
 
+def exists(spark: SparkSession, location: str) -> bool:
+    path, system = resolve(spark, location)
+    return bool(system.exists(path))
+
+
 def read(spark: SparkSession, location: str) -> bytes | None:
     path, system = resolve(spark, location)
     if not system.exists(path):

@@ -84,6 +84,23 @@ def nothing(spark: SparkSession, definition: Definition) -> dict[str, DataFrame]
     }
 
 
+def streams_of_nothing(spark: SparkSession, definition: Definition) -> dict[str, DataFrame]:
+    """Return streams like those that a live run reads, to ask Spark what it has against them."""
+    from pyspark.sql import functions as f
+
+    markers, raw = needs_time(definition), needs_raw(definition)
+    rows = spark.readStream.format("rate").load()
+    return {
+        reads.name: rows.select(
+            *(
+                f.lit(None).cast(field.dataType).alias(field.name)
+                for field in schema_of(reads, markers=markers, raw=raw).fields
+            )
+        )
+        for reads in definition.reads
+    }
+
+
 def _queues(reads: Reads) -> dict[str, str]:
     """Return the option that says what is read."""
     if reads.pattern is not None:

@@ -11,11 +11,10 @@ Streaming query, and reports to the broker while that runs.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from queen.errors import BadRequest, PipelineFailed
 from queen.spark.broker import Broker, BrokerAddress, address_of
 from queen.spark.launch.settings import check_classic, pipeline_settings
 from queen.spark.pipelines import reading, writing
+from queen.spark.pipelines.checking import check_live, explain_errors
 from queen.spark.pipelines.checkpoint import Checkpoint, Note, new_note
 from queen.spark.pipelines.checkpoint_lock import CheckpointLock, lock_checkpoint
 from queen.spark.pipelines.compiler import (
@@ -166,14 +166,14 @@ def start_pipeline(
         lock = lock_checkpoint(spark, folder)
         undo.callback(lock.release)
         checkpoint = Checkpoint(spark, folder)
-        with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
+        with explain_errors(definition, spark), pipeline_settings(spark, definition.time_zone):
             aside = sets_aside(definition, reading.nothing(spark, definition))
         note = checkpoint.note_for(definition, accept=options.accept_changes, aside=aside)
         target = writing.Target(options.broker_options(), note.transaction, options.table_url)
-        with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
+        with explain_errors(definition, spark), pipeline_settings(spark, definition.time_zone):
             compiled = _compile_live(definition, spark, options, function, note)
+            check_live(definition, compiled)
             writer = writing.query_writer(definition, compiled, target)
-            _check_streaming(definition, compiled, spark)
             if keep is not None:
                 keep()
             run = Running(spark, definition, options, folder, lock)
@@ -206,21 +206,6 @@ def _compile_live(
     return function.apply(frames)
 
 
-def _check_streaming(
-    definition: Definition, compiled: CompiledPipeline, spark: SparkSession
-) -> None:
-    """Let Spark say now what it cannot do in a stream; by itself it does when it starts one."""
-    if not compiled.result.isStreaming:
-        return
-    jvm: Any = spark.sparkContext._jvm
-    plan = compiled.result._jdf.queryExecution().analyzed()
-    modes = jvm.org.apache.spark.sql.streaming.OutputMode
-    mode = modes.Update() if definition.emit == "updates" else modes.Append()
-    jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(
-        plan, mode
-    )
-
-
 def _default_checkpoint(spark: SparkSession, name: str) -> str:
     master = str(spark.sparkContext.master)
     if not master.startswith("local"):
@@ -231,31 +216,6 @@ def _default_checkpoint(spark: SparkSession, name: str) -> str:
         )
     safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
     return str(Path.home() / ".queen" / "checkpoints" / f"{safe}-{fingerprint({'name': name})[:6]}")
-
-
-@contextlib.contextmanager
-def explain_errors(definition: Definition) -> Iterator[None]:
-    """Say in our words what Spark has against a definition."""
-    try:
-        with _without_log_of_queries():
-            yield
-    except PySparkException as error:
-        text = last_line(error)
-        hint = ""
-        if any(side.schema is None for side in definition.reads) and "data" in text:
-            hint = "; `data` is JSON text as long as nobody says .schema(…)"
-        raise BadRequest(f"pipeline {definition.name!r}: {text}{hint}") from error
-
-
-@contextlib.contextmanager
-def _without_log_of_queries() -> Iterator[None]:
-    """Let PySpark not write pages of Java about an error that is told in a sentence."""
-    log = logging.getLogger("SQLQueryContextLogger")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 class Running:
@@ -403,7 +363,7 @@ def plan_of(
     definition: Definition, spark: SparkSession, options: Options, function: Function | None = None
 ) -> str:
     """Return the plan that Spark makes of a pipeline."""
-    with explain_errors(definition), pipeline_settings(spark, definition.time_zone):
+    with explain_errors(definition, spark), pipeline_settings(spark, definition.time_zone):
         note = new_note(
             definition, aside=sets_aside(definition, reading.nothing(spark, definition))
         )

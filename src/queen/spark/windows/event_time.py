@@ -19,12 +19,14 @@ A DataFrame that is not a stream passes through the same functions; it has no ma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from queen.spark.launch.settings import check_classic, zone_settings
+from queen.wire.pipelines import is_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -84,6 +86,8 @@ def windowed(
     from pyspark.sql import functions as f
 
     check_classic(df.sparkSession, "windows on sealed time")
+    if not is_zone(zone):
+        raise ValueError(f"windowed, zone: {zone!r} is not known; one is like 'Europe/Berlin'")
     grace_ms = milliseconds(grace)
     cut = _cut_by_calendar(df, size, slide, zone) if isinstance(size, str) else _cut(size, slide)
     is_late = f.col(WINDOW)["end"] + exact_interval(grace_ms) <= f.col(CREATED_AT)
@@ -172,11 +176,12 @@ def milliseconds(duration: Duration) -> int:
     >>> milliseconds(1.5), milliseconds(timedelta(minutes=1))
     (1500, 60000)
     """
-    if isinstance(duration, timedelta):
-        duration = duration.total_seconds()
-    if duration < 0:
-        raise ValueError("a duration is not negative")
-    return round(duration * 1000)
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise ValueError(
+            f"a duration is 0 or more, as a number of seconds or a timedelta, and not {duration!r}"
+        )
+    return round(seconds * 1000)
 
 
 def whole_grace_ms(grace_ms: int) -> int:
@@ -312,5 +317,9 @@ def _size_and_step_ms(size: Duration, slide: Duration | None) -> tuple[int, int]
     size_ms = milliseconds(size)
     step_ms = size_ms if slide is None else milliseconds(slide)
     if not 0 < step_ms <= size_ms:
-        raise ValueError("a slide is longer than 0 and not longer than the window")
+        given = f"{size!r}" if slide is None else f"{size!r} with a slide of {slide!r}"
+        raise ValueError(
+            "a window is longer than 0, and a slide longer than 0 and not longer than the window: "
+            f"{given}"
+        )
     return size_ms, step_ms

@@ -36,7 +36,7 @@ def with_explicit_casts(definition: Definition, frames: Mapping[str, DataFrame])
     reads = [_with_time(side, sides[side.name]) for side in definition.reads]
     joins = []
     for at, join in enumerate(definition.joins):
-        left = sides[reads[0].name] if at == 0 else _as_pairs(sides)
+        left = sides[reads[0].name] if at == 0 else as_pairs(sides)
         right = sides[reads[at + 1].name]
         on = [_of_one_type(pair, left, right) for pair in join.on]
         joins.append(msgspec.structs.replace(join, on=on))
@@ -61,11 +61,14 @@ def _with_time(side: Reads, df: DataFrame) -> Reads:
     return side
 
 
-def _as_pairs(sides: Mapping[str, DataFrame]) -> DataFrame:
+def as_pairs(sides: Mapping[str, DataFrame]) -> DataFrame:
     """Return what joined messages look like, without any."""
     fields = [StructField(name, df.schema) for name, df in sides.items()]
-    spark = next(iter(sides.values())).sparkSession
-    return spark.createDataFrame([], StructType(fields))
+    some = next(iter(sides.values()))
+    if some.isStreaming:
+        nothing = (f.lit(None).cast(field.dataType).alias(field.name) for field in fields)
+        return some.select(*nothing)
+    return some.sparkSession.createDataFrame([], StructType(fields))
 
 
 def _of_one_type(pair: tuple[str, str], left: DataFrame, right: DataFrame) -> tuple[str, str]:

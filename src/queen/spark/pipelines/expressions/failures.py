@@ -106,14 +106,14 @@ def _computed(definition: Definition, side: int) -> Iterator[tuple[str, str]]:
     if reads.event_time:
         yield _EVENT_TIME, reads.event_time
     if definition.joins:
-        yield from (("on", text) for text in _joined_by(definition, side))
+        yield from (("join on", text) for text in _joined_by(definition, side))
         return
     yield from (("dedup", text) for text in definition.dedup)
     yield from ((f"key {name}", text) for name, text in definition.keys.items())
-    yield from definition.aggregates.items()
-    yield from definition.distinct.items()
+    yield from ((f"aggregate {name}", text) for name, text in definition.aggregates.items())
+    yield from ((f"distinct {name}", text) for name, text in definition.distinct.items())
     if definition.window is None:
-        yield from definition.select.items()
+        yield from ((f"select {name}", text) for name, text in definition.select.items())
         if definition.output.partition_by:
             yield "partitionBy", definition.output.partition_by
 
