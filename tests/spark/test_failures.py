@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -212,6 +213,34 @@ def test_a_side_of_a_join_fails_by_itself(
     assert sorted(row["user"] for row in rows) == ["ann", "bob"]
     assert running.progress.failed_rows == 1
     assert list(_letters(queen, orders, stream.name)) == ["bob"]
+
+
+@pytest.mark.parametrize("is_set_aside", [True, False])
+def test_what_a_table_does_not_store_can_be_set_aside(
+    queen: SyncQueen,
+    spark: SparkSession,
+    api: Api,
+    dsn: str,
+    queue: str,
+    tmp_path: Path,
+    is_set_aside: bool,
+) -> None:
+    for ms in (1000, 253402300800000):
+        api.push({"queue": queue, "payload": {"ms": ms}})
+    table, at = f"t_{uuid.uuid4().hex}", "timestamp_millis(data.ms)"
+    if is_set_aside:
+        at = f"if(data.ms < 253402300800000, {at}, raise_error('too late'))"
+    stream = queen.stream(f"p-{queue}").sources(queue).schema("ms bigint").select(at=at)
+    options = {"available_now": True, "starting": "earliest", "table_url": dsn}
+    running = stream.to_table(table).run(spark, checkpoint=str(tmp_path), **options)
+    if not is_set_aside:
+        with pytest.raises(PipelineFailed, match=f"failed: table '{table}', column 'at': .*9999"):
+            running.wait()
+        return
+    assert running.wait()
+    assert running.progress.failed_rows == 1
+    with psycopg.connect(dsn) as database:
+        assert database.execute(f"select count(*) from {table}").fetchall() == [(1,)]
 
 
 def test_files_have_what_could_be_computed(

@@ -82,6 +82,49 @@ def test_pipelines_that_begin_at_once_in_a_new_database_make_their_tables_there(
     assert _rows(new, "results", "n, m") == [(at, at) for at in range(3)]
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York"])
+def test_values_at_the_ends_are_stored_as_they_are(
+    spark: SparkSession, dsn: str, name: str, zone: str
+) -> None:
+    first, last = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
+    rows = spark.sql(
+        f"select timestamp '{first} UTC' a, timestamp '{last} UTC' b, date '{first[:10]}' c, "
+        f"timestamp_ntz '{last}' d, cast(null as timestamp) e, named_struct('x', r'\\u0000') f"
+    )
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        Table(dsn, name, []).write(rows, name, 0)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(before))
+    columns = "a at time zone 'UTC', b at time zone 'UTC', c, d, e, f"
+    ((a, b, c, d, e, text),) = _rows(dsn, name, columns)
+    assert (a.isoformat(" "), b.isoformat(" "), f"{c} 00:00:00") == (first, last, first)
+    assert (d.isoformat(" "), e, text) == (last, None, {"x": "\\u0000"})
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("concat('a', char(0))", "a text with a NUL"),
+        ("array(named_struct('x', concat('a', char(0))))", "a text with a NUL"),
+        ("timestamp_micros(253402300800000000)", "in no year from 1 to 9999"),
+        ("timestamp_micros(-62135596800000001)", "in no year from 1 to 9999"),
+        ("date_add(date '9999-12-31', 1)", "in no year from 1 to 9999"),
+        ("timestamp_ntz '0000-12-31 00:00:00'", "in no year from 1 to 9999"),
+    ],
+)
+def test_what_postgres_does_not_take_is_told_with_table_and_column(
+    spark: SparkSession, dsn: str, name: str, value: str, reason: str
+) -> None:
+    rows = spark.sql(f"select 1 as n, {value} as odd")
+    with pytest.raises(BadRequest, match=f"table '{name}', column 'odd': .*{reason}"):
+        Table(dsn, name, []).write(rows, name, 0)
+    # Of that batch nothing is there; the next time it may be different.
+    Table(dsn, name, []).write(rows.select("n"), name, 0)
+    assert _rows(dsn, name, "n, n") == [(1, 1)]
+
+
 @pytest.mark.parametrize(
     "url",
     [

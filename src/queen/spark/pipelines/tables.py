@@ -18,15 +18,33 @@ from pyspark.sql import types as t
 
 from queen.errors import BadRequest, Unavailable
 from queen.spark.pipelines.compiler import JSON_OPTIONS
+from queen.spark.windows.event_time import named_column
 
 if TYPE_CHECKING:
     import psycopg
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _LEDGER = "queen_pipeline_batches"
 # In which order the rows of a batch came.
 _ORDINAL = "_queen_ordinal"
 _WINDOW = ("windowEnd", "windowStart")
+_UNFIT = "_queen_unfit"
+# As JSON writes it; a backslash before it is one of a text.
+_NUL_IN_JSON = r"(?<!\\)(?:\\\\)*\\u0000"
+_NUL_IN_TEXT = "a text with a NUL character (U+0000), which PostgreSQL does not store"
+# The first and the last that PostgreSQL and Spark write alike.
+_CALENDAR = {
+    t.DateType: ("date '0001-01-01'", "date '9999-12-31'"),
+    t.TimestampType: (
+        "timestamp '0001-01-01 00:00:00 UTC'",
+        "timestamp '9999-12-31 23:59:59.999999 UTC'",
+    ),
+    t.TimestampNTZType: (
+        "timestamp_ntz '0001-01-01 00:00:00'",
+        "timestamp_ntz '9999-12-31 23:59:59.999999'",
+    ),
+}
+_BEYOND_CALENDAR = "a time that is in no year from 1 to 9999"
 _TYPES: dict[type[t.DataType], str] = {
     t.BooleanType: "boolean",
     t.ByteType: "smallint",
@@ -134,7 +152,7 @@ class Table:
             )
         )
         with cursor.copy(sql.SQL("copy queen_batch ({}) from stdin").format(names)) as copy:
-            for row in _rows_of(rows):
+            for row in _rows_of(rows, self._name):
                 copy.write_row(row)
         insert = sql.SQL("insert into {} ({}) ").format(self._identifier(), names)
         cursor.execute(insert + self._last_rows(rows.columns) + self._on_conflict(rows.columns))
@@ -216,23 +234,55 @@ def _type_of(field: t.StructField) -> str:
     return _TYPES.get(type(field.dataType), "jsonb")
 
 
-def _rows_of(rows: DataFrame) -> Iterator[tuple[Any, ...]]:
+def _rows_of(rows: DataFrame, table: str) -> Iterator[tuple[Any, ...]]:
+    """Yield rows as PostgreSQL takes them, or raise `BadRequest` for the first that it does not."""
+    columns = [_as_taken(field) for field in rows.schema.fields]
+    for *row, unfit in rows.select(*columns, _unfit(rows.schema)).toLocalIterator():
+        if unfit is not None:
+            raise BadRequest(f"table {table!r}, {unfit}")
+        yield tuple(row)
+
+
+def _as_taken(field: t.StructField) -> Column:
     from pyspark.sql import functions as f
 
-    columns = [
-        f.col(f"`{field.name}`")
-        if type(field.dataType) in _TYPES
-        else f.to_json(f"`{field.name}`", JSON_OPTIONS).alias(field.name)
-        for field in rows.schema.fields
+    column = named_column(field.name)
+    match field.dataType:
+        case t.TimestampType():
+            # No zone has a part in this, Python's or the session's: they come as text, in UTC.
+            taken = f.when(column.isNotNull(), f.to_csv(f.struct(column), JSON_OPTIONS))
+        case t.DateType() | t.TimestampNTZType():
+            # Python knows no year after 9999, and would not come to say so.
+            taken = column.cast("string")
+        case kind if type(kind) in _TYPES:
+            taken = column
+        case _:
+            taken = f.to_json(column, JSON_OPTIONS)
+    return taken.alias(field.name)
+
+
+def _unfit(schema: t.StructType) -> Column:
+    """Return which column of a row PostgreSQL does not take, and why; null when it takes all."""
+    from pyspark.sql import functions as f
+
+    reasons = [
+        f.when(condition, f.lit(f"column {field.name!r}: {reason}"))
+        for field in schema.fields
+        for condition, reason in _unfit_values(field)
     ]
-    times = {
-        at
-        for at, field in enumerate(rows.schema.fields)
-        if isinstance(field.dataType, t.TimestampType)
-    }
-    # Python's local zone has no part in this: timestamps come as text, in UTC.
-    for at in times:
-        name = rows.schema.fields[at].name
-        columns[at] = f.date_format(f"`{name}`", "yyyy-MM-dd HH:mm:ss.SSSSSSxxx").alias(name)
-    for row in rows.select(*columns).toLocalIterator():
-        yield tuple(row)
+    return f.coalesce(f.lit(None).cast("string"), *reasons).alias(_UNFIT)
+
+
+def _unfit_values(field: t.StructField) -> Iterator[tuple[Column, str]]:
+    from pyspark.sql import functions as f
+
+    column = named_column(field.name)
+    match field.dataType:
+        case t.StringType():
+            yield column.contains("\0"), _NUL_IN_TEXT
+        case t.TimestampType() | t.TimestampNTZType() | t.DateType() as kind:
+            first, last = (f.expr(literal) for literal in _CALENDAR[type(kind)])
+            yield ~column.between(first, last), _BEYOND_CALENDAR
+        case kind if type(kind) not in _TYPES:
+            text = f.to_json(column, JSON_OPTIONS)
+            yield text.rlike(_NUL_IN_JSON), _NUL_IN_TEXT
