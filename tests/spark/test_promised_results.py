@@ -125,10 +125,15 @@ def test_a_day_has_24_hours_when_clocks_are_changed(
     assert counts == [(1, 0) if is_in_time else (0, 1)] * 3
 
 
-def test_a_zone_that_nobody_knows_is_refused(queen: SyncQueen, queue: str) -> None:
-    stream = _stream(queen, queue).time_zone("Europe/Atlantis").select(s="data.s")
-    with pytest.raises(BadRequest, match="Europe/Atlantis"):
-        stream.define()
+def test_a_zone_that_nobody_knows_is_refused(queen: SyncQueen, api: Api, queue: str) -> None:
+    stream = _stream(queen, queue).select(s="data.s")
+    with pytest.raises(BadRequest, match="time_zone: 'Europe/Atlantis'"):
+        stream.time_zone("Europe/Atlantis")
+    # By those too who say it without the verb.
+    body = {"definition": {**stream.definition(), "timeZone": "Europe/Atlantis"}}
+    answer = api.call("POST", "/api/v1/pipelines", body)
+    assert answer.status == 400
+    assert answer.json["error"].startswith("timeZone: 'Europe/Atlantis' is not known")
 
 
 def test_late_messages_need_a_queue_of_their_own(queen: SyncQueen, queue: str) -> None:
