@@ -12,12 +12,21 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
+from pyspark.sql import SparkSession
 
+from queen.spark.pipelines.backfill import backfill, plain_rows
+from queen.spark.pipelines.run import Options, Running, checked_definition
 from tests.api import Api
 
+if TYPE_CHECKING:
+    from tests.conftest import ServerProcess
+
+# Of the payloads of events.
+SCHEMA = "user string, id string, ts timestamp, amount bigint"
 BEGIN = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=12)
 _PUSH = 2000
 
@@ -127,6 +136,44 @@ def popped(api: Api, queue: str) -> list[Any]:
             own.close()
             return found
         found += got
+
+
+def iso(at: datetime) -> str:
+    """A time as results have it."""
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def run_to_end(stream: Any, spark: SparkSession, folder: Path, **options: Any) -> Running:
+    """Run a pipeline live over all that there is."""
+    given = {"checkpoint": str(folder), "available_now": True, "starting": "earliest", **options}
+    running: Running = stream.run(spark, **given)
+    assert running.wait()
+    return running
+
+
+def live_results(stream: Any, api: Api) -> list[str]:
+    """What a pipeline has written into its queue."""
+    return canonical(messages(api, stream.definition()["output"]["queue"]))
+
+
+def past_rows(
+    stream: Any,
+    spark: SparkSession,
+    server: ServerProcess,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    **mode: Any,
+) -> list[Any]:
+    """What a backfill gives."""
+    made = checked_definition(stream.definition())
+    return list(plain_rows(backfill(made, spark, Options(url=server.url), since, until, **mode)))
+
+
+def past_results(
+    stream: Any, spark: SparkSession, server: ServerProcess, until: datetime | None = None
+) -> list[str]:
+    """What a backfill gives, to be compared."""
+    return canonical(past_rows(stream, spark, server, until=until))
 
 
 def canonical(rows: Iterable[Any]) -> list[str]:

@@ -21,15 +21,23 @@ from pyspark.sql import SparkSession
 from queen import SyncQueen
 from queen.errors import BadRequest
 from queen.spark import windowed
-from queen.spark.pipelines.backfill import backfill, plain_rows
 from queen.spark.pipelines.explain import explain_definition
-from queen.spark.pipelines.run import Options, checked_definition
+from queen.spark.pipelines.run import checked_definition
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.long import LONG
-from tests.spark.history import Event, canonical, messages, write
+from tests.spark.history import (
+    SCHEMA,
+    Event,
+    canonical,
+    iso,
+    live_results,
+    messages,
+    past_results,
+    run_to_end,
+    write,
+)
 
-SCHEMA = "user string, id string, ts timestamp, amount bigint"
 GRACE = timedelta(hours=1)
 STEP = timedelta(hours=4)
 # Both changes of clocks, and one by half an hour.
@@ -62,10 +70,6 @@ def _window(at: datetime, zone: ZoneInfo, unit: str = "day") -> tuple[datetime, 
     while _begin(_following(first, unit), zone) <= at:
         first = _following(first, unit)
     return _begin(first, zone), _begin(_following(first, unit), zone)
-
-
-def _iso(at: datetime) -> str:
-    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _events(queue: str, zone: ZoneInfo, day: date, count: int = 80) -> list[Event]:
@@ -102,8 +106,8 @@ def _sums(events: list[Event], zone: ZoneInfo) -> tuple[list[dict[str, Any]], li
             sums[start, end, event.user].append(event.amount)
     rows = [
         {
-            "windowStart": _iso(start),
-            "windowEnd": _iso(end),
+            "windowStart": iso(start),
+            "windowEnd": iso(end),
             "user": user,
             "n": len(amounts),
             "total": sum(amounts),
@@ -111,13 +115,6 @@ def _sums(events: list[Event], zone: ZoneInfo) -> tuple[list[dict[str, Any]], li
         for (start, end, user), amounts in sums.items()
     ]
     return rows, late
-
-
-def _run(stream: Any, spark: SparkSession, folder: Path, **options: Any) -> Any:
-    given = {"checkpoint": str(folder), "available_now": True, "starting": "earliest"}
-    running = stream.run(spark, **given, **options)
-    assert running.wait()
-    return running
 
 
 @pytest.mark.parametrize(("name", "days"), PLACES)
@@ -144,30 +141,27 @@ def test_days_in_a_zone_equal_the_oracle_live_and_as_a_backfill(
     assert len(lengths) == 3
     late_to = f"late-{uuid.uuid4().hex}"
     stream = _daily(queen, queue, zone, total="sum(data.amount)").late_to(late_to)
-    running = _run(stream, spark, tmp_path, max_messages_per_trigger=80)
+    running = run_to_end(stream, spark, tmp_path, max_messages_per_trigger=80)
     assert running.progress.dropped_rows == 0
     # The windows have closed: nothing waits in the state.
     assert running.progress.state_rows == 0
-    assert canonical(messages(api, stream.definition()["output"]["queue"])) == canonical(rows)
+    assert live_results(stream, api) == canonical(rows)
     aside = messages(api, late_to)
     assert sorted(row["data"]["id"] for row in aside) == sorted(event.id for event in late)
     windows = {event.id: _window(event.ts, zone) for event in late if event.ts}
     for row in aside:
         start, end = windows[row["data"]["id"]]
-        assert row["window"] == {"start": _iso(start), "end": _iso(end)}
-    made = checked_definition(stream.definition())
-    past = backfill(made, spark, Options(url=server.url), None, None)
-    assert canonical(plain_rows(past)) == canonical(rows)
+        assert row["window"] == {"start": iso(start), "end": iso(end)}
+    assert past_results(stream, spark, server) == canonical(rows)
     until = _begin(days[1], zone) + GRACE
     for instant in (until, until - timedelta(milliseconds=1)):
-        part = backfill(made, spark, Options(url=server.url), None, instant)
         closed = [event for event in events if event.written < instant]
         ended = [
             row
             for row in _sums(closed, zone)[0]
             if datetime.fromisoformat(row["windowEnd"]) + GRACE <= instant
         ]
-        assert canonical(plain_rows(part)) == canonical(ended)
+        assert past_results(stream, spark, server, until=instant) == canonical(ended)
 
 
 @pytest.mark.parametrize("unit", ["day", "week", "month"])
@@ -228,16 +222,14 @@ def test_what_is_chosen_of_days_equals_the_oracle(
     for (start, end), users in pages.items():
         many = sorted((-len(amounts), user) for user, amounts in users.items() if len(amounts) > 2)
         for rank, (count, user) in enumerate(many[:2], 1):
-            bounds = {"windowStart": _iso(start), "windowEnd": _iso(end)}
+            bounds = {"windowStart": iso(start), "windowEnd": iso(end)}
             expected.append({**bounds, "rank": rank, "user": user, "n": -count, "pages": -count})
     assert len(expected) > 6
     stream = _daily(queen, queue, zone).dedup("data.amount").distinct(pages="data.amount")
     stream = stream.having("pages > 2").top(2, by="pages")
-    _run(stream, spark, tmp_path, max_messages_per_trigger=40)
-    assert canonical(messages(api, stream.definition()["output"]["queue"])) == canonical(expected)
-    made = checked_definition(stream.definition())
-    past = backfill(made, spark, Options(url=server.url), None, None)
-    assert canonical(plain_rows(past)) == canonical(expected)
+    run_to_end(stream, spark, tmp_path, max_messages_per_trigger=40)
+    assert live_results(stream, api) == canonical(expected)
+    assert past_results(stream, spark, server) == canonical(expected)
 
 
 def test_days_of_what_was_joined_equal_the_oracle(
@@ -263,7 +255,7 @@ def test_days_of_what_was_joined_equal_the_oracle(
             if one.ts and two.ts and abs(one.ts - two.ts) <= timedelta(seconds=1):
                 counts[_window(one.ts, zone)] += one.user == two.user
     expected = [
-        {"windowStart": _iso(start), "windowEnd": _iso(end), "pairs": count}
+        {"windowStart": iso(start), "windowEnd": iso(end), "pairs": count}
         for (start, end), count in counts.items()
         if count
     ]
@@ -273,12 +265,10 @@ def test_days_of_what_was_joined_equal_the_oracle(
     stream = queen.stream(f"p-{own}").sources(queue).schema(SCHEMA).event_time("data.ts")
     stream = stream.named("a").join(second, on="data.user", within=1).calendar("day")
     stream = stream.time_zone(str(zone)).aggregate(pairs="count(*)").to(f"out-{own}")
-    running = _run(stream, spark, tmp_path)
+    running = run_to_end(stream, spark, tmp_path)
     assert running.progress.dropped_rows == 0
-    assert canonical(messages(api, f"out-{own}")) == canonical(expected)
-    made = checked_definition(stream.definition())
-    past = backfill(made, spark, Options(url=server.url), None, None)
-    assert canonical(plain_rows(past)) == canonical(expected)
+    assert live_results(stream, api) == canonical(expected)
+    assert past_results(stream, spark, server) == canonical(expected)
 
 
 def test_a_query_of_ones_own_closes_days(
@@ -297,7 +287,7 @@ def test_a_query_of_ones_own_closes_days(
     query = counts.writeStream.format("json").option("checkpointLocation", folder)
     query.trigger(availableNow=True).start(target).awaitTermination()
     found = spark.read.schema("start timestamp, end timestamp, count int").json(target)
-    expected = [(*(_iso(bound) for bound in _window(at, zone)), 1) for at in days]
+    expected = [(*(iso(bound) for bound in _window(at, zone)), 1) for at in days]
     text = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
     columns = [f'date_format({name}, "{text}")' for name in ("start", "end")]
     assert sorted(map(tuple, found.selectExpr(*columns, "count").collect())) == expected

@@ -22,17 +22,25 @@ import pytest
 from pyspark.sql import SparkSession
 
 from queen import SyncQueen
-from queen.spark.pipelines.backfill import backfill, plain_rows
-from queen.spark.pipelines.run import Options, checked_definition
 from tests.api import Api
 from tests.conftest import ServerProcess
-from tests.spark.history import Event, canonical, made_up, messages, write
+from tests.spark.history import (
+    SCHEMA,
+    Event,
+    canonical,
+    iso,
+    live_results,
+    made_up,
+    messages,
+    past_results,
+    run_to_end,
+    write,
+)
 
 EVENTS = int(os.environ.get("QUEEN_ORACLE_EVENTS", "1200"))
 # Live runs of each kind, each cut in its own way.
 RUNS = int(os.environ.get("QUEEN_ORACLE_CUTS", "1"))
 GRACE = timedelta(seconds=5)
-SCHEMA = "user string, id string, ts timestamp, amount bigint"
 pytestmark = pytest.mark.timeout(600 if EVENTS <= 10_000 else 7200)
 
 
@@ -55,10 +63,6 @@ def past(server: ServerProcess, dsn: str) -> Iterator[Past]:
     api.close()
 
 
-def _iso(at: datetime) -> str:
-    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
 def _windows(at: datetime, size_s: int, slide_s: int) -> list[tuple[datetime, datetime]]:
     newest = int(at.timestamp()) // slide_s * slide_s
     starts = range(newest, int(at.timestamp()) - size_s, -slide_s)
@@ -69,23 +73,15 @@ def _windows(at: datetime, size_s: int, slide_s: int) -> list[tuple[datetime, da
 
 def _run_live(
     pipeline: Any, spark: SparkSession, api: Api, folder: Path, seed: int
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], list[Any]]:
     """Run to the end of what there is, in batches of a random size; results and late rows."""
-    definition = pipeline.definition()
     limit = max(20, random.Random(seed).randrange(EVENTS // 12, EVENTS // 4))
-    running = pipeline.run(
-        spark,
-        checkpoint=str(folder),
-        available_now=True,
-        starting="earliest",
-        max_messages_per_trigger=limit,
-    )
-    assert running.wait()
+    running = run_to_end(pipeline, spark, folder, max_messages_per_trigger=limit)
     assert running.progress.dropped_rows == 0
     assert running.progress.batches >= 4
-    late = canonical(messages(api, definition["lateTo"]))
+    late = messages(api, pipeline.definition()["lateTo"])
     assert running.progress.late_rows == len(late)
-    return canonical(messages(api, definition["output"]["queue"])), late
+    return live_results(pipeline, api), late
 
 
 def _check(
@@ -106,17 +102,9 @@ def _check(
         named.name = f"p-{own}"
         got, aside = _run_live(named, spark, api, tmp_path / own, number)
         assert got == wanted
-        ids = sorted(row["data"]["id"] for row in map(_loaded, aside))
+        ids = sorted(row["data"]["id"] for row in aside)
         assert ids == sorted(one.id for one in late)
-    definition = checked_definition(named.definition())
-    made = backfill(definition, spark, Options(url=server.url), None, None)
-    assert canonical(plain_rows(made)) == wanted
-
-
-def _loaded(text: str) -> Any:
-    import json
-
-    return json.loads(text)
+    assert past_results(named, spark, server) == wanted
 
 
 def _sums(
@@ -136,8 +124,8 @@ def _sums(
                 sums[start, end, event.user].append(event.amount)
     rows = [
         {
-            "windowStart": _iso(start),
-            "windowEnd": _iso(end),
+            "windowStart": iso(start),
+            "windowEnd": iso(end),
             "user": user,
             "total": sum(amounts),
             "n": len(amounts),
@@ -231,8 +219,8 @@ def test_sessions_equal_the_oracle(
             if session and (at is None or at > session[-1] + gap):
                 results.append(
                     {
-                        "windowStart": _iso(session[0]),
-                        "windowEnd": _iso(session[-1] + gap),
+                        "windowStart": iso(session[0]),
+                        "windowEnd": iso(session[-1] + gap),
                         "user": user,
                         "n": len(session),
                     }

@@ -19,13 +19,21 @@ from pyspark.sql import SparkSession
 
 from queen import SyncQueen
 from queen.errors import BadRequest
-from queen.spark.pipelines.backfill import backfill, plain_rows
-from queen.spark.pipelines.run import Options, checked_definition
 from tests.api import Api
 from tests.conftest import ServerProcess
-from tests.spark.history import BEGIN, Event, canonical, made_up, messages, write
+from tests.spark.history import (
+    BEGIN,
+    SCHEMA,
+    Event,
+    canonical,
+    iso,
+    made_up,
+    messages,
+    past_rows,
+    run_to_end,
+    write,
+)
 
-SCHEMA = "user string, id string, ts timestamp, amount bigint"
 GRACE = timedelta(seconds=5)
 KINDS = ("tumbling", "sliding", "session", "daily", "join", "dedup", "dedup in windows")
 
@@ -82,11 +90,6 @@ def _pipeline(queen: SyncQueen, queues: tuple[str, str], kind: str) -> Any:
     return cut.key("data.user").aggregate(**aggregates).to("out")
 
 
-def _rows(stream: Any, spark: SparkSession, server: ServerProcess, *times: Any, **mode: Any) -> Any:
-    made = checked_definition(stream.definition())
-    return list(plain_rows(backfill(made, spark, Options(url=server.url), *times, **mode)))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_pushed_today_counts_as_written_when_it_happened(
     twice: Twice, queen: SyncQueen, spark: SparkSession, server: ServerProcess, kind: str
@@ -96,14 +99,14 @@ def test_what_is_pushed_today_counts_as_written_when_it_happened(
     times = sorted(event.ts for event in twice.events if event.ts)
     middle = random.Random(kind).choice(times[len(times) // 3 :]) + GRACE
     for until in (middle, None):
-        expected = _rows(before, spark, server, None, until)
-        assert canonical(_rows(loaded, spark, server, None, until, in_time=True)) == canonical(
+        expected = past_rows(before, spark, server, None, until)
+        assert canonical(past_rows(loaded, spark, server, None, until, in_time=True)) == canonical(
             expected
         )
     if kind != "daily":
         assert len(expected) > 20
     # Without it, all of that is late.
-    assert len(_rows(loaded, spark, server, None, None)) < len(expected) or not expected
+    assert len(past_rows(loaded, spark, server, None, None)) < len(expected) or not expected
 
 
 @pytest.mark.parametrize("kind", ["sliding", "session", "dedup"])
@@ -114,10 +117,10 @@ def test_a_stretch_in_time_has_what_began_in_it(
     times = sorted(event.ts for event in twice.events if event.ts)
     since, until = times[len(times) // 3] + timedelta(seconds=1), times[-len(times) // 3]
     begin, end = ("ts", "ts") if kind == "dedup" else ("windowStart", "windowEnd")
-    whole = _rows(stream, spark, server, None, until, in_time=True)
+    whole = past_rows(stream, spark, server, None, until, in_time=True)
     expected = [row for row in whole if datetime.fromisoformat(row[begin]) >= since]
     assert 5 < len(expected) < len(whole)
-    found = _rows(stream, spark, server, since, until, in_time=True)
+    found = past_rows(stream, spark, server, since, until, in_time=True)
     assert canonical(found) == canonical(expected)
     if kind != "dedup":
         assert all(datetime.fromisoformat(row[end]) + GRACE <= until for row in found)
@@ -129,7 +132,7 @@ def test_the_client_gives_the_rows_as_a_dataframe(
     stream = _pipeline(queen, twice.today, "tumbling")
     rows = stream.backfill(spark, in_time=True)
     assert rows.columns == ["windowStart", "windowEnd", "user", "n", "total", "last"]
-    assert rows.count() == len(_rows(stream, spark, server, None, None, in_time=True))
+    assert rows.count() == len(past_rows(stream, spark, server, None, None, in_time=True))
 
 
 def test_what_makes_no_sense_in_time_is_refused(
@@ -164,12 +167,11 @@ def test_history_and_a_live_run_from_a_boundary_give_each_window_once(
     stream = queen.stream(f"p-{queue}").sources(queue).schema(SCHEMA).event_time("data.ts")
     stream = stream.tumbling_time(20).grace_period(GRACE).aggregate(n="count(*)").to(f"out-{queue}")
     past = stream.backfill(spark, in_time=True, until=boundary + GRACE)
-    expected = canonical(_rows(stream, spark, server, None, None, in_time=True))
+    expected = canonical(past_rows(stream, spark, server, None, None, in_time=True))
     live = stream.where(f"data.ts >= '{boundary.isoformat()}'")
-    options = {"checkpoint": str(tmp_path), "available_now": True}
-    assert live.run(spark, starting=boundary.isoformat(), **options).wait()
+    run_to_end(live, spark, tmp_path, starting=boundary.isoformat())
     before = [
-        {"windowStart": _iso(row[0]), "windowEnd": _iso(row[1]), "n": row[2]}
+        {"windowStart": _at(row[0]), "windowEnd": _at(row[1]), "n": row[2]}
         for row in past.selectExpr(
             "unix_micros(windowStart)", "unix_micros(windowEnd)", "n"
         ).collect()
@@ -178,6 +180,5 @@ def test_history_and_a_live_run_from_a_boundary_give_each_window_once(
     assert canonical([*before, *messages(api, f"out-{queue}")]) == expected
 
 
-def _iso(micros: int) -> str:
-    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+def _at(micros: int) -> str:
+    return iso(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros))

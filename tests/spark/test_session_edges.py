@@ -14,13 +14,22 @@ import pytest
 from pyspark.sql import SparkSession
 
 from queen import SyncQueen
-from queen.spark.pipelines.backfill import backfill, plain_rows
-from queen.spark.pipelines.run import Options, checked_definition
 from tests.api import Api
 from tests.conftest import ServerProcess
-from tests.spark.history import BEGIN, Event, canonical, made_up, messages, write
+from tests.spark.history import (
+    BEGIN,
+    SCHEMA,
+    Event,
+    canonical,
+    iso,
+    live_results,
+    made_up,
+    messages,
+    past_results,
+    run_to_end,
+    write,
+)
 
-SCHEMA = "user string, id string, ts timestamp, amount bigint"
 GAP = timedelta(seconds=10)
 GRACE = timedelta(seconds=7)
 
@@ -29,21 +38,10 @@ def _at(seconds: float) -> datetime:
     return BEGIN + timedelta(seconds=seconds)
 
 
-def _iso(at: datetime) -> str:
-    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
 def _sessions(queen: SyncQueen, queue: str) -> Any:
     stream = queen.stream(f"p-{uuid.uuid4().hex}").sources(queue).schema(SCHEMA)
     stream = stream.event_time("data.ts").key("data.user").session(GAP).grace_period(GRACE)
     return stream.aggregate(n="count(*)").to(f"out-{uuid.uuid4().hex}")
-
-
-def _backfill(
-    stream: Any, spark: SparkSession, server: ServerProcess, until: datetime
-) -> list[str]:
-    definition = checked_definition(stream.definition())
-    return canonical(plain_rows(backfill(definition, spark, Options(url=server.url), None, until)))
 
 
 def _closed_sessions(events: Iterable[Event], until: datetime) -> list[dict[str, Any]]:
@@ -66,8 +64,8 @@ def _closed_sessions(events: Iterable[Event], until: datetime) -> list[dict[str,
 
 def _row(user: str, session: list[datetime]) -> dict[str, Any]:
     return {
-        "windowStart": _iso(session[0]),
-        "windowEnd": _iso(session[-1] + GAP),
+        "windowStart": iso(session[0]),
+        "windowEnd": iso(session[-1] + GAP),
         "user": user,
         "n": len(session),
     }
@@ -81,7 +79,7 @@ def test_a_backfill_that_ends_within_a_session_does_not_give_a_part_of_it(
     stream = _sessions(queen, queue)
     # The session ends 10 s after its last event, at 30 s, and is closed 7 s later.
     for seconds, count in ((17, 0), (22, 0), (36, 0), (38, 1)):
-        rows = _backfill(stream, spark, server, _at(seconds))
+        rows = past_results(stream, spark, server, _at(seconds))
         assert len(rows) == count, seconds
     assert rows == canonical([_row("ann", [_at(5 * n) for n in range(5)])])
 
@@ -97,7 +95,7 @@ def test_backfills_of_sessions_to_any_instant_equal_the_oracle(
         # While something happens: sessions are open then.
         until = chance.choice(events).written + timedelta(milliseconds=chance.randrange(9000))
         expected = canonical(_closed_sessions(events, until))
-        assert _backfill(stream, spark, server, until) == expected
+        assert past_results(stream, spark, server, until) == expected
         given += len(expected)
     assert given > 10
 
@@ -114,11 +112,10 @@ def test_having_chooses_among_sessions_by_their_window(
     seconds = [0, 4, 8, 100, 200, 205]
     write(api, dsn, [Event(queue, "ann", f"{n}", _at(n), 1, _at(n)) for n in seconds])
     stream = _sessions(queen, queue).having("window.end - window.start > interval 12 seconds")
-    running = stream.run(spark, checkpoint=str(tmp_path), available_now=True, starting="earliest")
-    assert running.wait()
+    run_to_end(stream, spark, tmp_path)
     expected = [_row("ann", [_at(n) for n in many]) for many in ([0, 4, 8], [200, 205])]
-    assert canonical(messages(api, stream.definition()["output"]["queue"])) == canonical(expected)
-    assert _backfill(stream, spark, server, _at(3600)) == canonical(expected)
+    assert live_results(stream, api) == canonical(expected)
+    assert past_results(stream, spark, server, _at(3600)) == canonical(expected)
 
 
 @pytest.mark.parametrize("kind", ["of everything", "ranked", "ranked by key"])
@@ -152,11 +149,10 @@ def test_sessions_are_of_everything_and_ranked_without_being_merged(
     else:
         stream = stream.top(1, by="n", per=["user"])
         rows = [{**row, "rank": 1} for row in rows]
-    running = stream.run(spark, checkpoint=str(tmp_path), available_now=True, starting="earliest")
-    assert running.wait()
-    given = canonical(messages(api, stream.definition()["output"]["queue"]))
+    run_to_end(stream, spark, tmp_path)
+    given = live_results(stream, api)
     assert given == canonical(rows)
-    assert _backfill(stream, spark, server, _at(3600)) == given
+    assert past_results(stream, spark, server, _at(3600)) == given
 
 
 @pytest.mark.parametrize("kind", ["session", "join"])
@@ -181,8 +177,7 @@ def test_when_a_message_was_written_is_in_time_without_any_grace(
         right = queen.stream("right").sources(other).schema(SCHEMA).named("o")
         stream = stream.named("m").join(right, on="data.user", within=1)
         stream = stream.select(left="m.data.amount", right="o.data.amount")
-    running = stream.run(spark, checkpoint=str(tmp_path), available_now=True, starting="earliest")
-    assert running.wait()
+    running = run_to_end(stream, spark, tmp_path)
     assert running.progress.late_rows == 0
     rows = messages(api, stream.definition()["output"]["queue"])
     if kind == "session":
@@ -191,4 +186,4 @@ def test_when_a_message_was_written_is_in_time_without_any_grace(
         assert canonical(rows) == canonical(
             [{"left": 1, "right": 2}, {"left": 3, "right": 2}, {"left": 60, "right": 61}]
         )
-    assert _backfill(stream, spark, server, _at(3600)) == canonical(rows)
+    assert past_results(stream, spark, server, _at(3600)) == canonical(rows)
