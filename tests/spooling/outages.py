@@ -93,6 +93,8 @@ class _Proxy:
         for task in left:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        # What was closed is gone a moment later.
+        self._loop.run_until_complete(spend_async(0.05))
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
