@@ -16,8 +16,9 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
@@ -27,6 +28,7 @@ from queen.client.payloads import encode_payload
 from queen.client.queues.buffers import Buffers
 from queen.client.queues.consumer import Consumer
 from queen.client.queues.messages import (
+    BUFFERED,
     AckItem,
     Delivered,
     Message,
@@ -46,14 +48,29 @@ from queen.client.queues.pushing import in_parts, is_plain, item_of
 from queen.client.queues.queue import Queue
 from queen.client.queues.running import run_all
 from queen.client.queues.transaction import Transaction
+from queen.client.spooling.routing import try_or_spool
+from queen.client.spooling.settings import SpoolSettings, complete_settings
 from queen.client.streams.builder import Stream
 from queen.client.streams.consumer import StreamConsumer
 from queen.client.streams.processing import Processing
 from queen.client.streams.window import Window
-from queen.client.transport.cluster import Cluster, Patience
+from queen.client.transport.cluster import JSON, Cluster, Patience
 from queen.client.transport.errors_from_answer import decode_answer, is_worth_repeating
+from queen.client.transport.http import Answer
 from queen.client.transport.signals import stop_on_signals
-from queen.errors import InvalidFrame, LeaseLost, NotFound, QueenError, UnsupportedMedia
+from queen.errors import (
+    InvalidFrame,
+    LeaseLost,
+    NotFound,
+    QueenError,
+    SpoolFailed,
+    SpoolFull,
+    UnsupportedMedia,
+)
+
+if TYPE_CHECKING:
+    # Loaded by those who have a spool.
+    from queen.client.spooling.spool import ClientSpool
 
 DEFAULT_URL = "http://localhost:6632"
 # More than this in one push is sent as frames: it is smaller on the wire and on the server.
@@ -91,6 +108,11 @@ class Queen:
     a bearer token. An answer may take `timeout_s`, beside what a pop was told to wait; what
     failed in a way that may pass is sent again for up to `retry_s`. `admin` has the calls of
     operators.
+
+    With `spool`, the path of a folder, pushes that no server can take now are kept in files there
+    and sent later; they are answered `buffered`. `spool_options` is a dict: `max_bytes` and
+    `min_free_bytes` limit the folder, `broker` names whom its records are for, `try_s` is how long
+    a push is tried, `close_s` how long `close` sends what waits. `queen.spool` tells of it.
     """
 
     def __init__(
@@ -101,6 +123,8 @@ class Queen:
         timeout_s: float = 30.0,
         retry_s: float = 30.0,
         ssl_context: ssl.SSLContext | None = None,
+        spool: str | os.PathLike[str] | None = None,
+        spool_options: SpoolSettings | None = None,
     ) -> None:
         url = url or os.environ.get("QUEEN_URL", DEFAULT_URL).split(",")
         urls = [url] if isinstance(url, str) else list(url)
@@ -114,8 +138,12 @@ class Queen:
         # What loops that were left still have to say.
         self.endings: set[asyncio.Task[None]] = set()
         self._speaks_frames: bool | None = None
+        # What no server could take; None without the option.
+        self.spool = None if spool is None else _open_spool(self.cluster, spool, spool_options)
 
     async def __aenter__(self) -> Queen:
+        if self.spool is not None:
+            self.spool.start()
         return self
 
     async def __aexit__(
@@ -127,13 +155,17 @@ class Queen:
         await self.close()
 
     async def close(self) -> None:
-        """Send what is buffered, then hang up."""
+        """Send what is buffered, then hang up. What still waits in the spool stays there."""
         try:
             if self.endings:
                 await asyncio.wait(self.endings)
             await self.buffers.close()
         finally:
-            self.cluster.close()
+            try:
+                if self.spool is not None:
+                    await self.spool.close()
+            finally:
+                self.cluster.close()
 
     # ---- builders ----
 
@@ -183,16 +215,51 @@ class Queen:
         """Store items; what a server did not take for now is sent again, and nothing else."""
         deadline = time.monotonic() + self.cluster.retry_s
         while True:
-            body = msgspec.json.encode({"items": pushing.next_items()})
+            items = pushing.next_items()
+            if self.spool is not None and await self.spool.keys_behind(map(_key_of, items)):
+                return await self._spool_items(self.spool, pushing)
+            body = msgspec.json.encode({"items": items})
             try:
-                answer = await self.cluster.call(
-                    "POST", "/api/v1/push", body, key=key, retry_s=deadline - time.monotonic()
-                )
-            except QueenError as error:
-                if not pushing.note_stored(error) or time.monotonic() > deadline:
-                    raise pushing.explain(error) from None
-            else:
+                answer = await self._send_push(body, key, deadline - time.monotonic())
                 return pushing.finish(decode_answer(_pushed, answer))
+            except QueenError as error:
+                may_go_on = pushing.note_stored(error)
+                if self.spool is not None and pushing.may_pass(error):
+                    is_for_spool = self.spool.note_failure(error)
+                    if is_for_spool:
+                        return await self._spool_items(self.spool, pushing)
+                if not may_go_on or time.monotonic() > deadline:
+                    raise pushing.explain(error) from None
+
+    async def _send_push(
+        self, body: bytes, key: str, retry_s: float, content_type: bytes = JSON
+    ) -> Answer:
+        """Send a push. With a spool it is not sent again to a broker that is away."""
+        if self.spool is None:
+            return await self.cluster.call(
+                "POST", "/api/v1/push", body, key=key, content_type=content_type, retry_s=retry_s
+            )
+        return await self.cluster.call(
+            "POST",
+            "/api/v1/push",
+            body,
+            key=key,
+            content_type=content_type,
+            retry_s=retry_s,
+            answer_s=self.spool.try_s,
+            give_up_after=self.spool.is_for_spool,
+        )
+
+    async def _spool_items(self, spool: ClientSpool, pushing: ItemPush) -> list[Pushed]:
+        """Put what is not stored into the spool."""
+        items = pushing.next_items()
+        try:
+            await spool.keep_items(items)
+        except QueenError as error:
+            raise pushing.explain(error) from None
+        return pushing.finish(
+            [Pushed(status=BUFFERED, transaction_id=item["transactionId"]) for item in items]
+        )
 
     async def _push_many(self, queue: str, partition: str, messages: list[Message]) -> list[Pushed]:
         by_partition: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
@@ -210,7 +277,7 @@ class Queen:
                 repeated = set(result.get("duplicates", ()))
                 for number, (at, _) in enumerate(part):
                     pushed[at] = Pushed(
-                        status="duplicate" if number in repeated else "queued",
+                        status="duplicate" if number in repeated else _status_of(result),
                         transaction_id=messages[at].transaction_id,
                         partition_id=result.get("partitionId"),
                     )
@@ -229,7 +296,7 @@ class Queen:
             results |= {at: outcome.result for at, outcome in latest.items()}
             left = [at for at, outcome in latest.items() if not outcome.is_stored]
             failed = next(
-                (outcome.error for outcome in latest.values() if outcome.is_refused_for_good), None
+                (outcome.error for outcome in latest.values() if self._is_final(outcome)), None
             )
             if failed is None and left and time.monotonic() > deadline:
                 failed = next((outcome.error for outcome in latest.values() if outcome.error), None)
@@ -238,8 +305,19 @@ class Queen:
                 raise failed
         return [results[at] for at in range(len(frames))]
 
+    def _is_final(self, outcome: Outcome) -> bool:
+        """Whether a frame is not sent again: it is refused, or not even the spool has room."""
+        is_unkept = self.spool is not None and isinstance(outcome.error, SpoolFull | SpoolFailed)
+        return outcome.is_refused_for_good or is_unkept
+
     async def try_frames(self, frames: list[NamedFrame], retry_s: float) -> list[Outcome]:
-        """Send whole segments once; return what became of each. Raises what is wrong with all."""
+        """Send whole segments once, or put them into the spool if no server can take them; return
+        what became of each. Raises what is wrong with all."""
+        if self.spool is None:
+            return await self._send_frames(frames, retry_s)
+        return await try_or_spool(self.spool, frames, lambda some: self._send_frames(some, retry_s))
+
+    async def _send_frames(self, frames: list[NamedFrame], retry_s: float) -> list[Outcome]:
         if self._speaks_frames is None:
             self._speaks_frames = await self._ask_for_frames()
         if not self._speaks_frames:
@@ -249,9 +327,7 @@ class Queen:
         body = _encode_frames(frames)
         key, kind = ":".join(frames[0][:2]), CONTENT_TYPE.encode()
         try:
-            answer = await self.cluster.call(
-                "POST", "/api/v1/push", body, key=key, content_type=kind, retry_s=retry_s
-            )
+            answer = await self._send_push(body, key, retry_s, kind)
         except QueenError as error:
             outcomes = outcomes_of(error, [queue for queue, _, _ in frames])
             if outcomes is None:
@@ -261,11 +337,13 @@ class Queen:
 
     async def _ask_for_frames(self) -> bool:
         """Ask whether the broker is one of ours, which takes frames."""
+        retry_s, answer_s = (None, None) if self.spool is None else (0.0, self.spool.try_s)
         try:
-            answer = await self.request("GET", "/health")
+            answer = await self.cluster.call("GET", "/health", retry_s=retry_s, answer_s=answer_s)
         except (NotFound, UnsupportedMedia):
             return False
-        return isinstance(answer, dict) and answer.get("server") == "Queen"
+        health = decode_answer(_any, answer) if answer.body else None
+        return isinstance(health, dict) and health.get("server") == "Queen"
 
     async def _try_as_json(self, frames: list[NamedFrame]) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -292,13 +370,17 @@ class Queen:
             }
             for name, payload in many
         ]
-        results = await self.post("/api/v1/push", {"items": items})
+        body = msgspec.json.encode({"items": items})
+        answer = await self._send_push(body, f"{queue}:{partition}", self.cluster.retry_s)
+        results = decode_answer(_results, answer)
         repeated = [at for at, result in enumerate(results) if result.get("status") == "duplicate"]
         return {"status": "queued", "duplicates": repeated}
 
     async def flush(self) -> None:
-        """Return when everything that was buffered is stored."""
+        """Return when everything that was buffered is stored, and all that waits in the spool."""
         await self.buffers.flush()
+        if self.spool is not None:
+            await self.spool.drained()
 
     # ---- settling ----
 
@@ -403,6 +485,28 @@ class Queen:
             "POST", path, text, first=server, retry_s=within_s, answer_s=answer_s
         )
         return decode_answer(_any, answer) if answer.body else None
+
+
+def _open_spool(
+    cluster: Cluster, path: str | os.PathLike[str], options: SpoolSettings | None
+) -> ClientSpool:
+    try:
+        from queen.client.spooling.spool import ClientSpool
+    except ModuleNotFoundError as error:
+        if error.name != "fcntl":
+            raise
+        raise ValueError(
+            "a client has a spool on Unix only: on this system, leave it out"
+        ) from None
+    return ClientSpool(cluster, Path(path), complete_settings(options))
+
+
+def _key_of(item: dict[str, Any]) -> tuple[str, str]:
+    return item["queue"], item["partition"]
+
+
+def _status_of(result: dict[str, Any]) -> str:
+    return BUFFERED if result.get("status") == BUFFERED else "queued"
 
 
 def _encode_frames(frames: list[NamedFrame]) -> bytes:

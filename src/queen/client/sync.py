@@ -38,6 +38,8 @@ from queen.client.queues.running import Runner
 from queen.client.queues.transaction import Transaction
 
 if TYPE_CHECKING:
+    from queen.client.spooling.refused import RefusedMessage
+    from queen.client.spooling.spool import ClientSpool, SpoolState
     from queen.client.streams.sync import SyncStream, SyncStreamConsumer
 
 T = TypeVar("T")
@@ -102,6 +104,9 @@ class SyncQueen:
             self._end()
             raise
         self.admin = SyncAdmin(self)
+        inner = self.asynchronous.spool
+        # What no server could take; None without the option.
+        self.spool = None if inner is None else SyncSpool(self, inner)
         _open.add(self)
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
@@ -141,7 +146,8 @@ class SyncQueen:
         self.close()
 
     def close(self) -> None:
-        """Give back what open loops have, send what is buffered, then hang up."""
+        """Give back what open loops have, send what is buffered, then hang up. What still waits
+        in the spool stays there."""
         if self.is_closed:
             return
         try:
@@ -202,7 +208,7 @@ class SyncQueen:
         return SyncTransaction(self)
 
     def flush(self) -> None:
-        """Return when everything that was buffered is stored."""
+        """Return when everything that was buffered is stored, and all that waits in the spool."""
         self.wait_for(self.asynchronous.flush())
 
     def ack(
@@ -471,6 +477,35 @@ class SyncTransaction:
         trace: TracebackType | None,
     ) -> None:
         self._queen.wait_for(self._inner.__aexit__(kind, error, trace))
+
+
+class SyncSpool:
+    """The spool of a client, for programs without asyncio."""
+
+    def __init__(self, queen: SyncQueen, spool: ClientSpool) -> None:
+        self._queen = queen
+        self._spool = spool
+        self.path = spool.path
+
+    def statistics(self) -> SpoolState:
+        """Return what waits."""
+        return self._queen.wait_for(self._spool.statistics())
+
+    def refused(self, limit: int = 100) -> list[RefusedMessage]:
+        """Return messages that the broker has refused for what they are, with the reasons."""
+        return self._queen.wait_for(self._spool.refused(limit))
+
+    def retry(self, seqs: Sequence[int] | None = None) -> int:
+        """Send refused messages again, these or all; return how many."""
+        return self._queen.wait_for(self._spool.retry(seqs))
+
+    def drop(self, seqs: Sequence[int] | None = None) -> None:
+        """Forget refused messages for good, these or all."""
+        self._queen.wait_for(self._spool.drop(seqs))
+
+    def drained(self) -> None:
+        """Return when nothing waits any more; what is in quarantine does not count."""
+        self._queen.wait_for(self._spool.drained())
 
 
 class SyncAdmin:

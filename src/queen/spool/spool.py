@@ -171,12 +171,10 @@ class Spool:
     def quarantined(self, start: int = 0, count: int = 100) -> list[Refused]:
         return self._quarantine.page(start, count)
 
-    def read_quarantined(self, seq: int) -> Record:
-        """Return a record of the quarantine as it was given; raises `NotFound`."""
+    def quarantined_record(self, seq: int) -> Record:
+        """Return a record of the quarantine as it was before it was refused."""
         record = self._quarantine.read(seq)
-        record.body = self._open_body(record)
-        record.flags &= ~FLAG_ENCRYPTED
-        return record
+        return Record(seq, record.kind, 0, record.at_ms, self._open_body(record))
 
     def retry(self, seqs: Sequence[int] | None = None) -> range:
         """Append records of the quarantine again, all of them by default; return their seqs.

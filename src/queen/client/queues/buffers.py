@@ -23,7 +23,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from queen.client.payloads import encode_payload
-from queen.client.queues.messages import Message, Pushed
+from queen.client.queues.messages import BUFFERED, Message, Pushed
 from queen.client.queues.partial_requests import Outcome
 from queen.client.queues.pushing import MOST_BYTES, is_plain
 from queen.client.transport.errors_from_answer import is_worth_repeating
@@ -155,7 +155,7 @@ class Buffers:
         else:
             self._start_in(longest_s)
         return [
-            Pushed(status="buffered", transaction_id=message.transaction_id) for message in messages
+            Pushed(status=BUFFERED, transaction_id=message.transaction_id) for message in messages
         ]
 
     @property

@@ -185,6 +185,10 @@ class Popped(msgspec.Struct, Generic[M], rename="camel"):
         return min((claim.lease_ms for claim in self.claims if claim.lease_ms), default=0) / 1000
 
 
+# Kept by this client, and not stored yet.
+BUFFERED = "buffered"
+
+
 class Pushed(msgspec.Struct, kw_only=True):
     """What became of one pushed message: `queued`, `duplicate`, `scheduled` or `buffered`."""
 

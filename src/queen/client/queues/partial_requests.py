@@ -132,6 +132,11 @@ class ItemPush:
         refused = error.details.get("items")
         return all(map(_may_pass, refused)) if refused else is_worth_repeating(error)
 
+    def may_pass(self, error: QueenError) -> bool:
+        """Whether nothing of what a refused request has not stored is refused for good."""
+        refused = error.details.get("items")
+        return is_worth_repeating(error) and all(map(_may_pass, refused or ()))
+
     def finish(self, pushed: list[Pushed]) -> list[Pushed]:
         """Return what became of all items, now that the last of them are stored."""
         if len(self._asked) == len(self._items):

@@ -20,12 +20,12 @@ import logging
 import random
 import ssl
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from queen.client.queues.partial_requests import is_partly_done
-from queen.client.transport.errors_from_answer import error_of, is_worth_repeating
+from queen.client.transport.errors_from_answer import error_of, is_worth_repeating, retry_after_s
 from queen.client.transport.http import Answer, Connection, Poll, Server
 from queen.errors import QueenError, Unreachable
 
@@ -109,12 +109,14 @@ class Cluster:
         retry_s: float | None = None,
         answer_s: float | None = None,
         poll: Poll | None = None,
+        give_up_after: Callable[[QueenError], bool] | None = None,
     ) -> Answer:
         """Return a successful answer, or raise the error that stayed.
 
         `key` names what the request is about, `first` the server to ask first, `wait_s` how long
-        the server may take because it was asked to wait, `poll` lets its sender give it up. What
-        was done in part is not repeated: its sender knows what is left of it.
+        the server may take because it was asked to wait, `poll` lets its sender give it up, and
+        `give_up_after` says after which errors no server is asked a second time. What was done
+        in part is not repeated: its sender knows what is left of it.
         """
         retry_s = self._patience.retry_s if retry_s is None else retry_s
         deadline = time.monotonic() + retry_s
@@ -132,6 +134,8 @@ class Cluster:
                     if poll.is_given_up or is_final:
                         raise
                     last = error
+            if give_up_after is not None and give_up_after(last):
+                raise last
             pause_s = _pause_after(last, pause_s)
             if time.monotonic() + pause_s > deadline:
                 raise last
@@ -224,8 +228,13 @@ def _weight(url: str, key: str) -> bytes:
 
 
 def _pause_after(error: QueenError, pause_s: float) -> float:
-    """Return how long to wait; a queue that is full is not empty a moment later."""
-    return max(pause_s, 0.25) if error.code in ("queue_full", "overloaded") else pause_s
+    """Return how long to wait. A server without its database says when to come again; a queue
+    that is full is not empty a moment later, and what was contended may be free at once."""
+    if error.code in ("queue_full", "overloaded"):
+        return max(pause_s, 0.25)
+    if error.code in ("unavailable", "maintenance"):
+        return max(pause_s, min(retry_after_s(error), _LONGEST_PAUSE_S))
+    return pause_s
 
 
 async def _ask_on(

@@ -13,6 +13,8 @@ _object = msgspec.json.Decoder(dict[str, Any])
 
 T = TypeVar("T")
 
+_RETRY_AFTER = "retryAfterSeconds"
+
 
 def _all_errors(root: type[errors.QueenError]) -> dict[str, type[errors.QueenError]]:
     by_code = {root.code: root}
@@ -62,7 +64,17 @@ def error_of(answer: Answer) -> errors.QueenError:
         answer.status, errors.QueenError
     )
     message = str(details.get("error") or f"the server answered {answer.status}")
-    return _build_error(kind, message, details)
+    error = _build_error(kind, message, details)
+    retry_after = answer.headers.get(b"retry-after", b"")
+    if retry_after.isdigit():
+        # A date, which HTTP has as well, no server of ours sends.
+        error.details[_RETRY_AFTER] = int(retry_after)
+    return error
+
+
+def retry_after_s(error: errors.QueenError) -> float:
+    """Return for how long a server has asked to be left alone; 0 when it has not."""
+    return float(error.details.get(_RETRY_AFTER, 0))
 
 
 def error_named(code: str, message: str, details: dict[str, Any]) -> errors.QueenError:

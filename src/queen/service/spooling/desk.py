@@ -117,7 +117,7 @@ class SpoolDesk:
             if wanted is not None and (basin.id, refused.seq) not in wanted:
                 continue
             if again:
-                record = await asyncio.to_thread(basin.spool.spool.read_quarantined, refused.seq)
+                record = await asyncio.to_thread(basin.spool.spool.quarantined_record, refused.seq)
                 await self._entrance.spool_again(decode_append(record.kind, record.body))
             await asyncio.to_thread(basin.spool.spool.drop, [refused.seq])
             settled += 1
@@ -140,7 +140,7 @@ def _oldest(basins: list[SpoolStatistics]) -> int | None:
 
 
 def _read(basin: Basin, refused: Refused) -> QuarantinedRecord:
-    record = basin.spool.spool.read_quarantined(refused.seq)
+    record = basin.spool.spool.quarantined_record(refused.seq)
     try:
         append = decode_append(record.kind, record.body)
     except InvalidFrame:
