@@ -19,6 +19,8 @@ from queen.client.queues.dead_letters import DeadLetter, DeadLetterPage, DeadLet
 from queen.client.queues.messages import Message, Pushed, Received
 from queen.client.queues.queue import Queue
 from queen.client.queues.transaction import Transaction, TransactionQueue
+from queen.client.spooling.refused import RefusedMessage
+from queen.client.spooling.spool import ClientSpool, SpoolState
 from queen.client.streams.builder import Stream
 from queen.client.streams.consumer import StreamConsumer
 from queen.client.streams.grouping import Joined
@@ -32,6 +34,7 @@ from queen.client.sync import (
     SyncQueen,
     SyncQueue,
     SyncReceived,
+    SyncSpool,
     SyncTransaction,
 )
 
@@ -56,6 +59,9 @@ CLASSES: list[type] = [
     WindowMessage,
     Range,
     Joined,
+    ClientSpool,
+    SpoolState,
+    RefusedMessage,
     Admin,
     SyncQueen,
     SyncQueue,
@@ -65,6 +71,7 @@ CLASSES: list[type] = [
     SyncStream,
     SyncStreamConsumer,
     SyncWindow,
+    SyncSpool,
     SyncAdmin,
 ]
 
@@ -72,6 +79,15 @@ CLASSES: list[type] = [
 _INNER = {
     Consumer: {"finish", "is_at_limit", "keep_lease", "next_batch", "settle", "stop_on_signals"},
     Processing: {"finish", "keep_lease", "load", "next_window", "settle", "stop_on_signals"},
+    ClientSpool: {
+        "is_for_spool",
+        "keep_frames",
+        "keep_items",
+        "keys_behind",
+        "leave_to_parent",
+        "note_failure",
+        "start",
+    },
     Queen: {"post", "push", "push_frames", "renew_within", "settle", "try_frames"},
     SyncQueen: {"call_soon", "is_own_thread", "stop_on_signals", "wait_for"},
 }

@@ -28,15 +28,17 @@ PROGRAM = """
 import json, sys, time
 began = time.process_time()
 import queen
+for name in sys.argv[1:]:
+    __import__(name)
 took = time.process_time() - began
 print(json.dumps([took, sorted(sys.modules)]))
 """
 
 
-def imported() -> tuple[float, list[str]]:
+def imported(*names: str) -> tuple[float, list[str]]:
     """Import in a fresh process; return the seconds it took and what is loaded."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROGRAM, *names], capture_output=True, text=True, check=True
     )
     seconds, modules = json.loads(done.stdout)
     return seconds, modules
@@ -47,6 +49,14 @@ def test_nothing_of_the_server_is_loaded() -> None:
     assert "queen" in modules
     assert {name.partition(".")[0] for name in modules} & HEAVY == set()
     assert [name for name in modules if name.startswith(OURS)] == []
+
+
+def test_a_spool_needs_nothing_of_the_server() -> None:
+    _, modules = imported("queen.client.spooling.spool")
+    assert "queen.spool.folder" in modules
+    assert {name.partition(".")[0] for name in modules} & HEAVY == set()
+    assert [name for name in modules if name.startswith(OURS)] == []
+    assert "queen.spool" not in imported()[1]
 
 
 def test_it_takes_less_than_a_tenth_of_a_second() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 from queen.cli.exits import USAGE, explain_errors, fail
@@ -33,21 +34,35 @@ def queue_of(queen: Queen, name: str, group: str | None, partition: str | None) 
     return queue if partition is None else queue.partition(partition)
 
 
-def with_queen(url: str | None, token: str | None, work: Callable[[Queen], Awaitable[T]]) -> T:
-    """Do something with a server; whatever goes wrong ends in a line and an exit code."""
+def with_queen(
+    url: str | None,
+    token: str | None,
+    work: Callable[[Queen], Awaitable[T]],
+    spool: Path | None = None,
+) -> T:
+    """Do something with a server; whatever goes wrong ends in a line and an exit code. With a
+    spool, the server may be away."""
     logging.basicConfig(format="queen: %(message)s", level=logging.WARNING)
     urls = urls_of(url)
     with explain_errors(urls):
-        return asyncio.run(_run(urls, token, work))
+        return asyncio.run(_run(urls, token, work, spool))
 
 
-async def _run(urls: list[str], token: str | None, work: Callable[[Queen], Awaitable[T]]) -> T:
+async def _run(
+    urls: list[str],
+    token: str | None,
+    work: Callable[[Queen], Awaitable[T]],
+    spool: Path | None,
+) -> T:
     try:
-        queen = Queen(urls, token=token, retry_s=_PATIENCE_S)
+        queen = Queen(urls, token=token, retry_s=_PATIENCE_S, spool=spool)
     except ValueError as error:
-        fail(USAGE, f"{error}: it looks like {DEFAULT_URL}")
+        fail(USAGE, f"{error}: it looks like {DEFAULT_URL}" if spool is None else str(error))
+    except OSError as error:
+        fail(USAGE, f"{spool} cannot be a spool: {error.strerror}")
     async with queen:
-        await _check(queen)
+        if spool is None:
+            await _check(queen)
         return await work(queen)
 
 

@@ -12,6 +12,7 @@ from queen.cli.commands.push import push
 from queen.cli.commands.queues import queue
 from queen.cli.commands.read import pop, tail
 from queen.cli.commands.replay import replay
+from queen.cli.commands.spool import spool
 from queen.cli.commands.status import status
 from queen.cli.commands.streams import stream
 from queen.cli.commands.token import token
@@ -36,6 +37,7 @@ app.add_typer(pipeline, name="pipeline")
 app.add_typer(dlq, name="dlq")
 app.add_typer(stream, name="stream")
 app.add_typer(window, name="window")
+app.add_typer(spool, name="spool")
 app.add_typer(trace, name="trace")
 app.add_typer(token, name="token")
 

@@ -9,6 +9,7 @@ from queen.cli.exits import say
 from queen.cli.sources import Line, batched
 from queen.client import Message, Queen
 from queen.client.payloads import encode_payload
+from queen.client.queues.messages import BUFFERED
 from queen.core.names import DEFAULT_PARTITION
 from queen.errors import BadRequest, ItemNotFound
 
@@ -23,6 +24,8 @@ class Sender:
         self._queue = queue
         self._noun = noun
         self.stored = 0
+        # In the spool of this client, until a server takes them.
+        self.buffered = 0
         self.duplicates = 0
         self.failed = 0
 
@@ -36,7 +39,7 @@ class Sender:
         if not lines:
             return
         try:
-            repeated = await self._send([line.message for line in lines])
+            repeated, kept = await self._send([line.message for line in lines])
         except ItemNotFound:
             raise
         except BadRequest as error:
@@ -48,36 +51,42 @@ class Sender:
             await self.send(lines[half:])
         else:
             self.duplicates += repeated
-            self.stored += len(lines) - repeated
+            self.buffered += kept
+            self.stored += len(lines) - repeated - kept
 
-    async def _send(self, messages: list[Message]) -> int:
-        """Send a block in one request; return how many of it were there already."""
+    async def _send(self, messages: list[Message]) -> tuple[int, int]:
+        """Send a block in one request; return how many of it were there already, and how many no
+        server could take, so that they are in the spool."""
         if any(message.delay is not None or message.trace_id is not None for message in messages):
             pushed = await self._queen.push(self._queue, DEFAULT_PARTITION, messages)
-            return sum(result.is_duplicate for result in pushed)
+            kept = sum(result.status == BUFFERED for result in pushed)
+            return sum(result.is_duplicate for result in pushed), kept
         by_partition: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
         for message in messages:
             partition = message.partition or DEFAULT_PARTITION
             by_partition[partition].append((message.transaction_id, encode_payload(message.data)))
-        results = await self._queen.push_frames(
-            [
-                (self._queue, partition, part)
-                for partition, payloads in by_partition.items()
-                for part in batched(payloads, _FRAME_MESSAGES)
-            ]
+        frames = [
+            (self._queue, partition, part)
+            for partition, payloads in by_partition.items()
+            for part in batched(payloads, _FRAME_MESSAGES)
+        ]
+        results = await self._queen.push_frames(frames)
+        kept = sum(
+            len(part)
+            for (_, _, part), result in zip(frames, results, strict=True)
+            if result.get("status") == BUFFERED
         )
-        return sum(len(result.get("duplicates", ())) for result in results)
+        return sum(len(result.get("duplicates", ())) for result in results), kept
 
     def counts(self) -> dict[str, int | str]:
-        return {
-            "queue": self._queue,
-            "stored": self.stored,
-            "duplicates": self.duplicates,
-            "failed": self.failed,
-        }
+        counts: dict[str, int | str] = {"queue": self._queue, "stored": self.stored}
+        if self._queen.spool is not None:
+            counts["buffered"] = self.buffered
+        return {**counts, "duplicates": self.duplicates, "failed": self.failed}
 
     def summary(self) -> str:
+        kept = "" if self._queen.spool is None else f"{self.buffered:,} buffered, "
         return (
-            f"{self._queue}: {self.stored:,} stored, {self.duplicates:,} duplicates, "
+            f"{self._queue}: {self.stored:,} stored, {kept}{self.duplicates:,} duplicates, "
             f"{self.failed:,} failed"
         )

@@ -42,6 +42,12 @@ Kind = Annotated[
     typer.Option("--format", help="What the input is; by the file's ending unless given."),
 ]
 Delay = Annotated[float | None, typer.Option(min=0, help="Deliver after so many seconds.")]
+SpoolPath = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keep in this folder what no server can take now; the next push with it sends that."
+    ),
+]
 
 
 def push(
@@ -53,6 +59,7 @@ def push(
     file: File = None,
     kind: Kind = None,
     delay: Delay = None,
+    spool: SpoolPath = None,
     url: cli.Url = None,
     token: cli.Token = None,
     as_json: cli.Json = False,
@@ -80,7 +87,9 @@ def push(
             say(sender.summary())
         return sender
 
-    sender = with_queen(url, token, work)
+    sender = with_queen(url, token, work, spool)
+    if sender.buffered:
+        say(f"queen: what no server has taken waits in {spool}; the next push with it sends that")
     if as_json:
         Output(True).record(sender.counts())
     if sender.failed:

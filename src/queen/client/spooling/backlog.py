@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
-from itertools import islice
+from collections.abc import Collection
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from queen.client.queues.buffers import Pause
+from queen.client.queues.pushing import MOST_BYTES
 from queen.client.spooling.records import PartitionKey
 from queen.client.spooling.source import Source
 from queen.errors import QueenError, QueueFull
@@ -94,7 +95,8 @@ class ReadAhead:
         for hold in self.holds.values():
             if hold.until <= now:
                 batch += islice(hold.records, min(hold.most, most - len(batch)))
-        return batch + list(islice(self._free, most - len(batch)))
+        batch += islice(self._free, most - len(batch))
+        return _within_bytes(batch)
 
     def remove(self, settled: Collection[Waiting]) -> None:
         """Forget records of a batch that are done."""
@@ -119,7 +121,14 @@ class ReadAhead:
         """Return when the next partition has waited long enough, by the monotonic clock."""
         return min((hold.until for hold in self.holds.values()), default=None)
 
-    def __iter__(self) -> Iterator[Waiting]:
-        yield from self._free
-        for hold in self.holds.values():
-            yield from hold.records
+    def forget(self, source: Source) -> None:
+        """Leave everything of a source where it is."""
+        held = [waiting for hold in self.holds.values() for waiting in hold.records]
+        self.remove([waiting for waiting in (*self._free, *held) if waiting.source is source])
+
+
+def _within_bytes(batch: list[Waiting]) -> list[Waiting]:
+    """Return the first of a batch, as many as a server takes."""
+    sizes = accumulate(len(waiting.record.body) for waiting in batch)
+    count = sum(size_bytes <= MOST_BYTES for size_bytes in sizes)
+    return batch[: max(count, 1)]

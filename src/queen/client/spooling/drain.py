@@ -118,7 +118,7 @@ class Drain:
     def note_outage(self, error: QueenError) -> None:
         """Somebody else has met it."""
         if not self._has_warned:
-            _log.warning("the broker is away; pushes wait in %s: %s", self._folder.path, error)
+            _log.warning("pushes wait in %s: %s", self._folder.path, error)
         self.is_away = self._has_warned = True
         self._most = 1
         self.error = error
@@ -132,12 +132,19 @@ class Drain:
             try:
                 await self._step()
             except (QueenError, OSError) as error:
-                # The disk: what is read nobody sends, but what is there stays there.
+                # The disk: what is there stays there.
                 _log.error("the spool in %s: %s", self._folder.path, error)
-                self.error, self.is_away = error, True
-                self.failures += 1
-                self._tell()
-                await self._wait(_LONGEST_PAUSE_S)
+                await self._pause_after(error)
+            except Exception as error:
+                # Whatever it was, those who wait for the drain may not wait for ever.
+                _log.exception("the drain of the spool in %s has failed", self._folder.path)
+                await self._pause_after(error)
+
+    async def _pause_after(self, error: Exception) -> None:
+        self.error, self.is_away = error, True
+        self.failures += 1
+        self._tell()
+        await self._wait(_LONGEST_PAUSE_S)
 
     async def _step(self) -> None:
         if self._ahead.is_free_empty and self._ahead.has_room:
@@ -158,20 +165,34 @@ class Drain:
     async def _read(self) -> None:
         """Read the next records that somebody may send; there may be none."""
         for source in self.sources:
-            while self._ahead.is_free_empty and self._ahead.has_room:
-                records = await source.read(MOST_RECORDS, _READ_BYTES)
-                if records is None:
-                    break
-                for record in records:
-                    await self._add(source, record)
-                if source is self.own and source.read_to >= self._first_appended:
-                    self._knows_all = True
+            try:
+                await self._read_from(source)
+            except (QueenError, OSError) as error:
+                if source is self.own:
+                    raise
+                _log.error("%s cannot be read and is left alone: %s", source.path, error)
+                await self._leave(source)
+                continue
             if not self._ahead.is_free_empty or not self._ahead.has_room:
                 return
             if source is not self.own and source.is_done:
-                self._sources.remove(source)
-                await asyncio.to_thread(source.close)
+                await self._leave(source)
         self._knows_all = True
+
+    async def _read_from(self, source: Source) -> None:
+        while self._ahead.is_free_empty and self._ahead.has_room:
+            records = await source.read(MOST_RECORDS, _READ_BYTES)
+            if records is None:
+                return
+            for record in records:
+                await self._add(source, record)
+            if source is self.own and source.read_to >= self._first_appended:
+                self._knows_all = True
+
+    async def _leave(self, source: Source) -> None:
+        self._sources.remove(source)
+        self._ahead.forget(source)
+        await asyncio.to_thread(source.close)
 
     async def _add(self, source: Source, record: Record) -> None:
         try:
@@ -223,7 +244,7 @@ class Drain:
 
     def _note_answer(self, tried: int, outcome: BatchOutcome) -> None:
         if self._has_warned:
-            _log.warning("the broker is back; what waits in %s is sent", self._folder.path)
+            _log.warning("what waits in %s is sent now", self._folder.path)
         self.is_away = self._has_warned = False
         self.error = next(iter(outcome.held.values()), None)
         self._pause_s = _FIRST_PAUSE_S
@@ -257,8 +278,10 @@ class Drain:
             wakes.append(due)
         self._tell()
         written = asyncio.ensure_future(self.own.asynchronous.wait_for_records())
+        # Nobody reads while there is no room, whatever is written.
+        others = (written,) if self._ahead.has_room else ()
         try:
-            await self._wait(max(0.0, min(wakes) - now), written)
+            await self._wait(max(0.0, min(wakes) - now), *others)
         finally:
             written.cancel()
         if time.monotonic() >= self._adopted_at + _ADOPT_EVERY_S:

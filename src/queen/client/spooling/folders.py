@@ -63,13 +63,14 @@ class SpoolFolder:
         return [self._open(held) for held in self._abandoned() if _has_records(held)]
 
     def warn_of_others(self) -> None:
-        """Say whose records nobody sends who has this client's name for the broker."""
-        others = {
-            owner
-            for path, owner in owners(self.path).items()
-            if not self._is_ours(owner) and any(path.glob("*.spool"))
-        }
+        """Say whose records are here that nobody sends."""
+        others = {owner for owner in owners(self.path).values() if not self._is_ours(owner)}
         for owner in sorted(others):
+            abandoned = [held for held in SpoolRoot(self.path, owner).adopt() if _has_records(held)]
+            for held in abandoned:
+                held.let_go()
+            if not abandoned:
+                continue
             _log.warning(
                 "%s has records for %s, which are not sent to %s; a client of that broker sends "
                 'them, or this one with spool_options={"broker": "%s"}',

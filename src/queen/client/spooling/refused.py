@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -21,14 +22,14 @@ class RefusedMessage(msgspec.Struct, kw_only=True, rename="camel"):
     spooled_at: datetime
     refused_at: datetime
     size_bytes: int
-    payload: msgspec.Raw
+    data: Any
 
 
 class _Item(msgspec.Struct, rename="camel"):
     queue: str = ""
     partition: str = ""
     transaction_id: str = ""
-    payload: msgspec.Raw = msgspec.Raw(b"null")
+    data: Any = msgspec.field(name="payload", default=None)
 
 
 _item = msgspec.json.Decoder(_Item)

@@ -112,6 +112,15 @@ class Source:
         first = next(iter(self._open.values()))
         return in_spool - (self._count - first - len(self._open))
 
+    def count_left(self) -> int:
+        """Return how many records wait. All files are looked through; for who does nothing else."""
+        self.spool.recovery.wait()
+        count, after = self.spool.statistics().records, self._before.released
+        while after < self._before.to and (records := self.spool.read(after)):
+            count -= sum(not self._before.lacks(record.seq) for record in records)
+            after = records[-1].seq
+        return count
+
     def close(self) -> None:
         """Let the folder go; one with nothing in it is removed."""
         try:

@@ -172,9 +172,10 @@ class ClientSpool:
     async def retry(self, seqs: Sequence[int] | None = None) -> int:
         """Send refused messages again, these or all; return how many."""
         self.start()
-        seqs_again = await asyncio.to_thread(self._drain.own.spool.retry, seqs)
-        self._drain.note_appended(seqs_again)
-        return len(seqs_again)
+        spool = self._drain.own.spool
+        count = spool.statistics().quarantined if seqs is None else len(seqs)
+        self._drain.note_appended(await asyncio.to_thread(spool.retry, seqs))
+        return count
 
     async def drop(self, seqs: Sequence[int] | None = None) -> None:
         """Forget refused messages for good, these or all."""
