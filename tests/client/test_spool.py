@@ -4,44 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queen import Message, Queen, SyncQueen
-from queen.client.spooling import drain
+from queen.client.spooling import backlog, drain
 from queen.errors import (
     InvalidFrame,
     InvalidItem,
     NotFound,
     QueueFull,
     SpoolFull,
-    Unavailable,
     Unreachable,
 )
 from tests.client.fake import Fake, answer
-from tests.client.gate import Gate, Mode, gate_to
+from tests.client.gate import Gate, Mode
 from tests.conftest import ServerProcess
 from tests.ports import free_port
 from tests.waiting import until_async, until_met
 
 LONG_MS = 3_600_000
-
-
-@pytest.fixture
-async def gate(server: ServerProcess) -> AsyncIterator[Gate]:
-    async with gate_to(server.port) as made:
-        yield made
 
 
 async def stored(queen: Queen, queue: str) -> dict[str, list[Any]]:
@@ -531,51 +524,6 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
     assert modes == {0}
 
 
-async def test_a_consumer_waits_for_a_broker_that_is_away(
-    gate: Gate, queen: Queen, queue: str
-) -> None:
-    received: list[Any] = []
-    await queen.queue(queue).push([1, 2])
-    await gate.turn("open")
-    async with Queen(gate.url, retry_s=0.2, timeout_s=1) as reader:
-        consumer = (
-            reader.queue(queue)
-            .limit(4)
-            .wait(0.5)
-            .consume(lambda message: received.append(message.data), signals=False)
-        )
-        consuming = asyncio.create_task(consumer.run())
-        modes: list[Mode] = ["shut", "silent"]
-        for count, mode in enumerate(modes, start=2):
-            await until_met(lambda: len(received) >= count)  # noqa: B023
-            await gate.turn(mode)
-            await until_met(lambda: reader.cluster._down_until)
-            await queen.queue(queue).push(mode)
-            await gate.turn("open")
-        await consuming
-    assert received == [1, 2, "shut", "silent"]
-
-
-async def test_a_consumer_comes_again_when_a_broker_has_asked_it_to() -> None:
-    away = answer(
-        "503 Service Unavailable",
-        b'{"error":"away","code":"unavailable","retryable":true}',
-        "retry-after: 1",
-    )
-    times: list[float] = []
-
-    def respond(_: bytes) -> bytes:
-        times.append(asyncio.get_running_loop().time())
-        return away if len(times) < 3 else answer("204 No Content", b"")
-
-    async with Fake(respond).running() as fake, Queen(fake.url) as reader:
-        assert await reader.queue("q").pop(wait_s=0) == []
-    pauses = [after - before for before, after in pairwise(times)]
-    assert len(pauses) == 2
-    # Never the same for two clients, so it may be half of it.
-    assert all(pause >= 0.5 for pause in pauses)
-
-
 async def test_an_answer_of_no_broker_is_an_outage_too(tmp_path: Path) -> None:
     fake = Fake(lambda _: answer("200 OK", b"<html>"))
     async with fake.running(), Queen(fake.url, spool=tmp_path) as producer:
@@ -583,4 +531,111 @@ async def test_an_answer_of_no_broker_is_an_outage_too(tmp_path: Path) -> None:
         state = await producer.spool.statistics()  # type: ignore[union-attr]
         assert state.is_away
         assert state.error is not None
-    assert issubclass(Unreachable, Unavailable)
+
+
+STORED = answer("201 Created", b'[{"status":"queued","transaction_id":"t"}]')
+
+
+async def test_a_token_that_is_no_longer_good_waits(tmp_path: Path) -> None:
+    refusal = answer("401 Unauthorized", b'{"error":"who","code":"unauthenticated"}')
+    answers = [answer("503 Away", b""), refusal, refusal, STORED]
+    async with Fake(answers).running() as fake, Queen(fake.url, spool=tmp_path) as producer:
+        assert statuses(await producer.queue("q").push(1)) == {"buffered"}
+        await asyncio.wait_for(producer.flush(), 30)
+        assert producer.spool is not None
+        assert await producer.spool.refused() == []
+        assert len(fake.requests) == len(answers)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        answer("400 Bad", b'{"error":"no","code":"bad_request","retryable":false}'),
+        answer("413 Too Large", b"<html>"),
+    ],
+)
+async def test_a_refusal_of_all_is_about_some(refusal: bytes, tmp_path: Path) -> None:
+    is_away = True
+    taken: list[int] = []
+
+    def respond(request: bytes) -> bytes:
+        if is_away:
+            return answer("503 Away", b"")
+        if b"poison" in request:
+            return refusal
+        payloads = [item["payload"] for item in json.loads(request.split(b"\r\n\r\n")[1])["items"]]
+        taken.extend(payloads)
+        return answer("201 Created", b"[]")
+
+    async with Fake(respond).running() as fake, Queen(fake.url, spool=tmp_path) as producer:
+        await producer.queue("q").push([*range(20), "poison", *range(20, 40)])
+        is_away = False
+        await asyncio.wait_for(producer.flush(), 30)
+        assert producer.spool is not None
+        assert [refused.data for refused in await producer.spool.refused()] == ["poison"]
+    assert taken == list(range(40))
+
+
+async def test_an_error_of_one_partition_holds_up_no_other(tmp_path: Path) -> None:
+    is_broken = is_away = True
+    taken: list[Any] = []
+
+    def respond(request: bytes) -> bytes:
+        if is_away:
+            return answer("503 Away", b"")
+        if b"broken" in request and is_broken:
+            return answer("500 Oh", b'{"error":"oh","code":"internal","retryable":false}')
+        items = json.loads(request.split(b"\r\n\r\n")[1])["items"]
+        taken.extend(item["payload"] for item in items)
+        return answer("201 Created", b"[]")
+
+    async with Fake(respond).running() as fake, Queen(fake.url, spool=tmp_path) as producer:
+        for number in range(3):
+            await producer.queue("broken").push(number)
+            await producer.queue("q").push(number)
+        is_away = False
+        await until_met(lambda: taken == [0, 1, 2])
+        taken.clear()
+        is_broken = False
+        await asyncio.wait_for(producer.flush(), 30)
+        assert producer.spool is not None
+        assert await producer.spool.refused() == []
+    assert taken == [0, 1, 2]
+
+
+async def test_when_too_much_is_held_back_others_wait_and_no_push_does(
+    gate: Gate, queen: Queen, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog, "_MOST_HELD", 10)
+    full = f"{queue}-full"
+    await queen.queue(full).config(max_size=1).create()
+    await queen.queue(full).push("old")
+    async with Queen(gate.url, spool=tmp_path) as producer:
+        await producer.queue(full).push(list(range(50)))
+        await gate.turn("open")
+        for number in range(30):
+            assert statuses(await producer.queue(queue).push(number)) == {"buffered"}
+        received: list[Any] = []
+        while len(received) < 51:
+            messages = await queen.queue(full).pop(wait_s=20, batch=9, auto_ack=True)
+            received += [message.data for message in messages]
+        await producer.flush()
+    assert received == ["old", *range(50)]
+    assert await stored(queen, queue) == {"Default": list(range(30))}
+
+
+async def test_a_push_that_was_given_up_while_it_was_written_is_not_overtaken(
+    gate: Gate, queen: Queen, queue: str, tmp_path: Path
+) -> None:
+    async with Queen(gate.url, spool=tmp_path) as producer:
+        for number in range(10):
+            orders = producer.queue(queue).partition(f"p{number}")
+            await gate.turn("shut")
+            pushing = asyncio.create_task(orders.push("first"))
+            await until_met(lambda: producer.spool and producer.spool._writing, look_s=0)
+            pushing.cancel()
+            await gate.turn("open")
+            await orders.push("second")
+            await producer.flush()
+    numbers = await stored(queen, queue)
+    assert numbers == {f"p{number}": ["first", "second"] for number in range(10)}

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from queen import Queen
-from tests.client.gate import Gate, Mode, gate_to
+from tests.client.gate import Gate, Mode
 from tests.client.test_spool import stored
-from tests.conftest import ServerProcess
 from tests.waiting import until_async
 
 _HEAD = """
@@ -34,6 +33,21 @@ async def main():
             number += 1
 asyncio.run(main())
 """
+_PRODUCE_SYNC = """
+from queen import SyncQueen
+with SyncQueen(url, spool=path) as queen:
+    number = first
+    while True:
+        queen.queue(queue).partition(f"p{number % 2}").push(number)
+        print(number, flush=True)
+        number += 1
+"""
+# Ends without closing its client.
+_LEAVE = """
+from queen import SyncQueen
+queen = SyncQueen(url, spool=path)
+queen.queue(queue).push([0, 1, 2])
+"""
 _DRAIN = """
 async def main():
     async with Queen(url, spool=path) as queen:
@@ -51,12 +65,6 @@ async def save(self):
     await saved(self)
 saved, Source.save = Source.save, save
 """
-
-
-@pytest.fixture
-async def gate(server: ServerProcess) -> AsyncIterator[Gate]:
-    async with gate_to(server.port) as made:
-        yield made
 
 
 @contextlib.asynccontextmanager
@@ -108,11 +116,12 @@ def check(numbers: dict[str, list[int]], told: list[int]) -> None:
     assert len(together) <= len(told) + 1
 
 
+@pytest.mark.parametrize("program", [_PRODUCE, _PRODUCE_SYNC], ids=["async", "sync"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 async def test_a_producer_ends_during_an_outage(
-    gate: Gate, queen: Queen, queue: str, tmp_path: Path, number: signal.Signals
+    gate: Gate, queen: Queen, queue: str, tmp_path: Path, number: signal.Signals, program: str
 ) -> None:
-    async with running(_PRODUCE, gate, tmp_path, queue) as process:
+    async with running(program, gate, tmp_path, queue) as process:
         await gate.turn("open")
         told = await said(process, 20)
         await gate.turn("shut")
@@ -122,6 +131,15 @@ async def test_a_producer_ends_during_an_outage(
         await process.wait()
     await drain(gate, tmp_path)
     check(await stored(queen, queue), told)
+
+
+async def test_a_program_that_ends_without_closing_its_client_loses_nothing(
+    gate: Gate, queen: Queen, queue: str, tmp_path: Path
+) -> None:
+    async with running(_LEAVE, gate, tmp_path, queue) as process:
+        assert await process.wait() == 0
+    await drain(gate, tmp_path)
+    assert await stored(queen, queue) == {"Default": [0, 1, 2]}
 
 
 async def test_a_producer_is_killed_again_and_again(

@@ -64,9 +64,11 @@ class ReadAhead:
     def __init__(self) -> None:
         self._free: deque[Waiting] = deque()
         self.holds: dict[PartitionKey, Hold] = {}
+        self._held = 0
+        self._held_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._free) + sum(len(hold.records) for hold in self.holds.values())
+        return len(self._free) + self._held
 
     @property
     def is_free_empty(self) -> bool:
@@ -75,13 +77,19 @@ class ReadAhead:
     @property
     def has_room(self) -> bool:
         """Whether more may be read."""
-        held = [waiting for hold in self.holds.values() for waiting in hold.records]
-        size_bytes = sum(len(waiting.record.body) for waiting in held)
-        return len(held) < _MOST_HELD and size_bytes < _MOST_HELD_BYTES
+        return self._held < _MOST_HELD and self._held_bytes < _MOST_HELD_BYTES
 
     def add(self, waiting: Waiting) -> None:
         hold = self.holds.get(waiting.key)
-        (self._free if hold is None else hold.records).append(waiting)
+        if hold is None:
+            self._free.append(waiting)
+        else:
+            hold.records.append(waiting)
+            self._count_held([waiting], 1)
+
+    def _count_held(self, records: Collection[Waiting], sign: int) -> None:
+        self._held += sign * len(records)
+        self._held_bytes += sign * sum(len(waiting.record.body) for waiting in records)
 
     def first_free(self, source: Source) -> int | None:
         """Return the seq of the oldest record of a source that nobody holds back."""
@@ -103,17 +111,21 @@ class ReadAhead:
         gone = {id(waiting) for waiting in settled}
         self._free = deque(waiting for waiting in self._free if id(waiting) not in gone)
         for key, hold in list(self.holds.items()):
-            left = deque(waiting for waiting in hold.records if id(waiting) not in gone)
-            if len(left) < len(hold.records):
-                hold.relax()
-            hold.records = left
-            if not left:
+            taken = [waiting for waiting in hold.records if id(waiting) in gone]
+            if not taken:
+                continue
+            hold.records = deque(waiting for waiting in hold.records if id(waiting) not in gone)
+            hold.relax()
+            self._count_held(taken, -1)
+            if not hold.records:
                 del self.holds[key]
 
     def hold(self, key: PartitionKey, error: QueenError, tried: int) -> None:
         """Let a partition wait."""
         hold = self.holds.setdefault(key, Hold())
-        hold.records.extend(waiting for waiting in self._free if waiting.key == key)
+        joining = [waiting for waiting in self._free if waiting.key == key]
+        hold.records.extend(joining)
+        self._count_held(joining, 1)
         self._free = deque(waiting for waiting in self._free if waiting.key != key)
         hold.prolong(error, tried)
 

@@ -91,7 +91,8 @@ class Drain:
     def is_nearly_done(self) -> bool:
         """Whether it will have sent everything in a moment, if nothing more is written."""
         left = self._appended_to - self._settled_to
-        return self._knows_all and not self.is_away and left <= _NEARLY_RECORDS
+        is_going_on = self._knows_all and not self.is_away and self._ahead.has_room
+        return is_going_on and left <= _NEARLY_RECORDS
 
     @property
     def _settled_to(self) -> int:

@@ -132,6 +132,13 @@ class ClientSpool:
     async def _keep(self, bodies: list[bytes]) -> None:
         if not bodies:
             return
+        self.start()
+        # Who is cancelled meanwhile has written it all the same, and others go behind it.
+        writing = asyncio.ensure_future(self._write(bodies))
+        writing.add_done_callback(_ask_for_error)
+        await asyncio.shield(writing)
+
+    async def _write(self, bodies: list[bytes]) -> None:
         self._writing += 1
         try:
             seqs = await self._drain.own.asynchronous.append(bodies, KIND_JSON, durable=True)
@@ -227,6 +234,12 @@ class ClientSpool:
     def leave_to_parent(self) -> None:
         for source in self._drain.sources:
             source.leave_to_parent()
+
+
+def _ask_for_error(writing: asyncio.Future[None]) -> None:
+    """Nobody may be left who wants to know how it ended."""
+    if not writing.cancelled():
+        writing.exception()
 
 
 _open: weakref.WeakSet[ClientSpool] = weakref.WeakSet()
