@@ -25,9 +25,11 @@ from queen.errors import (
     InvalidItem,
     NotFound,
     QueueFull,
+    SpoolFailed,
     SpoolFull,
     Unreachable,
 )
+from queen.spool import KIND_JSON, Spool, SpoolRoot
 from tests.client.fake import Fake, answer
 from tests.client.gate import Gate, Mode
 from tests.conftest import ServerProcess
@@ -94,7 +96,7 @@ async def test_an_outage_is_met_once(gate: Gate, queen: Queen, queue: str, tmp_p
         for number in range(1, 200):
             assert statuses(await producer.queue(queue).push(number)) == {"buffered"}
         # Only the drain has asked since, with long pauses.
-        assert gate.connections < 20
+        assert gate.connections < 100
         await gate.turn("open")
         await producer.flush()
     assert await stored(queen, queue) == {"Default": list(range(200))}
@@ -351,6 +353,10 @@ async def test_a_spool_that_is_full_is_told(
         await gate.turn("open")
         await producer.flush()
         assert statuses(await producer.queue(queue).push("last")) == {"queued"}
+        # What was sent takes no room in the next outage.
+        await gate.turn("shut")
+        again = [await producer.queue(f"{queue}-2").push("x" * 1000) for _ in range(10)]
+        assert set().union(*map(statuses, again)) == {"buffered"}
     payloads = (await stored(queen, queue))["Default"]
     assert [text.split()[0] for text in payloads] == [*map(str, range(kept)), "last"]
 
@@ -639,3 +645,33 @@ async def test_a_push_that_was_given_up_while_it_was_written_is_not_overtaken(
             await producer.flush()
     numbers = await stored(queen, queue)
     assert numbers == {f"p{number}": ["first", "second"] for number in range(10)}
+
+
+async def test_a_client_that_is_closed_keeps_nobody_waiting(
+    gate: Gate, queue: str, tmp_path: Path
+) -> None:
+    producer = Queen(gate.url, spool=tmp_path)
+    await producer.queue(queue).push(1)
+    flushing = asyncio.create_task(producer.flush())
+    await asyncio.sleep(0)
+    await producer.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        await asyncio.wait_for(flushing, 30)
+    with pytest.raises(SpoolFailed, match="closed"):
+        await asyncio.wait_for(producer.queue(queue).push(2), 30)
+    await producer.close()
+
+
+async def test_a_record_that_is_no_message_is_set_aside(
+    server: ServerProcess, queen: Queen, queue: str, tmp_path: Path
+) -> None:
+    spool = Spool(SpoolRoot(tmp_path, server.url).claim())
+    item = {"queue": queue, "partition": "p", "transactionId": "t", "payload": 1}
+    spool.append([b"not JSON", json.dumps(item).encode()], KIND_JSON, durable=True)
+    spool.close()
+    async with Queen(server.url, spool=tmp_path) as producer:
+        await producer.flush()
+        assert producer.spool is not None
+        (refused,) = await producer.spool.refused()
+        assert refused.reason.startswith("not a message")
+    assert await stored(queen, queue) == {"p": [1]}

@@ -129,17 +129,23 @@ class Drain:
         await self._progress.wait()
 
     async def run(self) -> None:
-        while not self._is_stopping:
-            try:
-                await self._step()
-            except (QueenError, OSError) as error:
-                # The disk: what is there stays there.
-                _log.error("the spool in %s: %s", self._folder.path, error)
-                await self._pause_after(error)
-            except Exception as error:
-                # Whatever it was, those who wait for the drain may not wait for ever.
-                _log.exception("the drain of the spool in %s has failed", self._folder.path)
-                await self._pause_after(error)
+        try:
+            while not self._is_stopping:
+                await self._try_step()
+        finally:
+            self._tell()
+
+    async def _try_step(self) -> None:
+        try:
+            await self._step()
+        except (QueenError, OSError) as error:
+            # The disk: what is there stays there.
+            _log.error("the spool in %s: %s", self._folder.path, error)
+            await self._pause_after(error)
+        except Exception as error:
+            # Whatever it was, those who wait for the drain may not wait for ever.
+            _log.exception("the drain of the spool in %s has failed", self._folder.path)
+            await self._pause_after(error)
 
     async def _pause_after(self, error: Exception) -> None:
         self.error, self.is_away = error, True
@@ -158,6 +164,7 @@ class Drain:
         self._tell()
 
     def _tell(self) -> None:
+        """Wake those who wait for progress."""
         told, self._progress = self._progress, asyncio.Event()
         told.set()
 
@@ -185,8 +192,7 @@ class Drain:
             records = await source.read(MOST_RECORDS, _READ_BYTES)
             if records is None:
                 return
-            for record in records:
-                await self._add(source, record)
+            await self._add(source, records)
             if source is self.own and source.read_to >= self._first_appended:
                 self._knows_all = True
 
@@ -195,14 +201,18 @@ class Drain:
         self._ahead.forget(source)
         await asyncio.to_thread(source.close)
 
-    async def _add(self, source: Source, record: Record) -> None:
-        try:
-            key = address_of(record.body).key
-        except msgspec.DecodeError as error:
-            await source.asynchronous.refuse([(record, f"not a message: {error}")])
-            source.finish(record.seq)
-            return
-        self._ahead.add(Waiting(source, record, key))
+    async def _add(self, source: Source, records: Sequence[Record]) -> None:
+        refusals: list[tuple[Record, str]] = []
+        # Nothing else runs meanwhile: what is read is known before somebody asks what waits.
+        for record in records:
+            try:
+                self._ahead.add(Waiting(source, record, address_of(record.body).key))
+            except msgspec.DecodeError as error:
+                refusals.append((record, f"not a message: {error}"))
+        if refusals:
+            await source.asynchronous.refuse(refusals)
+            for record, _ in refusals:
+                source.finish(record.seq)
 
     # ---- sending ----
 

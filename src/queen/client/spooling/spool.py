@@ -60,7 +60,12 @@ class ClientSpool:
     def __init__(self, cluster: Cluster, path: Path, settings: Settings) -> None:
         self.path = path
         self._settings = settings
-        options = SpoolOptions(max_bytes=settings.max_bytes, min_free_bytes=settings.min_free_bytes)
+        options = SpoolOptions(
+            max_bytes=settings.max_bytes,
+            min_free_bytes=settings.min_free_bytes,
+            # What is sent is still counted until half of a file is; that shall not be much.
+            max_file_bytes=min(SpoolOptions().max_file_bytes, settings.max_bytes // 4),
+        )
         folder = SpoolFolder(path, owner_of(settings.broker, cluster.urls), options)
         own = folder.claim()
         folder.warn_of_others()
@@ -87,7 +92,7 @@ class ClientSpool:
         others wait before them or because the broker is away."""
         self.start()
         while self._drain.is_behind or (self._writing and self._drain.is_away):
-            if not self._drain.is_nearly_done:
+            if self._is_closed or not self._drain.is_nearly_done:
                 return set(keys)
             # Written behind the last ones, each push would keep the next from going past.
             await self._drain.wait_for_progress()
@@ -192,6 +197,8 @@ class ClientSpool:
         """Return when nothing waits any more; what is in quarantine does not count."""
         self.start()
         while self._writing or not self._drain.is_empty:
+            if self._is_closed:
+                raise RuntimeError("the client is closed; what waits is in its folder")
             await self._drain.wait_for_progress()
 
     # ---- ending ----
