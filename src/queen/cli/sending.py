@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from queen.cli.exits import say
 from queen.cli.sources import Line, batched
@@ -19,12 +20,16 @@ _FRAME_MESSAGES = 1000
 class Sender:
     """Counts what became of the messages it sends to one queue."""
 
-    def __init__(self, queen: Queen, queue: str, noun: str = "line") -> None:
+    def __init__(
+        self, queen: Queen, queue: str, noun: str = "line", qos0: Mapping[str, Any] | None = None
+    ) -> None:
         self._queen = queen
         self._queue = queue
         self._noun = noun
+        # How the server may buffer them; None when it may not.
+        self._qos0 = qos0
         self.stored = 0
-        # In the spool of this client, until a server takes them.
+        # In the spool of this client, or in that of the server.
         self.buffered = 0
         self.duplicates = 0
         self.failed = 0
@@ -55,10 +60,10 @@ class Sender:
             self.stored += len(lines) - repeated - kept
 
     async def _send(self, messages: list[Message]) -> tuple[int, int]:
-        """Send a block in one request; return how many of it were there already, and how many no
-        server could take, so that they are in the spool."""
-        if any(message.delay is not None or message.trace_id is not None for message in messages):
-            pushed = await self._queen.push(self._queue, DEFAULT_PARTITION, messages)
+        """Send a block in one request; return how many of it were there already, and how many are
+        in a spool."""
+        if self._qos0 or any(_has_more_to_it(message) for message in messages):
+            pushed = await self._queen.push(self._queue, DEFAULT_PARTITION, messages, self._qos0)
             kept = sum(result.status == BUFFERED for result in pushed)
             return sum(result.is_duplicate for result in pushed), kept
         by_partition: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
@@ -78,15 +83,24 @@ class Sender:
         )
         return sum(len(result.get("duplicates", ())) for result in results), kept
 
+    @property
+    def _may_be_buffered(self) -> bool:
+        return self._queen.spool is not None or self._qos0 is not None or self.buffered > 0
+
     def counts(self) -> dict[str, int | str]:
         counts: dict[str, int | str] = {"queue": self._queue, "stored": self.stored}
-        if self._queen.spool is not None:
+        if self._may_be_buffered:
             counts["buffered"] = self.buffered
         return {**counts, "duplicates": self.duplicates, "failed": self.failed}
 
     def summary(self) -> str:
-        kept = "" if self._queen.spool is None else f"{self.buffered:,} buffered, "
+        kept = f"{self.buffered:,} buffered, " if self._may_be_buffered else ""
         return (
             f"{self._queue}: {self.stored:,} stored, {kept}{self.duplicates:,} duplicates, "
             f"{self.failed:,} failed"
         )
+
+
+def _has_more_to_it(message: Message) -> bool:
+    """Whether there is no place for all of a message in a frame."""
+    return message.delay is not None or message.trace_id is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
+from queen.cli.connection import with_queen
 from queen.cli.exits import NOT_FOUND, USAGE, explain_errors, fail
 
 if TYPE_CHECKING:
+    from queen.client.admin import Admin
     from queen.client.spooling.source import Source
 
 Row = dict[str, Any]
+
+# Of the messages of one record.
+_SHOWN_IDS = 3
 
 
 class SpoolSource(Protocol):
@@ -90,6 +95,49 @@ class LocalSpools:
 
 def _count_refused(source: Source) -> int:
     return source.spool.statistics().quarantined
+
+
+class ServerSpool:
+    """The spool of a server, asked over HTTP."""
+
+    def __init__(self, url: str | None, token: str | None) -> None:
+        self._url = url
+        self._token = token
+
+    def _ask(self, question: Callable[[Admin], Awaitable[Row]]) -> Row:
+        return with_queen(self._url, self._token, lambda queen: question(queen.admin))
+
+    def status(self) -> list[Row]:
+        state = self._ask(lambda admin: admin.spool())
+        return [
+            {
+                "spool": f"server, process {state['worker']}",
+                "for": f"database {state['database']}",
+                "inUse": state["enabled"],
+                "refused": state.pop("quarantined"),
+                **state,
+            }
+        ]
+
+    def refused(self, limit: int, with_payload: bool) -> list[Row]:
+        page = self._ask(lambda admin: admin.spool_quarantine(limit=limit, payloads=with_payload))
+        return [_row_of_refused(record, with_payload) for record in page["records"]]
+
+    def retry(self, ids: Sequence[str]) -> int:
+        return int(self._ask(lambda admin: admin.retry_spooled(list(ids) or None))["records"])
+
+    def drop(self, ids: Sequence[str]) -> int:
+        return int(self._ask(lambda admin: admin.drop_spooled(list(ids) or None))["records"])
+
+
+def _row_of_refused(record: Row, with_payload: bool) -> Row:
+    ids, payloads = record.pop("transactionIds"), record.pop("payloads", None)
+    row = {**record, "transactionId": ", ".join(ids[:_SHOWN_IDS]) + _more_than(ids)}
+    return {**row, "data": payloads} if with_payload else row
+
+
+def _more_than(ids: Sequence[str]) -> str:
+    return " …" if len(ids) > _SHOWN_IDS else ""
 
 
 @contextmanager

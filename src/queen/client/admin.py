@@ -72,6 +72,26 @@ class Admin:
             return await self._get("system", "maintenance", "pop")
         return await self._post("system", "maintenance", "pop", body={"enabled": enabled})
 
+    # ---- the spool ----
+
+    async def spool(self) -> Json:
+        """What waits in the spool of the server, and whether its database is away."""
+        return await self._get("spool")
+
+    async def spool_quarantine(
+        self, *, limit: int = 100, offset: int = 0, payloads: bool = False
+    ) -> Json:
+        """Spooled records that can never be stored, with the reasons."""
+        return await self._get("spool", "quarantine", limit=limit, offset=offset, payloads=payloads)
+
+    async def retry_spooled(self, ids: list[str] | None = None) -> Json:
+        """Spool such records again, all of them by default."""
+        return await self._post("spool", "quarantine", "retry", body={"ids": ids})
+
+    async def drop_spooled(self, ids: list[str] | None = None) -> Json:
+        """Forget such records for good, all of them by default."""
+        return await self._post("spool", "quarantine", "drop", body={"ids": ids})
+
     # ---- queues ----
 
     async def overview(self) -> Json:

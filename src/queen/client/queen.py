@@ -14,7 +14,7 @@ import ssl
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -197,9 +197,16 @@ class Queen:
 
     # ---- producing ----
 
-    async def push(self, queue: str, partition: str, messages: list[Message]) -> list[Pushed]:
-        """Store messages; in frames when there are many and nothing but payloads in them."""
-        if len(messages) >= _FRAMES_PAY_FROM and all(map(is_plain, messages)):
+    async def push(
+        self,
+        queue: str,
+        partition: str,
+        messages: list[Message],
+        qos0: Mapping[str, Any] | None = None,
+    ) -> list[Pushed]:
+        """Store messages; in frames when there are many and nothing but payloads in them. `qos0`
+        says how the server may buffer them."""
+        if not qos0 and len(messages) >= _FRAMES_PAY_FROM and all(map(is_plain, messages)):
             return await self._push_many(queue, partition, messages)
         pushed: list[Pushed] = []
         payloads = [encode_payload(message.data) for message in messages]
@@ -208,17 +215,20 @@ class Queen:
                 item_of(queue, message.partition or partition, message, payload)
                 for message, payload in part
             ]
-            pushed += await self._push_items(ItemPush(items, pushed), f"{queue}:{partition}")
+            pushing = ItemPush(items, pushed)
+            pushed += await self._push_items(pushing, f"{queue}:{partition}", qos0 or {})
         return pushed
 
-    async def _push_items(self, pushing: ItemPush, key: str) -> list[Pushed]:
+    async def _push_items(
+        self, pushing: ItemPush, key: str, options: Mapping[str, Any]
+    ) -> list[Pushed]:
         """Store items; what a server did not take for now is sent again, and nothing else."""
         deadline = time.monotonic() + self.cluster.retry_s
         while True:
             items = pushing.next_items()
             if self.spool is not None and await self.spool.keys_behind(map(_key_of, items)):
                 return await self._spool_items(self.spool, pushing)
-            body = msgspec.json.encode({"items": items})
+            body = msgspec.json.encode({"items": items, **options})
             try:
                 answer = await self._send_push(body, key, deadline - time.monotonic())
                 return pushing.finish(decode_answer(_pushed, answer))

@@ -42,6 +42,10 @@ Kind = Annotated[
     typer.Option("--format", help="What the input is; by the file's ending unless given."),
 ]
 Delay = Annotated[float | None, typer.Option(min=0, help="Deliver after so many seconds.")]
+Qos0 = Annotated[
+    bool,
+    typer.Option("--qos0", help="Let the server buffer them in its spool and answer at once."),
+]
 SpoolPath = Annotated[
     Path | None,
     typer.Option(
@@ -59,6 +63,7 @@ def push(
     file: File = None,
     kind: Kind = None,
     delay: Delay = None,
+    qos0: Qos0 = False,
     spool: SpoolPath = None,
     url: cli.Url = None,
     token: cli.Token = None,
@@ -78,7 +83,8 @@ def push(
         source = source_of(input_file, input_kind, shape)
 
     async def work(queen: Queen) -> Sender:
-        sender = Sender(queen, queue, "argument" if payload else "line")
+        noun = "argument" if payload else "line"
+        sender = Sender(queen, queue, noun, {"qos0": True} if qos0 else None)
         try:
             with progress(queue, source.total) as advance:
                 await _push_all(source, sender, advance)
@@ -88,7 +94,7 @@ def push(
         return sender
 
     sender = with_queen(url, token, work, spool)
-    if sender.buffered:
+    if sender.buffered and spool is not None:
         say(f"queen: what no server has taken waits in {spool}; the next push with it sends that")
     if as_json:
         Output(True).record(sender.counts())

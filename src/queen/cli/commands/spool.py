@@ -12,7 +12,7 @@ import typer
 from queen.cli import options as cli
 from queen.cli.exits import confirm
 from queen.cli.output import Output
-from queen.cli.spools import SpoolSource, local_spools
+from queen.cli.spools import ServerSpool, SpoolSource, local_spools
 
 spool = typer.Typer(
     help="Look at spools, send refused records again or drop them.", no_args_is_help=True
@@ -39,7 +39,11 @@ _REFUSED = (
 _DATA = ("data", "data")
 
 FolderPath = Annotated[
-    Path, typer.Option("--path", help="The folder of a client's spool; those in use are left out.")
+    Path | None,
+    typer.Option(
+        "--path",
+        help="The folder of a client's spool, in place of the server's; those in use are left out.",
+    ),
 ]
 Payload = Annotated[bool, typer.Option("--payload", help="Show payloads too.")]
 Ids = Annotated[
@@ -48,41 +52,65 @@ Ids = Annotated[
 
 
 @contextmanager
-def _source_of(path: Path) -> Iterator[SpoolSource]:
+def _source_of(path: Path | None, url: str | None, token: str | None) -> Iterator[SpoolSource]:
+    if path is None:
+        yield ServerSpool(url, token)
+        return
     with local_spools(path) as spools:
         yield spools
 
 
 @spool.command()
-def status(path: FolderPath, as_json: cli.Json = False) -> None:
+def status(
+    path: FolderPath = None,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
     """Show what waits."""
-    with _source_of(path) as source:
+    with _source_of(path, url, token) as source:
         Output(as_json).rows(source.status(), _STATUS)
 
 
 @spool.command("list")
 def list_refused(
-    path: FolderPath, payload: Payload = False, limit: cli.Limit = 100, as_json: cli.Json = False
+    path: FolderPath = None,
+    payload: Payload = False,
+    limit: cli.Limit = 100,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
 ) -> None:
     """Show records that a broker has refused for what they are, with the reasons."""
-    with _source_of(path) as source:
+    with _source_of(path, url, token) as source:
         rows = source.refused(limit, payload)
         Output(as_json).rows(rows, (*_REFUSED, _DATA) if payload else _REFUSED)
 
 
 @spool.command()
-def retry(path: FolderPath, ids: Ids = None, as_json: cli.Json = False) -> None:
-    """Put refused records back: they are sent again by the next client with this folder."""
-    with _source_of(path) as source:
+def retry(
+    ids: Ids = None,
+    path: FolderPath = None,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Put refused records back; those of a folder are sent by the next client that has it."""
+    with _source_of(path, url, token) as source:
         Output(as_json).record({"retried": source.retry(ids or ())})
 
 
 @spool.command()
 def drop(
-    path: FolderPath, ids: Ids = None, yes: cli.Yes = False, as_json: cli.Json = False
+    ids: Ids = None,
+    path: FolderPath = None,
+    yes: cli.Yes = False,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
 ) -> None:
     """Remove refused records for good."""
     which = f"{len(ids)} refused records" if ids else "all refused records"
-    confirm(yes, f"Remove {which} in {path} for good?")
-    with _source_of(path) as source:
+    confirm(yes, f"Remove {which} in {path or 'the spool of the server'} for good?")
+    with _source_of(path, url, token) as source:
         Output(as_json).record({"dropped": source.drop(ids or ())})

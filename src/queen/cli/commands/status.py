@@ -37,7 +37,7 @@ def status(
     token: cli.Token = None,
     as_json: cli.Json = False,
 ) -> None:
-    """Show problems first: maintenance, lagging groups, dead letters, the oldest unread."""
+    """Show problems first: spool, maintenance, lagging groups, dead letters, oldest unread."""
     output = Output(as_json)
 
     async def work(queen: Queen) -> None:
@@ -51,6 +51,10 @@ def status(
 
 
 async def _take_snapshot(queen: Queen) -> dict[str, Any]:
+    spool = await queen.admin.spool()
+    if spool["database"] == "away":
+        # Nobody else can be asked now.
+        return _only_of_the_spool(spool)
     overview, groups, switches = await asyncio.gather(
         queen.admin.overview(), queen.admin.groups(), queen.admin.maintenance()
     )
@@ -62,6 +66,7 @@ async def _take_snapshot(queen: Queen) -> dict[str, Any]:
     lagging.sort(key=lambda row: -float(row["oldestSeconds"]))
     snapshot = {
         "problems": [],
+        **_of_the_spool(spool),
         "maintenance": switches["maintenanceMode"],
         "popMaintenance": switches["popMaintenanceMode"],
         "laggingGroups": lagging,
@@ -80,6 +85,35 @@ async def _take_snapshot(queen: Queen) -> dict[str, Any]:
     return {**snapshot, "problems": _problems(snapshot)}
 
 
+def _of_the_spool(spool: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "database": spool["database"],
+        "spooled": spool["records"],
+        "spoolOldestAt": spool["oldestAt"],
+        "spoolQuarantined": spool["quarantined"],
+        "spoolProblem": spool["problem"],
+    }
+
+
+def _only_of_the_spool(spool: dict[str, Any]) -> dict[str, Any]:
+    """What can be said while the database is away."""
+    snapshot = {**_of_the_spool(spool), "laggingGroups": []}
+    return {"problems": _spool_problems(snapshot), **snapshot}
+
+
+def _spool_problems(snapshot: dict[str, Any]) -> list[str]:
+    problems = []
+    if snapshot["database"] == "away":
+        waiting = f"{snapshot['spooled']:,} wait"
+        problems.append(f"the database is away: pushes go to the spool ({waiting})")
+    elif snapshot["spoolProblem"]:
+        problems.append(f"the spool is not drained: {snapshot['spoolProblem']}")
+    if snapshot["spoolQuarantined"]:
+        count = f"{snapshot['spoolQuarantined']:,}"
+        problems.append(f"{count} spooled records cannot be stored: queen spool list")
+    return problems
+
+
 def _lagging_row(entry: dict[str, Any]) -> dict[str, Any]:
     return {
         "group": entry["name"],
@@ -92,7 +126,7 @@ def _lagging_row(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _problems(snapshot: dict[str, Any]) -> list[str]:
     """Say what is wrong, each with what to do next."""
-    problems = []
+    problems = _spool_problems(snapshot)
     if snapshot["maintenance"]:
         problems.append("pushes are held back: maintenance is on")
     if snapshot["popMaintenance"]:

@@ -39,10 +39,13 @@ def spool_choices(folder: Path | None, environment: Mapping[str, str]) -> SpoolC
     sync = environment.get("QUEEN_SPOOL_SYNC", "interval")
     if sync not in get_args(SyncPolicy):
         raise StartupError(f"QUEEN_SPOOL_SYNC must be one of {', '.join(get_args(SyncPolicy))}")
+    max_bytes = said.number("MAX_BYTES", 4 * 1024**3, 1024**2, 2**62)
     options = SpoolOptions(
         sync=cast("SyncPolicy", sync),
         max_file_records=said.number("EVENTS_PER_FILE", 1_000_000, 1, 1_000_000),
-        max_bytes=said.number("MAX_BYTES", 4 * 1024**3, 1024**2, 2**62),
+        max_bytes=max_bytes,
+        # A file that is drained still takes room for a while; it must not be all there is.
+        max_file_bytes=min(SpoolOptions.max_file_bytes, max_bytes // 4),
     )
     return SpoolChoices(
         folder,

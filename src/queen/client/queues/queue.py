@@ -59,6 +59,8 @@ class QueueBuilder(Consuming):
         self._auto_ack = True
         self._wait_s = 30.0
         self._buffer: tuple[int, float] | None = None
+        # How a push asks to be buffered by the server, in the words of the wire.
+        self._qos0: dict[str, Any] | None = None
         self._on_success: Done | None = None
         self._on_error: Failed | None = None
 
@@ -90,14 +92,32 @@ class QueueBuilder(Consuming):
 
     # ---- producing ----
 
-    def buffer(self: Self, max_messages: int = 1000, max_ms: float = 100) -> Self:
+    def buffer(
+        self: Self, max_messages: int = 1000, max_ms: float = 100, *, on_server: bool = False
+    ) -> Self:
         """Gather pushes and send them together; `push` then returns at once.
+
+        With `on_server` they are sent one by one and gathered there: see `qos0`.
 
         Nothing is lost when sending fails: messages stay in the buffer and are sent again, unless
         they are refused for good; then the next push or flush raises the error and has them.
         `await queen.flush()` returns when all of them are stored.
         """
-        return self._with(buffer=(max_messages, max_ms / 1000))
+        if on_server:
+            return self.qos0(max_ms, max_messages)
+        return self._with(buffer=(max_messages, max_ms / 1000), qos0=None)
+
+    def qos0(self: Self, max_ms: float | None = None, max_messages: int | None = None) -> Self:
+        """Push at the cost of a write to a file: the server answers `buffered` at once and stores
+        messages in batches, after `max_ms` or when `max_messages` wait (100 and 100, unless the
+        server is set otherwise).
+
+        They outlive the server's process. If its machine fails, the last tenth of a second may be
+        lost.
+        """
+        asked = {"qos0": True, "bufferMs": max_ms, "bufferMax": max_messages}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return self._with(qos0=given, buffer=None)
 
     # ---- consuming ----
 
@@ -223,14 +243,15 @@ class Queue(QueueBuilder):
         """Push one payload, or a list of them; `Message` gives a payload an id or a time.
         A payload that is itself a list goes into a list: `push([[1, 2]])` is one message.
 
-        Returns when they are stored. Sent again after a failure they keep their ids, so each
-        is stored once.
+        Returns when they are stored, or, with status `buffered`, when they are on the disk of a
+        server whose database is away. Sent again after a failure they keep their ids, so each is
+        stored once.
         """
         messages = messages_of(items)
         queue, partition = self._require_name(), self._partition or DEFAULT_PARTITION
         if self._buffer is not None:
             return await self._queen.buffers.add(queue, partition, messages, *self._buffer)
-        return await self._queen.push(queue, partition, messages)
+        return await self._queen.push(queue, partition, messages, self._qos0)
 
     async def pop(
         self, *, wait_s: float | None = None, batch: int | None = None, auto_ack: bool = False
