@@ -20,6 +20,7 @@ import pytest
 
 from queen import Message, Queen, SyncQueen
 from queen.client.spooling import backlog, drain
+from queen.client.spooling.folders import owner_of
 from queen.errors import (
     InvalidFrame,
     InvalidItem,
@@ -409,6 +410,19 @@ async def test_another_address_of_the_broker_is_no_other_broker(
     async with Queen([server.url, gate.url], spool=tmp_path) as producer:
         await producer.flush()
     assert await stored(queen, queue) == {"Default": [1]}
+
+
+@pytest.mark.parametrize(
+    ("urls", "owner"),
+    [
+        (["http://user:secret@Queen"], "http://queen:6632"),
+        (["https://queen/"], "https://queen:443"),
+        (["http://b:1", "http://a:1", "http://b:1"], "http://a:1,http://b:1"),
+        (["http://[::1]:7"], "http://[::1]:7"),
+    ],
+)
+def test_an_address_has_one_spelling(urls: list[str], owner: str) -> None:
+    assert owner_of("", urls) == owner
 
 
 async def test_a_named_broker_may_move(

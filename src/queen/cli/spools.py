@@ -178,7 +178,7 @@ def _row_of_opened(opened: _Opened) -> Row:
         "inUse": False,
         "records": opened.source.count_left(),
         "bytes": statistics.bytes,
-        "oldestAt": None if oldest is None else datetime.fromtimestamp(oldest / 1000, UTC),
+        "oldestAt": None if oldest is None else datetime.fromtimestamp(oldest // 1000, UTC),
         "refused": statistics.quarantined,
         "damaged": statistics.damaged,
     }

@@ -15,10 +15,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
 from queen.client.spooling.source import Source, sweep
+from queen.client.transport.http import default_port
 from queen.spool import Spool, SpoolOptions, SpoolRoot
 from queen.spool.folder import HeldFolder, Identity
 
@@ -26,19 +28,28 @@ _log = logging.getLogger("queen.client")
 
 
 def owner_of(broker: str, urls: Sequence[str]) -> str:
-    """Return the name under which the records of a broker wait."""
-    return broker or ",".join(sorted({_without_user(url) for url in urls}))
+    """Return the name under which the records of a broker wait.
+
+    >>> owner_of("", ["http://user:secret@Queen-2", "https://queen-1:8443"])
+    'http://queen-2:6632,https://queen-1:8443'
+    """
+    return broker or ",".join(sorted(set(map(_address, urls))))
 
 
-def _without_user(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+def _address(url: str) -> str:
+    """Return the URL of a server in one spelling, and without secrets."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2].lower()
+    return f"{parts.scheme}://{host}" + ("" if parts.port else f":{default_port(parts.scheme)}")
 
 
 def owners(root: Path) -> dict[Path, str]:
     """Return all spools of a folder, and whose each of them is."""
     named: dict[Path, str] = {}
-    for file in root.glob("*-*/identity.json"):
+    for file in root.glob("*/identity.json"):
+        # One that somebody is making, or removing.
+        if file.parent.name.startswith("."):
+            continue
         with suppress(OSError, msgspec.DecodeError):
             named[file.parent] = msgspec.json.decode(file.read_bytes(), type=Identity).owner
     return named

@@ -265,6 +265,10 @@ class Poll:
             self.connection.end()
 
 
+def default_port(scheme: str) -> int:
+    return 443 if scheme == "https" else 6632
+
+
 class Server:
     """One server and the connections to it that are free."""
 
@@ -274,7 +278,7 @@ class Server:
             raise ValueError(f"not the URL of a server: {url!r}")
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._host = parts.hostname
-        self._port = parts.port or (443 if parts.scheme == "https" else 6632)
+        self._port = parts.port or default_port(parts.scheme)
         self._tls = (context or ssl.create_default_context()) if parts.scheme == "https" else None
         self.host_header = parts.netloc.rpartition("@")[2].encode()
         self._free: deque[Connection] = deque()
