@@ -45,7 +45,7 @@ def spool_choices(folder: Path | None, environment: Mapping[str, str]) -> SpoolC
         max_file_records=said.number("EVENTS_PER_FILE", 1_000_000, 1, 1_000_000),
         max_bytes=max_bytes,
         # A file that is drained still takes room for a while; it must not be all there is.
-        max_file_bytes=min(SpoolOptions.max_file_bytes, max_bytes // 4),
+        max_file_bytes=min(64 * 1024**2, max_bytes // 4),
     )
     return SpoolChoices(
         folder,
