@@ -97,3 +97,15 @@ def test_a_folder_that_there_is_not(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     assert "cannot be a spool" in run("push", "q", "1", "--spool", str(file), code=2).err
+
+
+def test_the_spool_of_the_server_is_asked_without_a_path(run: Run, queue: str) -> None:
+    pushed = run("push", queue, "1", "2", "--qos0", "--json")
+    assert pushed.row == {"queue": queue, "stored": 0, "buffered": 2, "duplicates": 0, "failed": 0}
+    state = run("spool", "status").row
+    assert state["enabled"] and state["database"] == "connected" and state["bufferedMessages"] >= 2
+    assert run("spool", "list").rows == []
+    assert run("spool", "retry").row == {"retried": 0}
+    assert run("spool", "drop", "--yes").row == {"dropped": 0}
+    assert "no id of a record" in run("spool", "retry", "nonsense", code=2).err
+    assert run("status").row["database"] == "connected"

@@ -12,10 +12,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from queen import Queen, Received
 from tests.conftest import ServerProcess
 from tests.long import LONG
 from tests.spooling.outages import (
@@ -25,7 +27,7 @@ from tests.spooling.outages import (
     read_all,
     wait_until_drained,
 )
-from tests.waiting import spend_async, until
+from tests.waiting import spend_async, until, until_met
 
 Start = Callable[..., ServerProcess]
 
@@ -208,7 +210,8 @@ def test_a_database_that_is_of_no_use_when_it_is_back_ends_the_server(
     keyless = start_server(*arguments, env={"QUEEN_ENCRYPTION_KEY": ""})
     assert keyless.api().push({"queue": queue, "payload": 1}).status == 202
     fickle.let_through()
-    assert keyless.process.wait(timeout=60) == 78
+    until(lambda: keyless.process.poll() is not None)
+    assert keyless.stop() == 78
     # What it had taken is with whoever has the key.
     again = start_server(*arguments)
     wait_until_drained(again.api())
@@ -227,3 +230,58 @@ def test_a_server_that_was_never_with_its_database_does_not_start_without_it(
     fickle.let_through()
     starting.join(timeout=60)
     assert not starting.is_alive()
+
+
+def test_tokens_that_were_good_stay_good_and_unknown_ones_get_no_answer(
+    fickle: FickleDatabase, start_server: Start, tmp_path: Path, queue: str
+) -> None:
+    arguments = ("--database-url", fickle.dsn, "--spool-dir", str(tmp_path / "spool"))
+    server = start_server(*arguments, "--auth", "tokens")
+    (token,) = [word for line in server.said for word in line.split() if word.startswith("queen_")]
+    good = {"authorization": f"Bearer {token}"}
+    body = {"items": [{"queue": queue, "payload": 1}]}
+    assert server.api().call("POST", "/api/v1/push", body, good).status == 201
+    fickle.swallow()
+    api = server.api()
+    until(lambda: api.call("POST", "/api/v1/push", body, good).status == 202)
+    unknown = token[:6] + "0" * 12 + token[18:]
+    answer = api.call("POST", "/api/v1/push", body, {"authorization": f"Bearer {unknown}"})
+    assert (answer.status, answer.json["code"]) == (503, "unavailable")
+    wrong = token[:-4] + ("aaaa" if not token.endswith("aaaa") else "bbbb")
+    answer = api.call("POST", "/api/v1/push", body, {"authorization": f"Bearer {wrong}"})
+    assert answer.status == 401
+    assert api.call("POST", "/api/v1/push", body).status == 401
+    fickle.let_through()
+
+
+async def test_our_client_pushes_and_consumes_across_an_outage(
+    fickle: FickleDatabase, start_server: Start, tmp_path: Path, queue: str
+) -> None:
+    arguments = ("--database-url", fickle.dsn, "--spool-dir", str(tmp_path / "spool"))
+    server = start_server(*arguments)
+    seen: list[int] = []
+    async with Queen(server.url) as consuming:
+
+        async def handle(messages: list[Received]) -> None:
+            seen.extend(message.data["n"] for message in messages)
+
+        consumer = consuming.queue(queue).batch(100).wait(1)
+        task = asyncio.create_task(consumer.consume(handle, signals=False).run())
+        async with Queen(server.url) as producer:
+            pushed = await producer.queue(queue).push({"n": 0})
+            assert pushed[0].status == "queued"
+            await until_met(lambda: seen == [0])
+            fickle.swallow()
+            # A client that has never asked this server anything, and one that has.
+            async with Queen(server.url) as fresh:
+                many = await fresh.queue(queue).push([{"n": n} for n in range(1, 301)])
+            assert {each.status for each in many} == {"buffered"}
+            few = await producer.queue(queue).push([{"n": 301}, {"n": 302}])
+            assert {each.status for each in few} == {"buffered"}
+            await producer.queue(queue).qos0().push({"n": 303})
+            fickle.let_through()
+            await until_met(lambda: len(seen) >= 304)
+        assert seen == list(range(304))
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

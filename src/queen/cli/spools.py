@@ -26,8 +26,6 @@ _SHOWN_IDS = 3
 class SpoolSource(Protocol):
     """Somewhere spools are. A refused record has an id, which names its spool too."""
 
-    def status(self) -> list[Row]: ...
-
     def refused(self, limit: int, with_payload: bool) -> list[Row]: ...
 
     def retry(self, ids: Sequence[str]) -> int:
@@ -107,17 +105,9 @@ class ServerSpool:
     def _ask(self, question: Callable[[Admin], Awaitable[Row]]) -> Row:
         return with_queen(self._url, self._token, lambda queen: question(queen.admin))
 
-    def status(self) -> list[Row]:
-        state = self._ask(lambda admin: admin.spool())
-        return [
-            {
-                "spool": f"server, process {state['worker']}",
-                "for": f"database {state['database']}",
-                "inUse": state["enabled"],
-                "refused": state.pop("quarantined"),
-                **state,
-            }
-        ]
+    def state(self) -> Row:
+        """All that the server says of it."""
+        return self._ask(lambda admin: admin.spool())
 
     def refused(self, limit: int, with_payload: bool) -> list[Row]:
         page = self._ask(lambda admin: admin.spool_quarantine(limit=limit, payloads=with_payload))

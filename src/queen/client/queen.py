@@ -349,7 +349,9 @@ class Queen:
         """Ask whether the broker is one of ours, which takes frames."""
         retry_s, answer_s = (None, None) if self.spool is None else (0.0, self.spool.try_s)
         try:
-            answer = await self.cluster.call("GET", "/health", retry_s=retry_s, answer_s=answer_s)
+            answer = await self.cluster.call(
+                "GET", "/health/ready", retry_s=retry_s, answer_s=answer_s
+            )
         except (NotFound, UnsupportedMedia):
             return False
         health = decode_answer(_any, answer) if answer.body else None

@@ -67,9 +67,13 @@ def status(
     token: cli.Token = None,
     as_json: cli.Json = False,
 ) -> None:
-    """Show what waits."""
-    with _source_of(path, url, token) as source:
-        Output(as_json).rows(source.status(), _STATUS)
+    """Show what waits, and whether the database of the server is away."""
+    output = Output(as_json)
+    if path is None:
+        output.record(ServerSpool(url, token).state())
+        return
+    with local_spools(path) as spools:
+        output.rows(spools.status(), _STATUS)
 
 
 @spool.command("list")
