@@ -204,6 +204,12 @@ class Drain:
                 return
             await self._drain_records(basin, records)
             await basin.spool.release(basin.position)
+            if basin is self._basins.own and len(records) < _BATCH_RECORDS // 2:
+                # What came meanwhile may have time; together with others it costs less.
+                now = time.monotonic()
+                self._due_at = min(self._due_at, now + self._basins.settings.flush_ms / 1000)
+                if self._due_at > now:
+                    return
 
     async def _drain_records(self, basin: Basin, records: list[Record]) -> None:
         """Drain records; when one of them cannot be stored, find out which."""

@@ -118,8 +118,13 @@ class SpoolStore:
 
     async def _plan(self, batch: DrainBatch) -> list[Share]:
         shares = await self._group(batch)
-        for share in shares:
-            await self._compare(batch, share)
+        try:
+            await self._compare(shares)
+        except QueenError as error:
+            _raise_outage(error)
+            # One of them cannot be compared: each for itself.
+            for share in shares:
+                await self._compare_alone(batch, share)
         return await self._leave_refused(batch, shares)
 
     async def _group(self, batch: DrainBatch) -> list[Share]:
@@ -136,14 +141,20 @@ class SpoolStore:
         lost = [append for append in appends if append.target is None]
         return _without(shares, batch.move(lost)) if lost else shares
 
-    async def _compare(self, batch: DrainBatch, share: Share) -> None:
-        """Mark what is stored already; let a partition wait of which that cannot be told."""
-        try:
+    async def _compare(self, shares: list[Share]) -> None:
+        """Mark what is stored already."""
+        for share in shares:
             await self._tries.leave_out_stored(share)
-            await self._appender.screen([share], alone=True)
+        await self._appender.screen(shares, alone=True)
+
+    async def _compare_alone(self, batch: DrainBatch, share: Share) -> None:
+        """The same for one partition; it waits if that cannot be told."""
+        try:
+            await self._compare([share])
         except QueenError as error:
             _raise_outage(error)
-            share.appends = [a for a in share.appends if a not in batch.move(share.appends)]
+            batch.move(share.appends)
+            share.appends = []
 
     async def _leave_refused(self, batch: DrainBatch, shares: list[Share]) -> list[Share]:
         shares = [share for share in shares if share.appends]
