@@ -26,8 +26,14 @@ from queen.errors import (
 from queen.service.admin.maintenance import Maintenance
 from queen.service.spooling.basins import Basin, Basins
 from queen.service.spooling.keys import WaitingKeys
-from queen.service.spooling.records import MOVED, Spooled, decode_record
-from queen.service.spooling.store import DrainBatch, Overtaken, SpoolStore, was_moved
+from queen.service.spooling.records import (
+    MOVED,
+    Spooled,
+    decode_record,
+    key_of_record,
+    was_moved,
+)
+from queen.service.spooling.store import DrainBatch, Overtaken, SpoolStore
 from queen.spool.disk.format import Record
 from queen.storage.breaker import Breaker
 
@@ -184,14 +190,20 @@ class Drain:
         while True:
             records = await basin.spool.read(after, _BATCH_RECORDS, _BATCH_BYTES)
             old = [record for record in records if record.seq < end]
-            for spooled in _decoded(basin, old)[0]:
-                self.keys.add(spooled.key)
-                if was_moved(spooled):
-                    basin.has_moved = True
-                    self._held.add(spooled.key)
+            for record in filter(basin.counts, old):
+                self._note_found(basin, record)
             if len(old) < len(records) or not records:
                 return
             after = records[-1].seq
+
+    def _note_found(self, basin: Basin, record: Record) -> None:
+        # What cannot be decoded belongs nowhere, and is put aside when its turn comes.
+        with suppress(InvalidFrame):
+            key = key_of_record(record)
+            self.keys.add(key)
+            if was_moved(record):
+                basin.has_moved = True
+                self._held.add(key)
 
     async def _drain_basin(self, basin: Basin, until: int | None = None) -> None:
         while not self._maintenance.pushes_are_held:
@@ -239,7 +251,7 @@ class Drain:
         batch.refused = [(_as_it_came(record), reason) for record, reason in damaged]
         held = self._held
         if held:
-            behind = [s.append for s in spooled if not was_moved(s) and held.holds(s.key)]
+            behind = [s.append for s in spooled if not was_moved(s.record) and held.holds(s.key)]
             batch.move(behind)
         return batch
 
@@ -278,7 +290,7 @@ class Drain:
         for spooled in batch.spooled:
             if spooled not in batch.moved:
                 self._note_done(spooled)
-            elif not was_moved(spooled):
+            elif not was_moved(spooled.record):
                 self._held.add(spooled.key)
         self.batches += 1
         self.last_batch_records = len(batch)
@@ -286,7 +298,7 @@ class Drain:
 
     def _note_done(self, spooled: Spooled) -> None:
         self.keys.done(spooled.key)
-        if was_moved(spooled):
+        if was_moved(spooled.record):
             self._held.done(spooled.key)
 
     async def _look_at_waiting(self) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from queen.core.frame import Frame, pack_frame, raw_size, unpack_frames
 from queen.errors import InvalidFrame, QueenError
 from queen.service.log.append import Append
+from queen.service.spooling.keys import Key
 from queen.spool.disk.format import KIND_FRAME, Record
 
 KIND_ITEMS = 5
@@ -37,7 +38,15 @@ class _Items(msgspec.Struct, array_like=True):
     extras: dict[str, list[str | None]] | None = None
 
 
+class _Address(msgspec.Struct, array_like=True):
+    """The beginning of the same."""
+
+    queue: str
+    partition: str
+
+
 _decoder = msgspec.msgpack.Decoder(_Items)
+_address_decoder = msgspec.msgpack.Decoder(_Address)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -51,7 +60,7 @@ class Spooled:
         self.append = append
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         return self.append.queue, self.append.partition
 
 
@@ -86,6 +95,21 @@ def decode_append(kind: int, body: bytes) -> Append:
 
 def decode_record(record: Record) -> Spooled:
     return Spooled(record, decode_append(record.kind, record.body))
+
+
+def key_of_record(record: Record) -> Key:
+    """Return where a record belongs, and look at nothing else if possible."""
+    if record.kind & ~MOVED != KIND_ITEMS:
+        return decode_record(record).key
+    try:
+        address = _address_decoder.decode(record.body)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidFrame(f"the record does not decode: {error}") from None
+    return address.queue, address.partition
+
+
+def was_moved(record: Record) -> bool:
+    return bool(record.kind & MOVED)
 
 
 def _frame_of(append: Append) -> bytes:

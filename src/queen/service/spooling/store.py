@@ -26,7 +26,7 @@ from queen.service.log.appender import Appender, Outcome, append_columns, outcom
 from queen.service.log.flush_share import Share
 from queen.service.spooling.basins import Basin, Basins
 from queen.service.spooling.first_tries import FirstTries
-from queen.service.spooling.records import MOVED, Spooled
+from queen.service.spooling.records import Spooled
 from queen.spool.disk.format import Record
 from queen.storage.database import Abandoned, Database, Transaction
 
@@ -241,7 +241,3 @@ def _without(shares: list[Share], moved: set[Append]) -> list[Share]:
     for share in shares:
         share.appends = [append for append in share.appends if append not in moved]
     return [share for share in shares if share.appends]
-
-
-def was_moved(spooled: Spooled) -> bool:
-    return bool(spooled.record.kind & MOVED)
