@@ -10,8 +10,9 @@ import typer
 
 from queen.cli.demo.chats import show_chats
 from queen.cli.demo.counts import Count, table_of_counts
+from queen.cli.demo.outage import show_outage
 from queen.cli.demo.queues import show_queues
-from queen.cli.demo.server import own_server
+from queen.cli.demo.server import DemoServer, own_server
 from queen.cli.demo.shop import show_shop
 
 if TYPE_CHECKING:
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # What is shown, one after the other, on one server.
-_ACTS: tuple[Callable[[int, Console], list[Count]], ...] = (show_queues, show_chats, show_shop)
+_ACTS: tuple[Callable[[DemoServer, Console], list[Count]], ...] = (
+    lambda server, console: show_queues(server.port, console),
+    show_outage,
+    lambda server, console: show_chats(server.port, console),
+    lambda server, console: show_shop(server.port, console),
+)
 _NEXT = """Where to look next:
   queen serve                          a broker that stays; try its API at /docs
   docs/tutorial/first-queue.md         then first-stream.md, first-pipeline.md
@@ -36,9 +42,9 @@ def demo() -> None:
     console = Console()
     started = time.monotonic()
     console.print("Starting a broker with its own PostgreSQL in a temporary folder ...")
-    with own_server() as port:
-        console.print(f"queen ready on http://127.0.0.1:{port}")
-        counts = [count for act in _ACTS for count in act(port, console)]
+    with own_server() as server:
+        console.print(f"queen ready on http://127.0.0.1:{server.port}")
+        counts = [count for act in _ACTS for count in act(server, console)]
     console.print(table_of_counts(counts))
     wrong = [count for count in counts if not count.agrees]
     if wrong:

@@ -34,20 +34,29 @@ _GIVE_UP_S = 120
 _TWICE = 20
 
 
-class _Http:
+class Http:
     """One keep-alive connection to the demo's server."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def call(self, method: str, path: str, body: object | None = None) -> Any:
+        status, answer = self._exchange(method, path, body)
+        if status >= 400:
+            raise typer.Exit(code=1)
+        return answer
+
+    def try_call(self, method: str, path: str) -> Any:
+        """Return the answer; None when the server cannot give one now."""
+        status, answer = self._exchange(method, path, None)
+        return answer if status < 400 else None
+
+    def _exchange(self, method: str, path: str, body: object | None) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body)
         self._connection.request(method, path, data, {"content-type": "application/json"})
         response = self._connection.getresponse()
         raw = response.read()
-        if response.status >= 400:
-            raise typer.Exit(code=1)
-        return json.loads(raw) if raw else None
+        return response.status, json.loads(raw) if raw else None
 
 
 class _Group:
@@ -97,7 +106,7 @@ def show_queues(port: int, console: Console) -> list[Count]:
 
 
 def _produce(port: int) -> tuple[list[str], int, float]:
-    server = _Http(port)
+    server = Http(port)
     server.call("POST", "/api/v1/configure", {"queue": _QUEUE, "options": {"leaseTime": 30}})
     sent: list[str] = []
     duplicates = 0
@@ -122,7 +131,7 @@ def _produce(port: int) -> tuple[list[str], int, float]:
 
 
 def _consume(port: int, group: _Group, name: str) -> None:
-    server = _Http(port)
+    server = Http(port)
     started = time.perf_counter()
     query = f"batch={_BATCH}&wait=true&timeout=500&consumerGroup={group.name}"
     while not group.is_complete and time.perf_counter() - started < _GIVE_UP_S:

@@ -11,25 +11,31 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import typer
 
 
+class DemoServer(NamedTuple):
+    port: int
+    data_dir: Path
+
+
 @contextmanager
-def own_server() -> Iterator[int]:
+def own_server() -> Iterator[DemoServer]:
     """Serve on a free port until the block ends; what the server logs is shown if it fails."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="queen-demo-") as folder:
-        log = Path(folder) / "log"
-        process = _serve(port, Path(folder) / "data", log)
+        log, data_dir = Path(folder) / "log", Path(folder) / "data"
+        process = _serve(port, data_dir, log)
         try:
             assert process.stdout is not None
             if not any(line.startswith("queen ready") for line in process.stdout):
                 typer.echo(log.read_text(), err=True)
                 raise typer.Exit(code=1)
-            yield port
+            yield DemoServer(port, data_dir)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=60)
