@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -285,3 +286,45 @@ async def test_our_client_pushes_and_consumes_across_an_outage(
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of two megabytes; whoever may not mount one does without."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if subprocess.run(["mount", *options], check=False, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_told_and_loses_nothing_that_was_taken(
+    fickle: FickleDatabase, start_server: Start, small_disk: Path, queue: str
+) -> None:
+    server = start_server("--database-url", fickle.dsn, "--spool-dir", str(small_disk / "spool"))
+    api = server.api()
+    assert api.push({"queue": queue, "payload": {"n": 0}}).status == 201
+    fickle.swallow()
+    taken, number = [0], 0
+    while True:
+        number += 1
+        item = {"queue": queue, "payload": {"n": number, "text": "x" * 20_000}}
+        answer = api.push(item)
+        if answer.status == 507:
+            break
+        assert answer.status == 202
+        taken.append(number)
+    assert (answer.json["code"], answer.headers["retry-after"]) == ("spool_full", "1")
+    assert len(taken) > 30
+    assert api.push(item).status == 507
+    assert api.push({"queue": queue, "payload": {"n": -1, "text": "x" * 60_000}}).status == 507
+    fickle.let_through()
+    wait_until_drained(api)
+    assert read_all(api, queue) == {"Default": taken}
+    fickle.swallow()
+    until(lambda: api.push(item).status == 202)
+    fickle.let_through()
+    wait_until_drained(api)
+    assert server.stop() == 0

@@ -18,6 +18,8 @@ from queen.spool.options import SpoolOptions
 
 _LOOK_EVERY_S = 1.0
 _FILE_BYTES = HEADER_BYTES + RECORD_HEADER_BYTES
+# Of a small disk no more than a twentieth is left to others.
+_RESERVED_SHARE = 20
 # Somebody who is told no comes again at once; the folder is not walked each time.
 _LOOK_AGAIN_S = 0.05
 
@@ -31,6 +33,7 @@ class Room:
         self._operations = operations
         self._used_bytes = 0
         self._free_bytes = 0
+        self._reserved_bytes = options.min_free_bytes
         self._looked_at = float("-inf")
 
     def take(self, wanted_bytes: int) -> None:
@@ -52,6 +55,13 @@ class Room:
         self._used_bytes -= unwritten_bytes
         self._free_bytes += unwritten_bytes
 
+    def is_less_than(self, some_bytes: int) -> bool:
+        """Whether less is left than so much; as of the last look."""
+        left = min(
+            self._options.max_bytes - self._used_bytes, self._free_bytes - self._reserved_bytes
+        )
+        return left < some_bytes
+
     def forget(self) -> None:
         """Look again before the next answer: something was removed."""
         self._looked_at = float("-inf")
@@ -61,7 +71,7 @@ class Room:
         wanted_bytes += _FILE_BYTES
         return (
             self._used_bytes + wanted_bytes <= self._options.max_bytes
-            and self._free_bytes - wanted_bytes >= self._options.min_free_bytes
+            and self._free_bytes - wanted_bytes >= self._reserved_bytes
         )
 
     def _look(self, every_s: float) -> None:
@@ -70,12 +80,14 @@ class Room:
             self._looked_at = now
             self._used_bytes = folder_bytes(self._root)
             self._free_bytes = self._operations.free_bytes(self._root)
+            share = self._operations.disk_bytes(self._root) // _RESERVED_SHARE
+            self._reserved_bytes = min(self._options.min_free_bytes, share)
 
     def _refusal(self) -> str:
         return (
             f"The spool is full: it holds {self._used_bytes} of "
             f"{self._options.max_bytes} bytes, and of {self._free_bytes} free bytes on its disk "
-            f"{self._options.min_free_bytes} stay free. Send again when it is drained"
+            f"{self._reserved_bytes} stay free. Send again when it is drained"
         )
 
 

@@ -70,12 +70,12 @@ class Spool:
         except BaseException:
             held.let_go()
             raise
-        room = Room(held.path.parent, self._options, self._operations)
+        self._room = Room(held.path.parent, self._options, self._operations)
         self.writer = Writer(
             self._files,
             self._aside,
             held.begin_life,
-            room,
+            self._room,
             self._options,
             self._operations,
             now_s,
@@ -232,7 +232,8 @@ class Spool:
             return None
 
     def _is_worth_ending(self, output: OutputFile) -> bool:
-        """Whether a file is drained, and old or large enough that a new one pays."""
+        """Whether a file is drained, and old or large enough that a new one pays, or takes more
+        room than is left."""
         age_ms = self._now_s() * 1000 - output.created_ms
         return (
             output.next_seq <= self._released + 1
@@ -240,6 +241,7 @@ class Spool:
             and (
                 age_ms > self._options.max_file_age_ms
                 or output.written_bytes > self._options.max_file_bytes // 2
+                or self._room.is_less_than(output.written_bytes)
             )
         )
 

@@ -41,6 +41,10 @@ class FileOperations:
         stat = os.statvfs(folder)
         return stat.f_bavail * stat.f_frsize
 
+    def disk_bytes(self, folder: Path) -> int:
+        stat = os.statvfs(folder)
+        return stat.f_blocks * stat.f_frsize
+
 
 def write_all(operations: FileOperations, descriptor: int, data: bytes) -> None:
     """Write all of it. A short write is gone on with: the next call says what is wrong."""
