@@ -1,14 +1,15 @@
 """Maintenance: hold pushes or pops back on all servers, then let them go on.
 
-A push in maintenance is refused with an error that may pass, so a client sends it again with
-the same ids, and a program does not notice more than a pause. Pops in maintenance are answered
-with nothing. Do not run this against a broker that others use.
+Pushes in maintenance are kept in the spools of the servers, on disk, and answered `buffered`; they
+are stored, in order, when it ends. What no spool takes, such as a scheduled message, is refused
+with an error that may pass. Pops in maintenance are answered with nothing. Do not run this against
+a broker that others use.
 """
 
 import asyncio
 import uuid
 
-from queen import Queen
+from queen import Message, Queen
 from queen.errors import InMaintenance
 
 QUEUE = f"work-{uuid.uuid4().hex[:8]}"
@@ -16,16 +17,14 @@ QUEUE = f"work-{uuid.uuid4().hex[:8]}"
 
 async def hold_pushes(queen: Queen, impatient: Queen) -> None:
     await queen.admin.maintenance(True)
+    (held,) = await queen.queue(QUEUE).push("delivered late")
+    print(f"a push is {held.status}")
     try:
-        await impatient.queue(QUEUE).push("refused")
+        await impatient.queue(QUEUE).push(Message("tomorrow", delay=86_400))
     except InMaintenance as error:
-        print(f"an impatient push is refused: {error.code}")
-    patient = asyncio.create_task(queen.queue(QUEUE).push("delivered late"))
-    await asyncio.sleep(0.5)
-    print(f"a patient push waits: {not patient.done()}")
+        print(f"a scheduled message is refused: {error.code}")
+    print(f"consumers find {await queen.queue(QUEUE).pop(wait_s=0)}")
     await queen.admin.maintenance(False)
-    (pushed,) = await patient
-    print(f"after maintenance it is {pushed.status}")
 
 
 async def hold_pops(queen: Queen) -> None:

@@ -96,13 +96,30 @@ SHOWN = {
     ],
     "14_request_and_reply": ["1 + 2 + 3 = 6", "20 + 22 = 42"],
     "15_maintenance": [
-        "an impatient push is refused: maintenance",
-        "a patient push waits: True",
-        "after maintenance it is queued",
+        "a push is buffered\na scheduled message is refused: maintenance\nconsumers find []",
         "pops get nothing: []",
         "and then: delivered late",
         "maintenance is on: False",
     ],
+    "36_qos0_events": [
+        "answered: {'buffered'}",
+        "300 events, in order: True",
+        "stored in fewer transactions than events: True",
+        "patient: buffered\nbehind it: buffered\nin order: ['look', 'pay']",
+        "with nothing before it: queued",
+    ],
+    "37_groups_and_auto_ack": [
+        "dashboard: ['login', 'look', 'pay', 'logout']",
+        "analytics: ['login', 'look', 'pay', 'logout']",
+        "billing, with a failure between: ['login', 'look', 'pay', 'logout']",
+        "left for the dashboard: []",
+    ],
+    "38_postgresql_failover": [
+        "PostgreSQL is killed\npushes that were answered: 300",
+        "some were buffered: True",
+        "300 orders, in order: True\nleft in the spool: 0",
+    ],
+    "39_cost_of_a_push": ["durable, lists of 100", "QoS 0", "all of them are stored"],
 }
 
 SHOWN_OF_STREAMS = {
