@@ -13,6 +13,7 @@ import pytest
 from tests.api import Answer, Api
 from tests.conftest import ServerProcess
 from tests.docs.test_howto import run, shows
+from tests.waiting import until
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 _BLOCK = re.compile(r"^```(sh|http|json)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -24,6 +25,8 @@ def _blocks(page: str, queue: str, url: str = "") -> list[tuple[str, str]]:
 
 
 def test_the_requests_about_an_outage_are_answered_as_the_page_says(api: Api, queue: str) -> None:
+    # What tests before this one have pushed is stored.
+    until(lambda: api.call("GET", "/api/v1/spool").json["records"] == 0)
     answer: Answer | None = None
     try:
         for kind, block in _blocks("survive-an-outage.md", queue):
