@@ -92,3 +92,12 @@ def spools_in(folder: Path) -> list[str]:
 
 def files_in(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in folder.rglob("*.spool")]
+
+
+def damage_payload(folder: Path, payload: bytes) -> None:
+    """Flip a bit of a record, and let nobody keep the damaged bytes elsewhere."""
+    (file,) = folder.glob("*.spool")
+    data = bytearray(file.read_bytes())
+    data[data.index(payload)] ^= 1
+    file.write_bytes(data)
+    (folder / "aside").write_text("no folder can be made here")

@@ -12,11 +12,14 @@ import pytest
 from queen.core.cipher import KeyRing, parse_keys
 from queen.errors import OutcomeUnknown, SpoolFull
 from queen.service.broker import Broker
+from queen.service.spooling import drain as drain_module
+from queen.spool.folder import SpoolRoot
 from queen.spool.options import SpoolOptions
 from tests.spooling.brokers import (
     PATIENT,
     append_of,
     broker_with_spool,
+    damage_payload,
     drained,
     end_suddenly,
     files_in,
@@ -427,3 +430,59 @@ async def test_maintenance_sends_pushes_to_the_spool_and_pauses_the_drain(
 
 async def _nothing() -> None:
     return None
+
+
+async def test_a_file_that_cannot_be_removed_is_not_drained_again(
+    dsn: str,
+    connection: asyncpg.Connection,
+    queue: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drain_module, "_ADOPT_S", 0.1)
+    async with broker_with_spool(dsn, tmp_path) as survivor:
+        await configure(survivor, queue, dedup="off")
+        other = await start_broker(dsn, tmp_path)
+        for n in range(5):
+            await other.entrance.push([append_of(queue, f"{n}")], PATIENT)
+        assert other.basins is not None and survivor.drain is not None
+        folder = other.basins.own.spool.spool.path
+        await end_suddenly(other)
+        damage_payload(folder, b'"2"')
+        adopted: list[int] = []
+        survivor.drain._adopt_at = 0.0
+        # Adopted, drained and given up, again and again.
+        for _ in range(3):
+            adopted.append(survivor.drain.batches)
+            survivor.drain._adopt_at = 0.0
+            survivor.drain.expect(0, 0.0, 1)
+            await until_async(lambda: _has(connection, queue, 4))
+        await drained(survivor)
+        assert await stored_ids(connection, queue) == ["0", "1", "3", "4"]
+    async with broker_with_spool(dsn, tmp_path) as successor:
+        await drained(successor)
+        assert await stored_ids(connection, queue) == ["0", "1", "3", "4"]
+
+
+async def test_what_waits_is_only_taken_with_what_came_behind_it(
+    dsn: str, connection: asyncpg.Connection, queue: str, tmp_path: Path
+) -> None:
+    broker = await start_broker(dsn, tmp_path)
+    assert broker.drain is not None and broker.basins is not None
+    await configure(broker, queue, max_size=1)
+    for n in range(4):
+        await broker.entrance.push([append_of(queue, f"{n}")], PATIENT)
+    broker.drain.expect(0, 0.0, 1)
+    await until_met(lambda: broker.drain is not None and broker.drain._held)
+    for n in range(4, 8):
+        await broker.entrance.push([append_of(queue, f"{n}")], PATIENT)
+    waiting = broker.basins.waiting
+    assert waiting is not None
+    own_path, waiting_path = broker.basins.own.spool.spool.path, waiting.spool.spool.path
+    await end_suddenly(broker)
+    one, other = SpoolRoot(tmp_path, "test"), SpoolRoot(tmp_path, "test")
+    # Whoever comes second gets nothing of it, whichever of the two is looked at first.
+    taken = one.claim()
+    assert taken.path == own_path
+    assert other.claim().path not in (own_path, waiting_path) and other.adopt() == []
+    assert [held.path for held in one.adopt()] == [waiting_path]

@@ -42,6 +42,9 @@ _IDENTITY = "identity.json"
 class Identity(msgspec.Struct):
     owner: str
     life: int = 0
+    # The id of another spool whose records come behind those of this one: who has that one, and
+    # nobody else, may take this one.
+    goes_with: str | None = None
 
 
 class HeldFolder:
@@ -60,7 +63,7 @@ class HeldFolder:
     def begin_life(self, above: int) -> int:
         """Return a number above a given one that nobody had who wrote to this spool before."""
         life = max(self._identity.life, above) + 1
-        following = Identity(self._identity.owner, life)
+        following = msgspec.structs.replace(self._identity, life=life)
         write_durably(self._operations, self.path / _IDENTITY, msgspec.json.encode(following))
         self._identity = following
         return life
@@ -94,6 +97,8 @@ class SpoolRoot:
         self.path = path
         self.owner = owner
         self._operations = operations or FileOperations()
+        # The ids of those that were taken through this object.
+        self._taken: set[str] = set()
 
     def claim(self) -> HeldFolder:
         """Hold a spool to write to: the first that nobody holds, or a new one."""
@@ -149,15 +154,24 @@ class SpoolRoot:
     def _take_free(self) -> Iterator[HeldFolder]:
         # Those with records first: what waits is drained by whoever begins first.
         folders = [path for path in self.path.iterdir() if _is_spool(path)]
-        for path in sorted(folders, key=lambda path: (not any(path.glob(f"*{SUFFIX}")), path.name)):
-            descriptor = _try_lock(path)
+        folders.sort(key=lambda path: (not any(path.glob(f"*{SUFFIX}")), path.name))
+        # Twice: one that goes with another may be met before it.
+        for path in (*folders, *folders):
+            descriptor = None if path.name in self._taken else _try_lock(path)
             if descriptor is None:
                 continue
             identity = _read_identity(path)
-            if identity is not None and identity.owner == self.owner:
+            if identity is not None and self._may_take(identity):
+                self._taken.add(path.name)
                 yield HeldFolder(path, descriptor, identity, self._operations)
             else:
                 os.close(descriptor)
+
+    def _may_take(self, identity: Identity) -> bool:
+        first = identity.goes_with
+        return identity.owner == self.owner and (
+            first is None or first in self._taken or not (self.path / first).exists()
+        )
 
     def _sweep(self) -> None:
         """Remove folders that a process began to make, or to remove, when it was ended."""
@@ -167,8 +181,8 @@ class SpoolRoot:
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(descriptor)
 
-    def create(self) -> HeldFolder:
-        """Hold a new spool."""
+    def create(self, goes_with: uuid.UUID | None = None) -> HeldFolder:
+        """Hold a new spool; one that goes with another is only ever taken together with it."""
         while True:
             # Complete before it has its name: who finds it finds it locked, and with an owner.
             name = str(uuid.uuid4())
@@ -177,10 +191,11 @@ class SpoolRoot:
             descriptor = _try_lock(fresh)
             if descriptor is None:
                 continue
-            identity = Identity(self.owner)
+            identity = Identity(self.owner, goes_with=str(goes_with) if goes_with else None)
             write_durably(self._operations, fresh / _IDENTITY, msgspec.json.encode(identity))
             fresh.rename(self.path / name)
             self._operations.sync_folder(self.path)
+            self._taken.add(name)
             return HeldFolder(self.path / name, descriptor, identity, self._operations)
 
 

@@ -156,7 +156,10 @@ class Spool:
             self._released = max(self._released, seq)
             self.writer.begin_above(seq)
             self.writer.finish_if(self._is_worth_ending)
-            self._remove_drained()
+            if self._remove_drained():
+                # The disk has its room again when nobody has the file open.
+                with self._reader_lock:
+                    self._reader.close()
 
     def refuse(self, refusals: Sequence[tuple[Record, str]]) -> None:
         """Put records aside, durably, each with the reason why it was refused."""
@@ -245,7 +248,8 @@ class Spool:
             )
         )
 
-    def _remove_drained(self) -> None:
+    def _remove_drained(self) -> bool:
+        """Remove files that are done; return whether there was one."""
         removed = 0
         for file in self._files:
             if (
@@ -259,6 +263,7 @@ class Spool:
         if removed:
             self._operations.sync_folder(self._held.path)
             self.writer.forget_room()
+        return removed > 0
 
     def _decrypt(self, records: list[Record]) -> list[Record]:
         readable: list[Record] = []

@@ -173,8 +173,12 @@ class Writer:
     def finish_if(self, is_drained: Callable[[OutputFile], bool]) -> None:
         """End the file that is being written, if it is one that can be removed then."""
         with self._write_lock:
-            if self._current is not None and is_drained(self._current):
+            is_over = self._current is not None and is_drained(self._current)
+            if is_over:
                 self._finish_current()
+        if is_over:
+            # The thread closes it; only then the disk has its room again.
+            self._demand_sync()
 
     def forget_room(self) -> None:
         self._queue.forget_room()

@@ -23,7 +23,12 @@ from queen.errors import Unavailable
 
 _log = logging.getLogger(__name__)
 
-_NO_ANSWER = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_NO_ANSWER = (
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
 _INTERVAL_S = 0.25
 # Together less than a second. A machine that is only busy answers within that.
 _PATIENCE_S = 0.65
@@ -70,7 +75,7 @@ class Breaker:
         self._prepare: Callable[[], Awaitable[None]] | None = None
         self._failures = 0
         self._suspected = asyncio.Event()
-        self._closed = asyncio.Event()
+        self._opened, self._closed = asyncio.Event(), asyncio.Event()
         self._closed.set()
         self.opened_at: float | None = None
         # How often it opened.
@@ -87,7 +92,7 @@ class Breaker:
         it raises `Unavailable` as long as it cannot be done."""
         self._prepare = prepare
         self.opened_at = time.monotonic()
-        self._closed.clear()
+        self._turn()
 
     def suspect(self) -> None:
         """A connection broke, or none could be had: find out now."""
@@ -95,6 +100,15 @@ class Breaker:
 
     async def wait_closed(self) -> None:
         await self._closed.wait()
+
+    async def wait_open(self) -> None:
+        await self._opened.wait()
+
+    def _turn(self) -> None:
+        """Wake those who wait for the state that it is in now."""
+        now, before = (self._opened, self._closed) if self.is_open else (self._closed, self._opened)
+        before.clear()
+        now.set()
 
     async def run(self) -> None:
         if self._probe is None:
@@ -137,7 +151,7 @@ class Breaker:
         if self.opened_at is None:
             self.opened_at = time.monotonic()
             self.openings += 1
-            self._closed.clear()
+            self._turn()
             _log.error("PostgreSQL does not answer: %s", str(error) or type(error).__name__)
         if self._failures == 2:
             self.cut()
@@ -147,4 +161,4 @@ class Breaker:
         if self.opened_at is not None:
             _log.warning("PostgreSQL answers again after %.1f s", time.monotonic() - self.opened_at)
             self.opened_at = None
-            self._closed.set()
+            self._turn()

@@ -47,6 +47,7 @@ _TRIES = 3
 _RESERVED = 3
 _COMMAND_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 5
+_AWAY = "PostgreSQL does not answer"
 # Stands for a connection where a statement has its name.
 _CONNECT = ""
 
@@ -166,6 +167,7 @@ class Database(_Calls):
         self, pool: asyncpg.Pool, breaker: Breaker | None = None, fast: Database | None = None
     ) -> None:
         self._pool = pool
+        self._givings: set[asyncio.Future[None]] = set()
         self.breaker = breaker or Breaker()
         # None: all connections there are.
         self._slots: asyncio.Semaphore | None = None
@@ -335,9 +337,12 @@ class Database(_Calls):
 
     async def _take_connection(self) -> _Pooled:
         if self.breaker.is_open:
-            raise _outage("PostgreSQL does not answer")
+            raise _outage(_AWAY)
         try:
-            connection: _Pooled = await self._pool.acquire(timeout=_CONNECT_TIMEOUT_S)
+            if self._pool.get_idle_size():
+                connection: _Pooled = await self._pool.acquire(timeout=_CONNECT_TIMEOUT_S)
+            else:
+                connection = await self._wait_for_connection()
         except (asyncpg.PostgresError, *_BROKEN) as error:
             self._counted.failures += 1
             self.breaker.suspect()
@@ -346,6 +351,30 @@ class Database(_Calls):
             raise _outage() from error
         self._counted.refusals.forget(_CONNECT)
         return connection
+
+    async def _wait_for_connection(self) -> _Pooled:
+        """Wait until one is free, or made; not any longer than until the breaker opens."""
+        acquiring = asyncio.ensure_future(self._pool.acquire(timeout=_CONNECT_TIMEOUT_S))
+        opening = asyncio.ensure_future(self.breaker.wait_open())
+        try:
+            await asyncio.wait((acquiring, opening), return_when=asyncio.FIRST_COMPLETED)
+            if not acquiring.done():
+                raise _outage(_AWAY)
+            connection: _Pooled = acquiring.result()
+            return connection
+        except asyncio.CancelledError:
+            acquiring.add_done_callback(self._give_back_unused)
+            raise
+        finally:
+            opening.cancel()
+            acquiring.cancel()
+
+    def _give_back_unused(self, acquired: asyncio.Future[Any]) -> None:
+        """Whoever asked for a connection is gone; if it came all the same, it goes back."""
+        if not acquired.cancelled() and acquired.exception() is None:
+            giving = asyncio.ensure_future(self._give_back(acquired.result()))
+            self._givings.add(giving)
+            giving.add_done_callback(self._givings.discard)
 
     async def _drop(self, connection: _Pooled) -> None:
         """Throw a connection away. The pool may have done that already when it broke."""

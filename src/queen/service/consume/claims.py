@@ -167,11 +167,23 @@ class Claims:
         try:
             return await self._database.fetch("claim", *arguments, _LOCK_WAIT_MS)
         except OutcomeUnknown:
-            # A lease is recognised by its id when it is claimed again.
-            return await self._database.fetch("claim", *arguments, _LOCK_WAIT_MS)
+            try:
+                # A lease is recognised by its id when it is claimed again.
+                return await self._database.fetch("claim", *arguments, _LOCK_WAIT_MS)
+            except Unavailable:
+                self._leave_unclear(attempts, entries, lease_ids)
+                raise
         except Contended:
             # Somebody holds a cursor for long: go on without it.
             return await self._database.fetch("claim", *arguments, 0)
+
+    def _leave_unclear(
+        self, attempts: list[Attempt], entries: list[Entry], lease_ids: list[uuid.UUID]
+    ) -> None:
+        """Leases that may have been given are nobody's: end them when the database is back."""
+        for entry in entries:
+            group, lease_id = attempts[entry.number].feed.group, lease_ids[entry.number]
+            self._give_back.unclear(entry.partition, group, entry.group_id, lease_id)
 
     def _grant(
         self, attempt: Attempt, partition: Partition, lease_id: uuid.UUID, row: Record

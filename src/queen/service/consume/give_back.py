@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import uuid
 
-from queen.errors import QueenError
+from queen.errors import QueenError, Unavailable
 from queen.service.background import Background
+from queen.service.catalog import Partition
 from queen.service.consume.dispatch import Dispatcher
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.consume.granted_reads import Reader
@@ -13,6 +16,8 @@ from queen.service.consume.lease_book import LeaseBook
 from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.25
 
 
 class GiveBack:
@@ -38,6 +43,16 @@ class GiveBack:
         """Take whatever a claim still brings for a pop that was left."""
         self._background.start(self._give_back_result(pop))
 
+    def unclear(self, partition: Partition, group: str, group_id: int, lease: uuid.UUID) -> None:
+        """Take a lease of which nobody knows whether it was given: the connection broke."""
+        self._background.start(self._end_unclear(partition, group, group_id, lease))
+
+    async def _end_unclear(
+        self, partition: Partition, group: str, group_id: int, lease: uuid.UUID
+    ) -> None:
+        await self._end(partition.id, group_id, lease)
+        self._dispatcher.lease_ended(partition, group, lease, 0)
+
     async def _give_back_result(self, pop: Pop) -> None:
         try:
             grants = await pop.done
@@ -61,11 +76,22 @@ class GiveBack:
         feed = self._dispatcher.feed(partition.queue.id, grant.group)
         if feed is None or grant.lease_id is None:
             return
-        await self._database.execute(
-            "release_lease", [partition.id], [feed.group_id], grant.lease_id
-        )
+        await self._end(partition.id, feed.group_id, grant.lease_id)
         self._leases.close(grant.lease_id, partition.id)
         self._dispatcher.lease_ended(partition, grant.group, grant.lease_id, grant.start, wait_ms)
         if wait_ms:
             # Who does not wait is told each time.
             feed.held[partition.id] = partition
+
+    async def _end(self, partition_id: int, group_id: int, lease: uuid.UUID) -> None:
+        """End a lease; when the database is away, as soon as it is back."""
+        while True:
+            try:
+                await self._database.execute("release_lease", [partition_id], [group_id], lease)
+                return
+            except Unavailable as error:
+                if not error.is_outage:
+                    raise
+            # A lease that lapses meanwhile is nobody's, and there is nothing left to end.
+            await asyncio.sleep(_PAUSE_S)
+            await self._database.breaker.wait_closed()

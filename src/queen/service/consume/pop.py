@@ -23,6 +23,7 @@ from queen.service.consume.give_back import GiveBack
 from queen.service.consume.granted_reads import Reader
 from queen.service.consume.sweeper import Sweeper
 from queen.service.events import Events
+from queen.service.outages import level_of
 from queen.service.stats.activity import Activity
 
 _log = logging.getLogger(__name__)
@@ -203,7 +204,7 @@ class Popper:
                     for queue in await self._catalog.queues_by_label(namespace, task):
                         self._adopt(queue)
             except QueenError as error:
-                _log.warning("looking for queues: %s", error)
+                _log.log(level_of(error), "looking for queues: %s", error)
 
     def adopt_written(self, partitions: Iterable[Partition]) -> None:
         """Partitions were written to: their queues may be new to pops that wait by label."""

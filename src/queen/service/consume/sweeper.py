@@ -21,6 +21,7 @@ from queen.errors import QueenError
 from queen.service.catalog import Catalog, Queue
 from queen.service.consume.dispatch import Dispatcher
 from queen.service.consume.feeds import Feed
+from queen.service.outages import level_of
 from queen.service.singleflight import Rounds, SingleFlight
 from queen.storage.database import Database, Record
 
@@ -168,7 +169,7 @@ class Sweeper:
                 await self.ask_after_leases(self._dispatcher.feeds_with_waiters())
                 await self._touch()
             except QueenError as error:
-                _log.warning("looking for messages: %s", error)
+                _log.log(level_of(error), "looking for messages: %s", error)
 
     async def ask_after_leases(self, feeds: Iterable[Feed]) -> None:
         """Offer what was leased, and is free without our hearing."""

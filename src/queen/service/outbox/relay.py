@@ -42,6 +42,7 @@ from queen.service.log.append import Append
 from queen.service.log.appender import Appender, Outcome, append_columns, outcomes
 from queen.service.log.flush_share import Share
 from queen.service.log.segment_encryption import SegmentEncryption
+from queen.service.outages import level_of
 from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class Relay:
                 if pause_s is not None:
                     return pause_s
         except Unavailable as error:
-            _log.warning("relay: %s", error)
+            _log.log(level_of(error), "relay: %s", error)
         except Exception:
             _log.exception("a round of the relay failed")
             await self._isolate()
@@ -134,7 +135,7 @@ class Relay:
                     rows = await transaction.fetch("take_staged", 1, _MAX_BYTES)
                     await self._postpone(transaction, rows, "they cannot be appended")
         except QueenError as error:
-            _log.warning("relay: %s", error)
+            _log.log(level_of(error), "relay: %s", error)
 
     async def relay_some(self) -> float | None:
         """Do one round; return how long to pause, or None when there may be more to do."""

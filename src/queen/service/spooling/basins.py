@@ -113,7 +113,7 @@ class Basins:
         They count there when the database has noted it.
         """
         if self.waiting is None:
-            held = await asyncio.to_thread(self._root.create)
+            held = await asyncio.to_thread(self._root.create, self.own.id)
             self.waiting = Basin(self._open(held))
             self.waiting.position = 0
         spool = self.waiting.spool
@@ -124,10 +124,12 @@ class Basins:
             first, last = first or seqs.start, seqs.stop - 1
         return first, last
 
-    async def give_up(self, basin: Basin) -> None:
-        """Close a basin with nothing left to drain; its folder goes unless something is in it."""
+    async def give_up(self, basin: Basin) -> bool:
+        """Close a basin with nothing left to drain; return whether its folder is gone. It stays
+        while something is in it, and with it what the database knows of it."""
         self.adopted.remove(basin)
         await basin.spool.close()
+        return not await asyncio.to_thread(basin.spool.spool.path.exists)
 
     async def close(self) -> None:
         for basin in list(self):

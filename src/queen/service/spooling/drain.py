@@ -157,6 +157,10 @@ class Drain:
             return
         await self._basins.adopt()
         self._adopt_at = time.monotonic() + _ADOPT_S
+        own = self._basins.own
+        if own.position is not None:
+            # Files that are old by now, and done, are removed.
+            await own.spool.release(own.position)
 
     async def _drain_adopted(self, basin: Basin) -> None:
         """Drain what somebody left; what cannot be read there holds up nobody else."""
@@ -165,8 +169,7 @@ class Drain:
         except (EncryptionUnavailable, SpoolFailed) as error:
             self._note_problem(error)
             return
-        if not await self._is_needed(basin):
-            await self._basins.give_up(basin)
+        if not await self._is_needed(basin) and await self._basins.give_up(basin):
             await self._store.forget(basin)
 
     async def _is_needed(self, basin: Basin) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 from queen.errors import QueenError, Unavailable
+from queen.service.outages import level_of
 from queen.service.stats.activity import Activity, Count
 from queen.storage.database import Database, Transaction
 
@@ -56,7 +57,7 @@ class ActivityReport:
             try:
                 await self.flush()
             except QueenError as error:
-                _log.warning("activity could not be written: %s", error)
+                _log.log(level_of(error), "activity could not be written: %s", error)
             except Exception:
                 _log.exception("activity could not be written")
 

@@ -27,6 +27,7 @@ import msgspec
 from queen.core.streams import StreamDefinition
 from queen.errors import QueenError
 from queen.service.events import Events
+from queen.service.outages import level_of
 from queen.service.stats.activity import Histogram
 from queen.service.streams.planning_round import ROUND_SEGMENTS, PlanningRound
 from queen.service.streams.slides import Slides, SlidesUntil
@@ -89,7 +90,7 @@ class Planner:
                     await self._start_due()
                     pause_s = await self._pause_s()
                 except QueenError as error:
-                    _log.warning("planning streams: %s", error)
+                    _log.log(level_of(error), "planning streams: %s", error)
                 except Exception:
                     _log.exception("planning streams failed")
                 with contextlib.suppress(TimeoutError):
@@ -125,7 +126,7 @@ class Planner:
                 await self._plan(row)
                 self.seconds.observe(time.monotonic() - began)
         except QueenError as error:
-            _log.warning("planning stream %s: %s", row["name"], error)
+            _log.log(level_of(error), "planning stream %s: %s", row["name"], error)
             # Whatever it is, it will not be over at once.
             await asyncio.sleep(_REST_S)
         except Exception:

@@ -15,6 +15,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from queen.errors import QueenError
+from queen.service.outages import level_of
 from queen.storage.database import Database, Isolation, Transaction
 
 _log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Jobs:
                 while await self.run_once(name):
                     pass
             except QueenError as error:
-                _log.warning("job %s: %s", name, error)
+                _log.log(level_of(error), "job %s: %s", name, error)
             except Exception:
                 _log.exception("job %s failed", name)
             # Servers that started together do not stay in step.

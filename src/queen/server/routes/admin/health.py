@@ -7,7 +7,7 @@ not restart because of the database. `/health/ready` and `/health` ask the datab
     degraded   200   serves, but something beside the requests fails again and again
     unhealthy  503   does not serve: the database does not answer, or it takes nothing
 
-While the database is away and there is a spool, pushes are taken. Then `/health/ready` says
+Whatever is wrong with the database, pushes are taken if there is a spool. Then `/health/ready` says
 `degraded`: whoever sends traffic to servers that are ready shall go on sending. `/health`, which
 means all of it, says `unhealthy`.
 
@@ -18,6 +18,7 @@ refused; half a minute after the last of them, or when one succeeds, it counts a
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from queen import __version__
 from queen.errors import QueenError
@@ -39,8 +40,7 @@ _HEALTH = Doc(
 _READY = Doc(
     "health",
     "Can it serve?",
-    "The same as `/health`, but `degraded` while the database is away and pushes are taken into "
-    "the spool.",
+    "The same as `/health`, but `degraded` where that is `unhealthy` and the spool takes pushes.",
     answers={200: ReadyAnswer, 503: ReadyAnswer},
 )
 _LIVE_BODY = msgspec.json.encode(LiveAnswer("healthy"))
@@ -65,34 +65,38 @@ class HealthRoutes:
         return Response(200, _LIVE_BODY)
 
     async def ready(self, request: Request) -> Response:
-        """Whether it takes anything: while the database is away, the spool takes pushes."""
-        broker = self._broker
-        if broker.hot.breaker.is_open and broker.drain is not None:
-            problem = "the database is away: pushes wait in the spool, all else is refused"
-            answer = ReadyAnswer("degraded", "disconnected", "Queen", [problem])
-            return self._answer(request, 200, answer)
-        return await self.health(request)
+        """Whether it takes anything: what the database does not take, the spool does."""
+        answer = await self._look()
+        if answer.status == "unhealthy" and self._broker.drain is not None:
+            answer.status = "degraded"
+            problems = [] if answer.problems is UNSET else answer.problems
+            answer.problems = [*problems, "pushes wait in the spool, all else is refused"]
+        return self._answer(request, answer)
 
     async def health(self, request: Request) -> Response:
+        return self._answer(request, await self._look())
+
+    async def _look(self) -> ReadyAnswer:
         answer = ReadyAnswer("healthy", "connected", "Queen")
         try:
             await self._broker.hot.fetchval("now")
         except QueenError:
             answer.status, answer.database = "unhealthy", "disconnected"
-            return self._answer(request, 503, answer)
+            return answer
         refusal = self._broker.hot.refusal()
         if refusal is not None:
             answer.status, answer.problems = "unhealthy", [refusal]
-            return self._answer(request, 503, answer)
+            return answer
         failing = self._broker.supervisor.failing()
         if failing:
             # Requests are served, and the other servers fail in the same way: whoever takes
             # servers out that are not ready must not take out all of them for this.
             answer.status = "degraded"
             answer.problems = [f"the loop {name} fails again and again" for name in failing]
-        return self._answer(request, 200, answer)
+        return answer
 
-    def _answer(self, request: Request, status: int, answer: ReadyAnswer) -> Response:
+    def _answer(self, request: Request, answer: ReadyAnswer) -> Response:
+        status = 503 if answer.status == "unhealthy" else 200
         if request.caller.role is not Role.OPEN:
             # Which version it is helps a stranger more than anybody else.
             answer.worker_id = self._broker.activity.name.worker

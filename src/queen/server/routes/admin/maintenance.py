@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
-from queen.errors import BadRequest
+from queen.errors import BadRequest, Unavailable
 from queen.server.api.audit import audit
 from queen.server.api.failures import UNDECODABLE
 from queen.server.api.routing import Doc, Route
@@ -53,7 +55,9 @@ class MaintenanceRoutes:
 
     async def read(self, _request: Request) -> Response:
         maintenance = self._broker.maintenance
-        await maintenance.refresh()
+        # While the database is away, what it said last holds.
+        with suppress(Unavailable):
+            await maintenance.refresh()
         numbers = await self._broker.spool_desk.numbers()
         stats = BufferStats(
             numbers.records,
