@@ -28,6 +28,7 @@ PAGES = [
     "docs/tutorial/first-queue.md",
     "docs/tutorial/first-stream.md",
     "docs/howto/buffering.md",
+    "docs/howto/qos0.md",
     "docs/howto/client-spool.md",
     "docs/howto/consumer-groups.md",
     "docs/howto/dead-windows.md",
