@@ -190,6 +190,13 @@ async def test_a_full_queue_holds_up_nobody_and_gets_its_messages_in_order_later
         assert await stored_ids(connection, full) == ["0", "1", "2"]
         numbers = await broker.spool_desk.numbers()
         assert (numbers.waiting, numbers.quarantined) == (5, 0)
+        # Written again, it is as old as it was.
+        since = numbers.oldest_at_ms
+        assert broker.basins is not None and broker.basins.waiting is not None
+        position = broker.basins.waiting.position
+        waiting = broker.basins.waiting
+        await until_met(lambda: waiting.position != position)
+        assert (await broker.spool_desk.numbers()).oldest_at_ms == since
         late = append_of(full, "late")
         await broker.entrance.push([late])
         assert late.is_buffered

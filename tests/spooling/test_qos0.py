@@ -154,11 +154,17 @@ def test_what_means_nothing_is_refused(
         "POST", f"/api/v1/push?{named}=x", encode_frame(queue, "p", ["a"], [b"1"]),
         {"content-type": "application/vnd.queen.segment"},
     )  # fmt: skip
-    assert query.status == (201 if named == "qos0" else 400)
+    assert query.status == 400 and named in query.json["error"]
 
 
 def test_a_push_that_says_no_is_stored_at_once(api: Api, queue: str) -> None:
     assert push(api, {"queue": queue, "payload": 1}, qos0=False, bufferMs=50).status == 201
+    body = {"items": [{"queue": queue, "payload": 1}]}
+    no = {**body, "qos0": False}
+    for query in ("qos0=false&bufferMax=5", "qos0=0&bufferMs=5"):
+        assert api.call("POST", f"/api/v1/push?{query}", body).status == 201
+    assert api.call("POST", "/api/v1/push?qos0=true", no).status == 201
+    assert api.call("POST", "/api/v1/push?qos0=true", body).status == 202
 
 
 def test_what_waits_is_shown(api: Api, queue: str) -> None:

@@ -78,7 +78,7 @@ class SpoolDesk:
             is_counted=all(each.is_scanned for each in basins),
             bytes=sum(each.bytes for each in basins),
             files=sum(each.files for each in basins),
-            oldest_at_ms=_oldest(basins),
+            oldest_at_ms=_oldest(basins, drain.held_since_ms),
             waiting=0 if waiting is None else basins[-1].records,
             quarantined=sum(each.quarantined for each in basins),
             damaged=sum(each.damaged for each in basins),
@@ -122,7 +122,8 @@ class SpoolDesk:
             await asyncio.to_thread(basin.spool.spool.drop, [refused.seq])
             settled += 1
         if wanted is not None and settled < len(wanted):
-            raise NotFound(f"{len(wanted) - settled} of these records are not in quarantine here")
+            missing = len(wanted) - settled
+            raise NotFound(f"records that are not in quarantine here: {missing}")
         return settled
 
     async def _refused(self) -> AsyncIterator[tuple[Basin, Refused]]:
@@ -134,9 +135,9 @@ class SpoolDesk:
                 start += len(page)
 
 
-def _oldest(basins: list[SpoolStatistics]) -> int | None:
-    times = [each.oldest_at_ms for each in basins if each.oldest_at_ms is not None]
-    return min(times, default=None)
+def _oldest(basins: list[SpoolStatistics], held_since_ms: int | None) -> int | None:
+    times = [*(each.oldest_at_ms for each in basins), held_since_ms]
+    return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
 
 def _read(basin: Basin, refused: Refused) -> QuarantinedRecord:

@@ -72,6 +72,9 @@ class Drain:
         self.batches = 0
         self.drained_messages = 0
         self.last_batch_records = 0
+        # Since when the oldest waits of those that their queues do not take. They are written again
+        # now and then, so their files do not tell.
+        self.held_since_ms: int | None = None
         # Why nothing is drained, when something is wrong.
         self.problem: str | None = None
 
@@ -295,6 +298,10 @@ class Drain:
                 self._note_done(spooled)
             elif not was_moved(spooled.record):
                 self._held.add(spooled.key)
+                at_ms = spooled.record.at_ms
+                self.held_since_ms = min(self.held_since_ms or at_ms, at_ms)
+        if not self._held:
+            self.held_since_ms = None
         self.batches += 1
         self.last_batch_records = len(batch)
         self.drained_messages += batch.messages

@@ -92,9 +92,13 @@ class SpoolRoutes:
             drained_messages=numbers.drained_messages,
             batches=numbers.batches,
             last_batch_records=numbers.last_batch_records,
-            problem=numbers.problem,
+            problem=numbers.problem or self._reason_to_wait(),
         )
         return Response(200, msgspec.json.encode(answer))
+
+    def _reason_to_wait(self) -> str | None:
+        is_held = self._broker.maintenance.pushes_are_held
+        return "pushes are held back: maintenance is on" if is_held else None
 
     async def quarantine(self, request: Request) -> Response:
         query = Query(request.query)

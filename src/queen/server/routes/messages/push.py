@@ -91,14 +91,14 @@ class PushRoutes:
         if media_type.startswith(_FRAMES):
             return await self._push_frames(request)
         _check_media(media_type)
-        items, indexes, undecoded, buffering = _decode(body)
+        items, indexes, undecoded, asked = _decode(body)
         trusted = not undecoded and is_plain(body) and b"\n" not in body
         pushed = await self._broker.intake.push(
             request.caller,
             items,
             indexes,
             trusted=trusted,
-            buffering=buffering or _buffering_of_query(request),
+            buffering=asked.or_else(_asked_in_query(request)).buffering,
         )
         refused, failed = undecoded + pushed.refused, pushed.failed
         if refused or failed:
@@ -107,7 +107,7 @@ class PushRoutes:
 
     async def _push_frames(self, request: Request) -> Response:
         appends = await self._broker.intake.push_frames(
-            request.caller, request.body, MAX_BODY_BYTES, _buffering_of_query(request)
+            request.caller, request.body, MAX_BODY_BYTES, _asked_in_query(request).buffering
         )
         results = [_segment_result(append) for append in appends]
         for append in appends:
@@ -136,7 +136,7 @@ class _Decoded(NamedTuple):
     items: list[PushItem]
     indexes: Sequence[int]
     refused: list[InvalidItem]
-    buffering: Buffering | None
+    asked: _Asked
 
 
 def _decode(body: bytes) -> _Decoded:
@@ -144,7 +144,7 @@ def _decode(body: bytes) -> _Decoded:
         raise BadRequest("Empty request body")
     try:
         push = _decoder.decode(body)
-        decoded = _Decoded(push.items, range(len(push.items)), [], _buffering_of(push))
+        decoded = _Decoded(push.items, range(len(push.items)), [], _asked_in_body(push))
     except UNDECODABLE as error:
         decoded = _decode_one_by_one(body, error)
     if len(decoded.items) + len(decoded.refused) > MAX_ITEMS:
@@ -165,27 +165,52 @@ def _decode_one_by_one(body: bytes, error: Exception) -> _Decoded:
             indexes.append(index)
         except UNDECODABLE as reason:
             refused.append(InvalidItem(index, str(reason)))
-    return _Decoded(items, indexes, refused, _buffering_of(push))
+    return _Decoded(items, indexes, refused, _asked_in_body(push))
 
 
-def _buffering_of(push: PushRequest | LoosePushRequest) -> Buffering | None:
-    """Return how a push asks to be buffered. `qos0: false` asks for the opposite."""
-    asked = push.bufferMs is not None or push.bufferMax is not None
-    if push.qos0 if push.qos0 is not None else asked:
-        return Buffering(push.bufferMs, push.bufferMax)
-    return None
+class _Asked(NamedTuple):
+    """What a request says of buffering; None where it says nothing."""
+
+    qos0: bool | None = None
+    within_ms: float | None = None
+    most: int | None = None
+
+    def or_else(self, other: _Asked) -> _Asked:
+        """Return this, and what the other says where this says nothing."""
+        return _Asked(
+            other.qos0 if self.qos0 is None else self.qos0,
+            other.within_ms if self.within_ms is None else self.within_ms,
+            other.most if self.most is None else self.most,
+        )
+
+    @property
+    def buffering(self) -> Buffering | None:
+        """Return how to buffer; `qos0: false` asks not to, whatever else is said."""
+        is_asked = self.within_ms is not None or self.most is not None
+        if (self.qos0 is None and not is_asked) or self.qos0 is False:
+            return None
+        return Buffering(self.within_ms, self.most)
 
 
-def _buffering_of_query(request: Request) -> Buffering | None:
+def _asked_in_body(push: PushRequest | LoosePushRequest) -> _Asked:
+    return _Asked(push.qos0, push.bufferMs, push.bufferMax)
+
+
+def _asked_in_query(request: Request) -> _Asked:
     """Return the same as the query says it, for a body that has no place for it."""
     if not request.query:
-        return None
+        return _NOTHING
     query = Query(request.query)
+    flag = query.text("qos0")
+    if flag not in _FLAGS:
+        raise BadRequest("query parameter 'qos0' must be true or false")
     within_ms = query.number("bufferMs", -1, low=0, high=MAX_BUFFER_MS)
     most = query.number("bufferMax", 0, low=1, high=MAX_BUFFERED)
-    if not (query.flag("qos0") or within_ms >= 0 or most):
-        return None
-    return Buffering(within_ms if within_ms >= 0 else None, most or None)
+    return _Asked(_FLAGS[flag], within_ms if within_ms >= 0 else None, most or None)
+
+
+_NOTHING = _Asked()
+_FLAGS = {"": None, "true": True, "1": True, "false": False, "0": False}
 
 
 def _partly_refused(
