@@ -251,13 +251,20 @@ def _window_end(result: Mapping[str, Any]) -> datetime:
     return end
 
 
+def _clock(at: datetime, zone: ZoneInfo) -> datetime:
+    return at.astimezone(zone).replace(tzinfo=None)
+
+
 def window_conditions(length_ms: int) -> list[ResultExpression]:
     """Return what may be asked of the windows of results."""
     length = timedelta(milliseconds=length_ms)
     return [
         ResultExpression(
             f"window.end - window.start > interval {length_ms} milliseconds",
-            lambda result, _zone: result["windowEnd"] - result["windowStart"] > length,
+            # Spark subtracts times as the clocks of the zone show them, also when these change.
+            lambda result, zone: (
+                _clock(result["windowEnd"], zone) - _clock(result["windowStart"], zone) > length
+            ),
         ),
         ResultExpression(
             "second(window.end) % 2 = 0",
