@@ -108,6 +108,9 @@ async def _is_empty(admin: Noted, queue: str) -> bool:
 
 
 async def _switches(admin: Noted) -> None:
+    assert (await admin.spool())["database"] == "connected"
+    assert (await admin.spool_quarantine())["records"] == []
+    assert await admin.retry_spooled() == await admin.drop_spooled() == {"records": 0}
     assert (await admin.maintenance())["maintenanceMode"] is False
     assert isinstance(await admin.maintenance(False), dict)
     assert isinstance(await admin.pop_maintenance(), dict)
