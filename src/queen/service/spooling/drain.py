@@ -39,8 +39,8 @@ from queen.storage.breaker import Breaker
 
 _log = logging.getLogger(__name__)
 
-_BATCH_RECORDS = 2000
-_BATCH_BYTES = 4 * 1024 * 1024
+_BATCH_RECORDS = 5000
+_BATCH_BYTES = 8 * 1024 * 1024
 _PAUSE_S = 0.25
 _ADOPT_S = 30.0
 _LONGEST_PAUSE_S = 5.0
