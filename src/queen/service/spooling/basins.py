@@ -100,7 +100,10 @@ class Basins:
     @property
     def are_known(self) -> bool:
         """Whether it is known of all records to which partitions they belong."""
-        return self.own.is_known and all(basin.is_known for basin in self.adopted)
+        if not self.own.is_known:
+            return False
+        # None is adopted, nearly always.
+        return not self.adopted or all(basin.is_known for basin in self.adopted)
 
     async def adopt(self) -> None:
         """Take over what processes that have ended since the start left behind."""

@@ -55,12 +55,17 @@ class Entrance:
         where only some were not, their appends say why."""
         spooled = self._to_spool(appends, buffering)
         if not spooled:
-            await self._store(appends)
+            await self._pusher.store(appends)
+            if all(append.error is None for append in appends):
+                self._activity.count_push(appends)
+                return
+            await self._spool_lost(appends)
         else:
             set_aside = set(spooled)
             direct = [append for append in appends if append not in set_aside]
             await self._spool(spooled, buffering)
-            await self._store(direct)
+            await self._pusher.store(direct)
+            await self._spool_lost(direct)
         raise_if_none_stored(appends)
         self._activity.count_push(appends)
 
@@ -83,9 +88,8 @@ class Entrance:
             return []
         return [each for each in appends if drain.is_behind((each.queue, each.partition))]
 
-    async def _store(self, appends: list[Append]) -> None:
-        """Store messages; what the database does not take is spooled."""
-        await self._pusher.store(appends)
+    async def _spool_lost(self, appends: list[Append]) -> None:
+        """Spool what the database did not take because it is away."""
         if self._drain is None:
             return
         lost = [each for each in appends if each.error is not None and _is_outage(each.error)]

@@ -17,7 +17,7 @@ class WaitingKeys:
         self._others = 0
 
     def __bool__(self) -> bool:
-        return bool(self._counts) or self._others > 0
+        return self._others > 0 or len(self._counts) > 0
 
     def holds(self, key: Key) -> bool:
         return key in self._counts or self._others > 0

@@ -98,7 +98,7 @@ class PushRoutes:
             items,
             indexes,
             trusted=trusted,
-            buffering=asked.or_else(_asked_in_query(request)).buffering,
+            buffering=_buffering(asked, request),
         )
         refused, failed = undecoded + pushed.refused, pushed.failed
         if refused or failed:
@@ -193,7 +193,17 @@ class _Asked(NamedTuple):
 
 
 def _asked_in_body(push: PushRequest | LoosePushRequest) -> _Asked:
+    if push.qos0 is None and push.bufferMs is None and push.bufferMax is None:
+        return _NOTHING
     return _Asked(push.qos0, push.bufferMs, push.bufferMax)
+
+
+def _buffering(asked: _Asked, request: Request) -> Buffering | None:
+    """Return how a push asks to be buffered: in its body, or else in the query."""
+    if asked is _NOTHING and not request.query:
+        # As nearly all do.
+        return None
+    return asked.or_else(_asked_in_query(request)).buffering
 
 
 def _asked_in_query(request: Request) -> _Asked:
