@@ -34,7 +34,7 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         _stops.remove(stop)
         if not _stops:
-            _put_back(loop)
+            _put_back_from_anywhere(loop)
 
 
 def _stop_all() -> None:
@@ -48,6 +48,22 @@ def _take_over(loop: asyncio.AbstractEventLoop) -> None:
         with contextlib.suppress(NotImplementedError, RuntimeError):
             loop.add_signal_handler(number, _stop_all)
             _before[number] = before
+
+
+def _put_back_from_anywhere(loop: asyncio.AbstractEventLoop) -> None:
+    """Put the handlers back. What was left in the middle is ended by the collector, in whatever
+    thread that runs; only the main thread may set handlers."""
+    if threading.current_thread() is threading.main_thread():
+        _put_back(loop)
+        return
+    # A loop that is closed has put them back already.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(_put_back_if_unused, loop)
+
+
+def _put_back_if_unused(loop: asyncio.AbstractEventLoop) -> None:
+    if not _stops:
+        _put_back(loop)
 
 
 def _put_back(loop: asyncio.AbstractEventLoop) -> None:
