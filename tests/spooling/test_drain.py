@@ -493,3 +493,26 @@ async def test_what_waits_is_only_taken_with_what_came_behind_it(
     assert taken.path == own_path
     assert other.claim().path not in (own_path, waiting_path) and other.adopt() == []
     assert [held.path for held in one.adopt()] == [waiting_path]
+
+
+async def test_what_finds_no_room_to_wait_in_is_not_refused_for_good(
+    dsn: str, connection: asyncpg.Connection, queue: str, tmp_path: Path
+) -> None:
+    options = SpoolOptions(max_bytes=64 * 1024)
+    async with broker_with_spool(dsn, tmp_path, options=options) as broker:
+        assert broker.drain is not None
+        await configure(broker, queue, max_size=1)
+        taken = 0
+        with pytest.raises(SpoolFull):
+            for taken in range(1000):
+                body = b'"' + b"x" * 1000 + b'"'
+                append = append_of(queue, f"{taken}", payloads=[body])
+                await broker.entrance.push([append], PATIENT)
+        broker.drain.expect(0, 0.0, 1)
+        await until_met(lambda: broker.drain is not None and broker.drain.problem)
+        assert "full" in (broker.drain.problem or "")
+        assert await broker.spool_desk.quarantined(10, 0) == []
+        await configure(broker, queue, max_size=0)
+        await drained(broker)
+        assert await stored_ids(connection, queue) == [f"{n}" for n in range(taken)]
+        assert await broker.spool_desk.quarantined(10, 0) == []

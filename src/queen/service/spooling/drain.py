@@ -19,8 +19,10 @@ from queen.errors import (
     EncryptionUnavailable,
     InvalidFrame,
     OutcomeUnknown,
+    Overloaded,
     QueenError,
     SpoolFailed,
+    SpoolFull,
     Unavailable,
 )
 from queen.service.admin.maintenance import Maintenance
@@ -233,7 +235,8 @@ class Drain:
         """Drain records; when one of them cannot be stored, find out which."""
         try:
             await self._drain_batch(self._batch_of(basin, records))
-        except Unavailable:
+        except (Unavailable, SpoolFull, Overloaded):
+            # Not for what they are: what has to wait finds no room to wait in, or the like.
             raise
         except QueenError as error:
             if len(records) > 1:
