@@ -85,7 +85,7 @@ class ByStream:
 
 
 Reply: TypeAlias = (
-    "None | NoArray | int | bytes | list[Reply] | Status | Failure | Pairs | ByStream"
+    "NoArray | int | bytes | list[Reply] | Status | Failure | Pairs | ByStream | None"
 )
 
 NO_ARRAY = NoArray()
