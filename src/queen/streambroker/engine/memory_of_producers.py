@@ -9,21 +9,31 @@ SIZE = 100
 class ProducerMemory:
     """The last tokens of each producer with the ids that they became, for a while."""
 
-    __slots__ = ("_producers", "duration_s", "size")
+    __slots__ = ("_producers", "added", "duplicates", "duration_s", "size")
 
     def __init__(self, duration_s: int = DURATION_S, size: int = SIZE) -> None:
         self.duration_s = duration_s
         self.size = size
+        # How many tokens were added, and how often one came again.
+        self.added = 0
+        self.duplicates = 0
         self._producers: dict[bytes, dict[bytes, tuple[int, int]]] = {}
+
+    def change(self, duration_s: int, size: int) -> None:
+        """Remember otherwise from now on; what was remembered so far is forgotten."""
+        self.duration_s, self.size = duration_s, size
+        self._producers.clear()
 
     def recall(self, producer: bytes, token: bytes, now: int) -> int | None:
         """Return the id that a token became, if it is remembered."""
         known = self._producers.get(producer, {}).get(token)
         if known is None or now - known[1] > self.duration_s * 1000:
             return None
+        self.duplicates += 1
         return known[0]
 
     def remember(self, producer: bytes, token: bytes, entry_id: int, now: int) -> None:
+        self.added += 1
         tokens = self._producers.setdefault(producer, {})
         tokens.pop(token, None)
         tokens[token] = (entry_id, now)

@@ -284,7 +284,7 @@ class Stream:
 
     def set_memory(self, duration_s: int, size: int) -> None:
         self._note(codes.SET_MEMORY, duration_s, size)
-        self.memory = ProducerMemory(duration_s, size)
+        self.memory.change(duration_s, size)
 
 
 __all__ = ["NEVER", "Stream"]

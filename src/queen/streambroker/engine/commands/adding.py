@@ -50,7 +50,9 @@ class _Add:
 
     def _check_producer(self) -> None:
         if self.producer is not None and self.partial is not None:
-            raise Failure("ERR IDMP/IDMPAUTO can be used only with auto-generated IDs")
+            raise Failure(
+                "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
+            )
 
     def _take_options(self, command: Arguments) -> int:
         """Read what stands before the id; returns the place of the id."""

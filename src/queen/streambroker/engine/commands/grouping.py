@@ -76,7 +76,9 @@ def _change(
 ) -> Reply:
     name = command[1].upper()
     if name == b"SETID":
-        stream.move_group(group.name, _position(stream, command[4], is_open=True), read)
+        stream.move_group(
+            group.name, _position(stream, command[4], is_open=True), _at_most_added(stream, read)
+        )
         return OK
     if name == b"SETLIMIT":
         return _limit(stream, group, command[4])
@@ -132,8 +134,12 @@ def _create(space: Keyspace, command: Arguments, now: int) -> Reply:
         stream = space.create(key)
     if name in stream.groups:
         raise Failure("BUSYGROUP Consumer Group name already exists")
-    stream.create_group(name, last_id, read)
+    stream.create_group(name, last_id, _at_most_added(stream, read))
     return OK
+
+
+def _at_most_added(stream: Stream, read: int | None) -> int | None:
+    return None if read is None else min(read, stream.added)
 
 
 def _destroy(space: Keyspace, stream: Stream, name: bytes) -> Reply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from queen.streambroker.engine.arguments import SYNTAX, parse_integer
+from queen.streambroker.engine.arguments import parse_integer
 from queen.streambroker.engine.commands.delivering import shown_entry
 from queen.streambroker.engine.commands.grouping import no_group
 from queen.streambroker.engine.commands.reading import shown_entries
@@ -49,12 +49,16 @@ def xinfo(space: Keyspace, command: Arguments, now: int) -> Reply:
 def _stream(stream: Stream, command: Arguments) -> Reply:
     if len(command) == 3:
         return Pairs([*_figures(stream), *_edges(stream)])
+    wrong = Failure(
+        "ERR unknown subcommand or wrong number of arguments for "
+        f"'{shown(command[1])}'. Try XINFO HELP."
+    )
     if command[3].upper() != b"FULL":
-        raise SYNTAX
+        raise wrong
     count = _DEFAULT_COUNT
     if len(command) > 4:
         if len(command) != 6 or command[4].upper() != b"COUNT":
-            raise SYNTAX
+            raise wrong
         count = parse_integer(command[5])
         count = _DEFAULT_COUNT if count < 0 else count
     limit = count or None
@@ -73,7 +77,7 @@ def _figures(stream: Stream) -> list[Reply]:
         b"radix-tree-keys",
         nodes,
         b"radix-tree-nodes",
-        nodes + 1,
+        max(1, nodes),
         b"last-generated-id",
         text_of(stream.last_id),
         b"max-deleted-entry-id",
@@ -82,6 +86,18 @@ def _figures(stream: Stream) -> list[Reply]:
         stream.added,
         b"recorded-first-entry-id",
         text_of(stream.entries.first_id()),
+        b"idmp-duration",
+        stream.memory.duration_s,
+        b"idmp-maxsize",
+        stream.memory.size,
+        b"pids-tracked",
+        stream.memory.producers,
+        b"iids-tracked",
+        stream.memory.tokens,
+        b"iids-added",
+        stream.memory.added,
+        b"iids-duplicates",
+        stream.memory.duplicates,
     ]
 
 
