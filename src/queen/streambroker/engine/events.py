@@ -59,7 +59,7 @@ _ARGUMENTS = {
     DROP_CONSUMER: "bbn",
     DELIVER: "bbnnn",
     DELIVER_THESE: "bbnI",
-    ASSIGN: "bbINN",
+    ASSIGN: "bbINNn",
     ACKNOWLEDGE: "bI",
     REMEMBER: "bbin",
     SET_MEMORY: "nn",

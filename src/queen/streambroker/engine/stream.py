@@ -80,7 +80,10 @@ class Stream:
         """Delete everything; the ordinals of entries go on where they were."""
         self._note(codes.RESET)
         self.is_alive = False
+        unread = self.entries.unread
         self._clear(self.entries.next_ordinal)
+        # What was read before is still to be told.
+        self.entries.unread = unread
 
     def apply(self, code: int, arguments: Sequence[Any]) -> None:
         """Repeat a change that another has made and noted."""
@@ -274,11 +277,14 @@ class Stream:
         ids: Sequence[int],
         times: Sequence[int],
         counts: Sequence[int],
+        active: int = NEVER,
     ) -> None:
         """Give pending entries to a consumer, or release them; rows that are missing are made."""
-        self._note(codes.ASSIGN, group_name, consumer_name, ids, times, counts)
+        self._note(codes.ASSIGN, group_name, consumer_name, ids, times, counts, active)
         group = self.groups[group_name]
         consumer = None if consumer_name is None else group.consumers[consumer_name]
+        if consumer is not None and active != NEVER:
+            consumer.active = active
         for entry_id, time, count in zip(ids, times, counts, strict=True):
             row = group.pending.rows.get(entry_id)
             if row is None:
@@ -319,6 +325,3 @@ class Stream:
     def set_memory(self, duration_s: int, size: int) -> None:
         self._note(codes.SET_MEMORY, duration_s, size)
         self.memory.change(duration_s, size)
-
-
-__all__ = ["NEVER", "Stream"]
