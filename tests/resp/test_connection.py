@@ -109,12 +109,12 @@ async def test_what_was_sent_is_run_although_the_client_has_gone(
 ) -> None:
     executor.may_go.clear()
     wire = await open_wire(front.port)
-    wire.send(packed("XLEN", "a"))
+    wire.send(packed("XDEL", "s", "1"))
     await until_met(lambda: executor.calls)
-    wire.send(packed("XLEN", "b"))
+    wire.send(packed("XLEN", "s") + packed("XDEL", "s", "2"))
     await wire.close()
     executor.may_go.set()
-    await until_met(lambda: len(executor.calls) == 2)
+    await until_met(lambda: [b"XDEL", b"s", b"2"] in executor.calls[-1])
 
 
 # ---- waiting ----
