@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -152,6 +153,21 @@ async def test_roles_decide_what_may_be_done(front: Front, open_wire: Opener) ->
     await reader.ask("MULTI")
     assert (await reader.ask("DEL", "s")).startswith(b"-NOPERM")
     assert (await reader.ask("EXEC")).startswith(b"-EXECABORT")
+
+
+async def test_what_administrators_do_is_in_the_audit_trail(
+    front: Front, open_wire: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "queen.audit")
+    for token in ("writer", "admin"):
+        wire = await _as(open_wire, front, token)
+        for words in (("FLUSHALL",), ("CLIENT", "LIST"), ("XLEN", "s")):
+            await wire.ask(*words)
+    lines = [json.loads(record.message) for record in caplog.records]
+    assert [(line["actor"], line["act"], line["outcome"]) for line in lines] == [
+        ("bob", "resp.flushall", "refused"),
+        ("eve", "resp.flushall", "asked"),
+    ]
 
 
 async def test_who_is_limited_to_namespaces_reaches_nobody_else(

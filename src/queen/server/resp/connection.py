@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
+from queen.server.api.audit import line_about
 from queen.server.auth.access import Role
 from queen.server.resp.client import Client, ReplyMode
 from queen.server.resp.command_reader import BadProtocol, Command, CommandReader
@@ -270,7 +271,11 @@ class RespConnection(asyncio.Protocol):
         if spec.role is not Role.OPEN:
             if client.caller is None:
                 return MUST_SHOW_TOKEN
-            if not client.may(spec):
+            is_allowed = client.may(spec)
+            if spec.role is Role.ADMIN and "readonly" not in spec.flags:
+                outcome = "asked" if is_allowed else "refused"
+                line_about(client.caller, client.host, f"resp.{spec.name}", "", outcome, {})
+            if not is_allowed:
                 return Failure(
                     f"NOPERM User {client.user} has no permissions to run the '{spec.name}' command"
                 )
