@@ -25,6 +25,9 @@ def snake(name: str) -> str:
 class EitherSpelling:
     """What is found under a name of Python is found under that of JavaScript too."""
 
+    # A class that has slots only, keeps them.
+    __slots__ = ()
+
     if not TYPE_CHECKING:
         # Hidden from type checkers: to them every name would exist.
         def __getattr__(self, name: str) -> Any:
