@@ -9,6 +9,16 @@ import msgspec
 from queen.client.camel_case import EitherSpelling
 
 
+class DeadLetterOrigin(EitherSpelling, msgspec.Struct, frozen=True, rename="camel"):
+    """Where an entry of `<stream>.dlq` comes from."""
+
+    stream: str
+    group: str
+    id: str
+    # How often it was delivered.
+    deliveries: int
+
+
 class StreamMessage(
     EitherSpelling, msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 ):
@@ -28,6 +38,8 @@ class StreamMessage(
     idle_ms: int | None = None
     # The group still has it pending, but the stream no longer has its data.
     is_deleted: bool = False
+    # Of an entry of `<stream>.dlq`.
+    dead_letter: DeadLetterOrigin | None = None
 
 
 class ConsumerInfo(EitherSpelling, msgspec.Struct, frozen=True, rename="camel"):
