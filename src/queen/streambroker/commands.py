@@ -66,7 +66,8 @@ class CommandStreamBroker(StreamBroker):
     ) -> None:
         """`commands` are those of ALL_COMMANDS that are known; without, the executor is asked.
         `capabilities` are those that do not show in commands."""
-        self._executor = executor
+        # For commands that no verb sends.
+        self.executor = executor
         self._commands = commands
         self._other_capabilities = capabilities
         self._claims = Claims(executor)
@@ -91,13 +92,13 @@ class CommandStreamBroker(StreamBroker):
 
     async def _ask(self, *command: bytes, may_fail: bool = False) -> Reply:
         """Run one command and return its reply, a failure only if it may fail."""
-        (reply,) = await self._executor.execute([command])
+        (reply,) = await self.executor.execute([command])
         return reply if may_fail else good(reply)
 
     async def _ask_group(self, stream: bytes, *command: bytes) -> Reply:
         """Run a command that needs a stream or a group of it; a failure is `NotFound` when there
         is no such stream or group, whatever its words are."""
-        exists, reply = await self._executor.execute([(b"EXISTS", stream), command], is_atomic=True)
+        exists, reply = await self.executor.execute([(b"EXISTS", stream), command], is_atomic=True)
         if isinstance(reply, Failure) and (exists == 0 or is_missing(reply)):
             raise NotFound(f"no such stream or group: {reply.text}")
         return good(reply)
@@ -217,7 +218,7 @@ class CommandStreamBroker(StreamBroker):
         if not groups:
             return []
         names = [cast("bytes", group["name"]) for group in groups]
-        replies = await self._executor.execute(
+        replies = await self.executor.execute(
             [(b"XINFO", b"CONSUMERS", stream, name) for name in names]
         )
         now = time.time()
@@ -273,7 +274,7 @@ class CommandStreamBroker(StreamBroker):
                 start = b"(" + entry_ids[-1]
                 continue
             commands = [release, deletion] if entry_ids else [deletion]
-            replies = await self._executor.execute(commands, is_atomic=True)
+            replies = await self.executor.execute(commands, is_atomic=True)
             return had + (0 if is_missing(replies[-1]) else as_int(replies[-1]))
         try:
             return as_int(await self._ask_group(name, *deletion))
@@ -392,7 +393,7 @@ class CommandStreamBroker(StreamBroker):
                 return messages
             rows = pending_rows(reply)
             # Each by itself: a read of what is pending would count as a delivery.
-            entries = await self._executor.execute(
+            entries = await self.executor.execute(
                 [(b"XRANGE", name, row.entry_id, row.entry_id) for row in rows]
             )
             for row, entry in zip(rows, entries, strict=True):
@@ -455,9 +456,7 @@ class CommandStreamBroker(StreamBroker):
         entry_id, fields = entry_parts(entry)
         own_fields, _ = split_origin(fields or [])
         addition = (b"XADD", stream, b"*", *own_fields)
-        replies = await self._executor.execute(
-            [addition, (b"XDEL", dead, entry_id)], is_atomic=True
-        )
+        replies = await self.executor.execute([addition, (b"XDEL", dead, entry_id)], is_atomic=True)
         for reply in replies:
             good(reply)
 

@@ -289,7 +289,13 @@ def _pool_for(server: str | Redis, timeout_s: float) -> ConnectionPool:
     }
     if "path" not in settings:
         settings |= {"socket_keepalive": True, "socket_keepalive_options": _KEEPALIVE}
-    return ConnectionPool(connection_class=given.connection_class, **settings)
+    pool = ConnectionPool(connection_class=given.connection_class, **settings)
+    try:
+        # It is not connected yet; this is about options that nobody knows.
+        pool.make_connection()  # type: ignore[no-untyped-call]
+    except (TypeError, ValueError) as error:
+        raise BadRequest(f"not an option of a Redis server: {error}") from error
+    return pool
 
 
 # A server that vanished without a word is noticed within a minute, also by those who wait for ever.
