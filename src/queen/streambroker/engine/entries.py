@@ -1,0 +1,182 @@
+"""The entries of a stream, in the order of their ids.
+
+    chunk   base ordinal | ids, ascending | bodies | places that are gone
+
+Ids only grow, so a chunk is filled at its end, and whatever is removed leaves its place: the
+ordinal of an entry, which is its offset in a log, never changes. A chunk without any entry
+left is dropped. Approximate trimming removes whole chunks, as Redis does with its nodes, so
+chunks are as large as those.
+
+A body may be missing from memory. `fields` then returns an empty list that remembers where its
+content is, and whoever runs the command fills it before anybody reads it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from queen.streambroker.engine.ids import MAX_ID
+
+CHUNK_ENTRIES = 100
+CHUNK_BYTES = 4096
+
+
+class Fields(list[bytes]):
+    """Names and values in turn; empty until its content is read from where `ordinal` says."""
+
+    __slots__ = ("ordinal",)
+
+    def __init__(self, ordinal: int) -> None:
+        super().__init__()
+        self.ordinal = ordinal
+
+
+class Chunk:
+    __slots__ = ("base", "bodies", "gone", "ids", "live", "size")
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.ids: list[int] = []
+        self.bodies: list[list[bytes] | None] = []
+        self.gone: set[int] = set()
+        self.live = 0
+        self.size = 0
+
+
+class Place(NamedTuple):
+    entry_id: int
+    chunk: Chunk
+    at: int
+
+    @property
+    def ordinal(self) -> int:
+        return self.chunk.base + self.at
+
+
+class Entries:
+    def __init__(self, next_ordinal: int = 0) -> None:
+        self.chunks: list[Chunk] = []
+        self._firsts: list[int] = []
+        self.length = 0
+        self.next_ordinal = next_ordinal
+        # Lists that were handed out empty, to be filled before anybody reads them.
+        self.unread: list[Fields] = []
+
+    def needs_chunk(self, size: int) -> bool:
+        """Whether an entry of some bytes begins a new chunk."""
+        if not self.chunks:
+            return True
+        last = self.chunks[-1]
+        return len(last.ids) >= CHUNK_ENTRIES or last.size + size >= CHUNK_BYTES
+
+    def add(self, entry_id: int, body: list[bytes] | None, size: int, new_chunk: bool) -> None:
+        if new_chunk:
+            self.chunks.append(Chunk(self.next_ordinal))
+            self._firsts.append(entry_id)
+        chunk = self.chunks[-1]
+        chunk.ids.append(entry_id)
+        chunk.bodies.append(body)
+        chunk.live += 1
+        chunk.size += size
+        self.length += 1
+        self.next_ordinal += 1
+
+    def put_chunk(self, chunk: Chunk) -> None:
+        """Take over a chunk whose entries come after all others."""
+        self.chunks.append(chunk)
+        self._firsts.append(chunk.ids[0])
+        self.length += chunk.live
+        self.next_ordinal = chunk.base + len(chunk.ids)
+
+    def place(self, entry_id: int) -> Place | None:
+        number = bisect_right(self._firsts, entry_id) - 1
+        if number < 0:
+            return None
+        chunk = self.chunks[number]
+        index = bisect_left(chunk.ids, entry_id)
+        if index == len(chunk.ids) or chunk.ids[index] != entry_id or index in chunk.gone:
+            return None
+        return Place(entry_id, chunk, index)
+
+    def __contains__(self, entry_id: int) -> bool:
+        return self.place(entry_id) is not None
+
+    def remove(self, entry_id: int) -> bool:
+        place = self.place(entry_id)
+        if place is None:
+            return False
+        chunk = place.chunk
+        chunk.gone.add(place.at)
+        chunk.bodies[place.at] = None
+        chunk.live -= 1
+        self.length -= 1
+        if chunk.live == 0:
+            number = bisect_right(self._firsts, entry_id) - 1
+            del self.chunks[number], self._firsts[number]
+        return True
+
+    def drop_first_chunk(self) -> None:
+        self.length -= self.chunks[0].live
+        del self.chunks[0], self._firsts[0]
+
+    def between(self, start: int, end: int) -> Iterator[Place]:
+        """Yield entries with `start <= id <= end`, ascending."""
+        number = max(0, bisect_right(self._firsts, start) - 1)
+        for chunk in self.chunks[number:]:
+            if chunk.ids[0] > end:
+                return
+            gone = chunk.gone
+            for index in range(bisect_left(chunk.ids, start), len(chunk.ids)):
+                entry_id = chunk.ids[index]
+                if entry_id > end:
+                    return
+                if index not in gone:
+                    yield Place(entry_id, chunk, index)
+
+    def between_reversed(self, start: int, end: int) -> Iterator[Place]:
+        """Yield the same, descending."""
+        number = bisect_right(self._firsts, end)
+        for chunk in reversed(self.chunks[:number]):
+            if chunk.ids[-1] < start:
+                return
+            for index in range(bisect_right(chunk.ids, end) - 1, -1, -1):
+                entry_id = chunk.ids[index]
+                if entry_id < start:
+                    return
+                if index not in chunk.gone:
+                    yield Place(entry_id, chunk, index)
+
+    def next_after(self, entry_id: int) -> int | None:
+        """Return the id of the first entry behind one."""
+        place = next(self.between(entry_id + 1, MAX_ID), None)
+        return None if place is None else place.entry_id
+
+    def fields(self, place: Place) -> list[bytes]:
+        body = place.chunk.bodies[place.at]
+        if body is not None:
+            return body
+        fields = Fields(place.ordinal)
+        self.unread.append(fields)
+        return fields
+
+    def first(self) -> Place | None:
+        return next(self.between(0, MAX_ID), None)
+
+    def last(self) -> Place | None:
+        return next(self.between_reversed(0, MAX_ID), None)
+
+    def first_id(self) -> int:
+        place = self.first()
+        return 0 if place is None else place.entry_id
+
+    def count_after(self, entry_id: int) -> int:
+        """Count the entries with greater ids."""
+        number = bisect_right(self._firsts, entry_id)
+        count = sum(chunk.live for chunk in self.chunks[number:])
+        if number:
+            chunk = self.chunks[number - 1]
+            places = range(bisect_right(chunk.ids, entry_id), len(chunk.ids))
+            count += sum(index not in chunk.gone for index in places)
+        return count
