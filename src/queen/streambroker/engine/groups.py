@@ -21,6 +21,10 @@ class Row:
         self.time = time
         self.count = count
 
+    def claimable_at(self, min_idle: int) -> int:
+        """Return from when on it may be claimed: what was released need not be idle for long."""
+        return self.time if self.consumer is None else self.time + min_idle
+
 
 class Consumer:
     __slots__ = ("active", "name", "pending", "seen")

@@ -104,7 +104,7 @@ def xclaim(space: Keyspace, command: Arguments, now: int) -> Reply:
 
 
 def _is_idle(row: Row, min_idle: int, now: int) -> bool:
-    return now - row.time >= min_idle or (row.consumer is None and row.time == 0)
+    return row.claimable_at(min_idle) <= now
 
 
 def _by_limit(

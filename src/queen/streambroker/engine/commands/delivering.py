@@ -114,7 +114,7 @@ def shown_entry(stream: Stream, entry_id: int) -> Reply:
 def _idle(group: Group, min_idle: int, now: int) -> list[int]:
     """Return what has been pending for long enough, the longest first."""
     rows = group.pending.rows
-    idle = [entry_id for entry_id, row in rows.items() if now - row.time >= min_idle]
+    idle = [entry_id for entry_id, row in rows.items() if row.claimable_at(min_idle) <= now]
     return sorted(idle, key=lambda entry_id: (rows[entry_id].time, entry_id))
 
 
@@ -122,8 +122,9 @@ def _next_idle(reading: Reading, groups: list[Group], now: int) -> int | None:
     """Return in how many ms something will have been pending for long enough."""
     if reading.claim_ms is None:
         return None
-    times = [row.time for group in groups for row in group.pending.rows.values()]
-    return max(1, min(times) + reading.claim_ms - now) if times else None
+    rows = (row for group in groups for row in group.pending.rows.values())
+    soonest = min((row.claimable_at(reading.claim_ms) for row in rows), default=None)
+    return None if soonest is None else max(1, soonest - now)
 
 
 def _claimed(
