@@ -141,7 +141,11 @@ def _claimed(
     before = [
         (now - rows[each].time if rows[each].time else now, rows[each].count) for each in idle
     ]
-    counts = [count + 1 for _, count in before]
+    # What is deleted changes hands, and is not delivered.
+    counts = [
+        count + (entry_id in stream.entries)
+        for entry_id, (_, count) in zip(idle, before, strict=True)
+    ]
     stream.assign(group.name, reading.consumer, idle, [now] * len(idle), counts)
     group.consumers[reading.consumer].active = now
     replies: list[Reply] = []

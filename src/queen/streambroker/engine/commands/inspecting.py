@@ -169,6 +169,8 @@ def _full_group(stream: Stream, group: Group, limit: int | None) -> Reply:
             lag_of(stream, group),
             b"pel-count",
             len(group.pending),
+            b"nacked-count",
+            sum(row.consumer is None for row in group.pending.rows.values()),
             b"pending",
             pending,
             b"consumers",
