@@ -47,9 +47,8 @@ class _Claim:
             error = f"ERR Invalid {option.decode()} option argument for XCLAIM"
             value = parse_integer(command[at + 1], error)
             if option == b"RETRYCOUNT":
-                if value < 0:
-                    raise Failure(error)
-                self.count = value
+                # A negative one is as none.
+                self.count = value if value >= 0 else None
             else:
                 self.time = now - value if option == b"IDLE" else value
         else:
@@ -60,10 +59,10 @@ class _Claim:
         """Return since when claimed entries count as idle; never before 1970 or after now."""
         return now if self.time is None or not 0 <= self.time <= now else self.time
 
-    def count_after(self, row: Row) -> int:
+    def count_after(self, row: Row, times: int) -> int:
         if self.count is not None:
             return self.count
-        return row.count if self.only_ids else row.count + 1
+        return row.count if self.only_ids else row.count + times
 
 
 def _leading_ids(command: Arguments, at: int) -> tuple[list[int], int]:
@@ -96,11 +95,16 @@ def xclaim(space: Keyspace, command: Arguments, now: int) -> Reply:
     see_consumer(stream, group, consumer, now)
     _forget_gone(stream, group, claim.ids)
     retire(space, stream, group, dead, now)
+    time = claim.time_of(now)
+    named = claimed
+    if len(claim.ids) > len(rows) and now - time >= min_idle:
+        # Who names an entry twice, claims it twice.
+        named = [entry_id for entry_id in claim.ids if entry_id in set(claimed)]
     if claimed:
-        counts = [claim.count_after(rows[entry_id]) for entry_id in claimed]
-        stream.assign(group.name, consumer, claimed, [claim.time_of(now)] * len(claimed), counts)
+        counts = [claim.count_after(rows[each], named.count(each)) for each in claimed]
+        stream.assign(group.name, consumer, claimed, [time] * len(claimed), counts)
         group.consumers[consumer].active = now
-    return _replies(stream, claimed, only_ids=claim.only_ids)
+    return _replies(stream, named, only_ids=claim.only_ids)
 
 
 def _is_idle(row: Row, min_idle: int, now: int) -> bool:

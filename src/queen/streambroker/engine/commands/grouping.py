@@ -46,7 +46,10 @@ def xgroup(space: Keyspace, command: Arguments, now: int) -> Reply:
     arity = _ARITY.get(name)
     if arity is None:
         raise Failure(f"ERR unknown subcommand '{shown(command[1])}'. Try XGROUP HELP.")
-    if len(command) != arity if arity > 0 else len(command) < -arity:
+    is_wrong = len(command) != arity if arity > 0 else len(command) < -arity
+    if name == b"DELCONSUMER" and len(command) > 5:
+        is_wrong = len(command) > 6 or command[5].upper() != b"KEEPPENDING"
+    if is_wrong:
         raise wrong_number(f"xgroup|{name.decode().lower()}")
     if name == b"HELP":
         return [Status(line) for line in _HELP]
@@ -167,9 +170,7 @@ def _create_consumer(stream: Stream, group: Group, name: bytes, now: int) -> Rep
 
 
 def _drop_consumer(space: Keyspace, stream: Stream, group: Group, command: Arguments) -> Reply:
-    is_released = len(command) == 6 and command[5].upper() == b"KEEPPENDING"
-    if len(command) > 5 and not is_released:
-        raise wrong_number("xgroup|delconsumer")
+    is_released = len(command) == 6
     consumer = group.consumers.get(command[4])
     if consumer is None:
         return 0
