@@ -78,3 +78,19 @@ def _masked_info(value: Any) -> Any:
         elif value[index] in _INNER:
             shown[index + 1] = _MASK
     return shown
+
+
+def without_fields(value: Any, fields: frozenset[str]) -> Any:
+    """Return what XINFO shows without some fields, at any depth."""
+    if not isinstance(value, list):
+        return value
+    shown: list[Any] = []
+    is_value = False
+    for item in value:
+        if is_value:
+            is_value = False
+        elif isinstance(item, str) and item in fields:
+            is_value = True
+        else:
+            shown.append(without_fields(item, fields))
+    return shown

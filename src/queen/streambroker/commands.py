@@ -256,30 +256,39 @@ class CommandStreamBroker(StreamBroker):
     async def delete_consumer(
         self, stream: str, group: str, consumer: str, *, keep_pending: bool = True
     ) -> int:
-        """What the consumer reads while it is being deleted is lost to the group."""
+        """On a server that cannot do it in one step, what the consumer reads while it is being
+        deleted is lost to the group."""
         name, group_name = _names(stream, group)
         consumer_name = checks.consumer_bytes(consumer)
+        deletion = [b"XGROUP", b"DELCONSUMER", name, group_name, consumer_name]
+        if keep_pending and REDRIVE not in await self._known():
+            return await self._release_and_delete(deletion)
+        if keep_pending:
+            deletion.append(b"KEEPPENDING")
+        try:
+            return as_int(await self._ask_group(name, *deletion))
+        except NotFound:
+            return 0
+
+    async def _release_and_delete(self, deletion: list[bytes]) -> int:
+        """Give back what a consumer has, page by page, the last one together with its deletion."""
+        name, group, consumer = deletion[2:]
         had, start = 0, b"-"
-        deletion = (b"XGROUP", b"DELCONSUMER", name, group_name, consumer_name)
-        while keep_pending:
-            listing = (b"XPENDING", name, group_name, start, b"+", b"%d" % _PAGE, consumer_name)
+        while True:
+            listing = (b"XPENDING", name, group, start, b"+", b"%d" % _PAGE, consumer)
             reply = await self._ask(*listing, may_fail=True)
             if is_missing(reply):
                 return 0
             entry_ids = [row.entry_id for row in pending_rows(reply)]
             had += len(entry_ids)
-            release = await self._release_command(name, group_name, entry_ids, 0)
-            if len(entry_ids) == _PAGE:
-                await self._ask(*release)
-                start = b"(" + entry_ids[-1]
-                continue
-            commands = [release, deletion] if entry_ids else [deletion]
-            replies = await self.executor.execute(commands, is_atomic=True)
-            return had + (0 if is_missing(replies[-1]) else as_int(replies[-1]))
-        try:
-            return as_int(await self._ask_group(name, *deletion))
-        except NotFound:
-            return 0
+            release = await self._release_command(name, group, entry_ids, 0)
+            if len(entry_ids) < _PAGE:
+                break
+            await self._ask(*release)
+            start = b"(" + entry_ids[-1]
+        commands = [release, deletion] if entry_ids else [deletion]
+        replies = await self.executor.execute(commands, is_atomic=True)
+        return had + (0 if is_missing(replies[-1]) else as_int(replies[-1]))
 
     # Reading
 
