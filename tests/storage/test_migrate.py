@@ -278,6 +278,7 @@ RELEASED = {
     "0014_revisions.sql": "56cea33f40aa",
     "0015_horizon.sql": "bb355e8c9cdf",
     "0016_spools.sql": "95c90ad2dee5",
+    "0017_entry_streams.sql": "641f92bb2c8e",
 }
 
 

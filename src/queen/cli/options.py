@@ -108,6 +108,32 @@ Auth = Annotated[
 OpenMetrics = Annotated[
     bool, typer.Option(envvar="QUEEN_OPEN_METRICS", help="Show metrics without a token.")
 ]
+RespPort = Annotated[
+    int,
+    typer.Option(
+        envvar="QUEEN_RESP_PORT",
+        min=0,
+        max=65535,
+        help="Port for clients of Redis, who find streams there; 0 serves none.",
+    ),
+]
+RespHost = Annotated[
+    str,
+    typer.Option(
+        envvar="QUEEN_RESP_HOST",
+        help="Address of that port; without it the one of --host.",
+        show_default=False,
+    ),
+]
+RespMaxRequest = Annotated[
+    int,
+    typer.Option(
+        envvar="QUEEN_RESP_MAX_REQUEST",
+        min=64 * 1024,
+        max=512 * 1024 * 1024,
+        help="Bytes that a single command of such a client may have.",
+    ),
+]
 TlsCert = Annotated[
     str, typer.Option(envvar="QUEEN_TLS_CERT", help="Certificate chain in PEM; turns TLS on.")
 ]

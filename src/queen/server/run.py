@@ -12,17 +12,17 @@ from collections.abc import Callable
 import msgspec
 
 from queen.core.cipher import parse_keys
-from queen.errors import StartupError
 from queen.server.api.app import App
 from queen.server.auth.authenticator import Authenticator
 from queen.server.auth.security import Security
 from queen.server.protocol.connections import Connections
+from queen.server.protocol.listening import bind
+from queen.server.resp.serving import RespOptions, serve_resp
 from queen.service.broker import Broker, Limits
 from queen.service.preparation import Requirements
 from queen.service.spooling.basins import SpoolSettings
 from queen.service.stats.activity import ServerName
 
-_BACKLOG = 1024
 _GRACE_S = 25.0
 _HANDSHAKE_TIMEOUT_S = 10.0
 
@@ -43,33 +43,28 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     spool: SpoolSettings | None = None
     # The database is away: serve, and prepare it when it is back.
     unprepared: Requirements | None = None
+    # None: clients of Redis are not served.
+    resp: RespOptions | None = None
     # Let tests move what is stored into the past.
     test_clock: bool = False
 
 
 def listen(options: ServeOptions) -> socket.socket:
     """Return the bound socket, or say plainly why it cannot be had."""
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if options.shared:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        bound.bind((options.host, options.port))
-        bound.listen(_BACKLOG)
-    except OSError as error:
-        bound.close()
-        where = f"{options.host}:{options.port}"
-        raise StartupError(f"cannot listen on {where}: {error.strerror}") from error
-    bound.setblocking(False)
-    return bound
+    return bind(options.host, options.port, shared=options.shared)
+
+
+def listen_for_resp(options: ServeOptions) -> socket.socket | None:
+    """The same for clients of Redis; None when they are not served."""
+    resp = options.resp
+    return None if resp is None else bind(resp.host, resp.port, shared=options.shared)
 
 
 async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT, then let requests that are under way finish."""
     _calm_collector()
     security = options.security
-    bound = listen(options)
+    bound, bound_resp = listen(options), listen_for_resp(options)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,6 +74,8 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
     # Left from the last to the first, each step whatever became of the one before it.
     async with contextlib.AsyncExitStack() as ends:
         ends.callback(bound.close)
+        if bound_resp is not None:
+            ends.callback(bound_resp.close)
         broker = await Broker.start(
             options.dsn, options.limits, keys, name, options.spool, options.unprepared
         )
@@ -95,6 +92,8 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
         # Parked polls are answered first: they would hold their connections to the end.
         ends.push_async_callback(broker.popper.close)
         ends.callback(server.close)
+        if options.resp is not None and bound_resp is not None:
+            await serve_resp(options.resp, bound_resp, broker, authenticator, security, ends)
         ready()
         await _until_told(stopping, broker)
 

@@ -38,6 +38,7 @@ from queen.service.consume.leases import Leases
 from queen.service.consume.pop import Popper
 from queen.service.consume.sweeper import Sweeper
 from queen.service.consume.wakeups import Wakeups
+from queen.service.entries.entries import Entries
 from queen.service.events import Events
 from queen.service.intake.acks import AckIntake
 from queen.service.intake.pushes import Intake
@@ -154,6 +155,7 @@ class Broker:
         self._produce(spool)
         self._decide_together()
         self._cut_windows()
+        self._keep_entries()
         self._administrate()
         self._clean_up()
         self._observe()
@@ -303,6 +305,18 @@ class Broker:
         self.stream_overview = Overview(self.database)
         self.jobs.add("stream_windows", FORGET_INTERVAL_S, forget_windows)
 
+    def _keep_entries(self) -> None:
+        """Streams with the verbs of Redis, over the same log."""
+        self.entries = Entries(
+            self.hot,
+            self.catalog,
+            self.cache,
+            self.encryption,
+            self.clock,
+            self.background,
+            self.events,
+        )
+
     def _administrate(self) -> None:
         """The verbs of those who look after queues."""
         self.queues = Queues(self.database, self.catalog, self.encryption, self.events)
@@ -398,6 +412,7 @@ class Broker:
             "vitals": self.vitals.run,
             "relay": self.relay.run,
             "planner": self.planner.run,
+            "entries": self.entries.run,
             "sender": self.signals.run_sender,
             "listener": lambda: self.signals.run_listener(self._listener),
         }
@@ -413,6 +428,7 @@ class Broker:
         try:
             self.work.close()
             await _try_step("answering pops", self.popper.close)
+            await _try_step("finishing commands on streams", self.entries.close)
             await _try_step("finishing pushes", self.pusher.drain)
             await _try_step("finishing acknowledgments", self.acker.drain)
             if self.drain is not None:

@@ -18,6 +18,8 @@
     streams_changed    a stream was defined, changed or deleted
     windows_planned    a stream has windows that were not there before
     windows_elsewhere  the same, told by another server
+    entries_changed    the groups of an entry stream have changed in a way that matters to readers
+    entries_elsewhere  the same, told by another server
 
 Who listens is called at once, in the order in which it subscribed, and must neither wait nor
 raise: the one who tells has committed already.
@@ -78,3 +80,6 @@ class Events:
         # The id of the stream.
         self.windows_planned: Event[int] = Event()
         self.windows_elsewhere: Event[int] = Event()
+        # The id of the queue.
+        self.entries_changed: Event[int] = Event()
+        self.entries_elsewhere: Event[int] = Event()

@@ -18,6 +18,7 @@ so does what could not be sent.
                                              m                               maintenance
                                              t<queue>                        time has passed
                                              p<stream>                       windows are ready
+                                             e<queue>                        groups of entries
 
 The same connection hears what others tell on channels of their own (`also_listen`).
 """
@@ -89,6 +90,7 @@ class Signals:
         events.group_deleted.subscribe(self.group_deleted)
         events.queue_deleted.subscribe(self.queue_deleted)
         events.windows_planned.subscribe(self.windows_planned)
+        events.entries_changed.subscribe(self.entries_changed)
 
     # ---- sending ----
 
@@ -125,6 +127,9 @@ class Signals:
 
     def windows_planned(self, stream_id: int) -> None:
         self._tell(f"p{stream_id}")
+
+    def entries_changed(self, queue_id: int) -> None:
+        self._tell(f"e{queue_id}")
 
     def _follow_clock(self, queue_id: int) -> None:
         self._cache.forget_all()
@@ -269,6 +274,8 @@ class Signals:
             self._follow_clock(int(rest))
         elif kind == "p":
             self._events.windows_elsewhere(int(rest))
+        elif kind == "e":
+            self._events.entries_elsewhere(int(rest))
         else:
             queue_id, group_id = map(int, rest.split(":"))
             follow = {

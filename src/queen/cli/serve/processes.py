@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnContext, SpawnProcess
     from multiprocessing.synchronize import Event
 
+    from queen.server.resp.serving import RespOptions
     from queen.server.run import ServeOptions
 
 _log = logging.getLogger(__name__)
@@ -46,12 +47,19 @@ def run(options: ServeOptions | None, workers: int) -> None:
     scheme = "https" if options.security.tls_cert else "http"
 
     def ready() -> None:
+        if options.resp is not None:
+            _say_where_redis_clients_go(options.resp, is_tls=bool(options.security.tls_cert))
         say(f"queen ready on {scheme}://{shown}:{options.port}")
 
     if workers == 1:
         _serve_here(options, ready)
     else:
         _Workers(options, workers).run(ready)
+
+
+def _say_where_redis_clients_go(resp: RespOptions, *, is_tls: bool) -> None:
+    shown = f"[{resp.host}]" if ":" in resp.host else resp.host
+    say(f"streams for Redis clients on redis{'s' if is_tls else ''}://{shown}:{resp.port}")
 
 
 def say(text: str) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from msgspec.structs import replace
@@ -16,6 +18,9 @@ from queen.cli import options as cli
 from queen.cli.exits import CONFIG
 from queen.cli.serve.processes import run
 from queen.errors import QueenError, StartupError
+
+if TYPE_CHECKING:
+    from queen.cli.serve.start import ServeOptions
 
 
 def serve(
@@ -35,6 +40,9 @@ def serve(
     auth: cli.Auth = "none",
     insecure: cli.Insecure = False,
     open_metrics: cli.OpenMetrics = False,
+    resp_port: cli.RespPort = 0,
+    resp_host: cli.RespHost = "",
+    resp_max_request: cli.RespMaxRequest = 64 * 1024 * 1024,
     tls_cert: cli.TlsCert = "",
     tls_key: cli.TlsKey = "",
     cors_origin: cli.CorsOrigin = [],  # noqa: B006 (typer reads it and nobody changes it)
@@ -48,8 +56,7 @@ def serve(
     show_settings: cli.ShowSettings = False,
 ) -> None:
     """Start a broker. Without a database URL it brings its own PostgreSQL."""
-    from queen.cli.serve.spool import spool_choices
-    from queen.cli.serve.start import Limits, Security, ServeOptions, auth_options, prepare_to_serve
+    from queen.cli.serve.start import Limits, Security, ServeOptions, auth_options
 
     with _explain_errors():
         security = Security(
@@ -74,9 +81,34 @@ def serve(
         )
         options = ServeOptions(host=host, port=port, security=security, limits=limits)
         options = replace(options, encryption_keys=encryption_key, test_clock=test_clock)
-        spool = spool_choices(spool_dir, os.environ)
-        with prepare_to_serve(options, database_url, data_dir, spool, allow_weak_durability) as at:
-            run(at, workers)
+        options = _with_resp(options, resp_port, resp_host, resp_max_request)
+        _serve(options, database_url, data_dir, spool_dir, allow_weak_durability, workers)
+
+
+def _with_resp(options: ServeOptions, port: int, host: str, request_bytes: int) -> ServeOptions:
+    """Return options that serve clients of Redis too, if they are to be served."""
+    from queen.cli.serve.start import RespOptions
+
+    if not port:
+        return options
+    resp = RespOptions(host=host or options.host, port=port, request_bytes=request_bytes)
+    return replace(options, resp=resp)
+
+
+def _serve(
+    options: ServeOptions,
+    url: str | None,
+    data_dir: Path | None,
+    spool_dir: Path | None,
+    allow_weak: bool,
+    workers: int,
+) -> None:
+    from queen.cli.serve.spool import spool_choices
+    from queen.cli.serve.start import prepare_to_serve
+
+    spool = spool_choices(spool_dir, os.environ)
+    with prepare_to_serve(options, url, data_dir, spool, allow_weak) as at:
+        run(at, workers)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,15 @@ from queen.server.api.logs import configure_logs
 from queen.server.auth.keys import Keys
 from queen.server.auth.options import AuthOptions, auth_options
 from queen.server.auth.security import Security
-from queen.server.run import ServeOptions, listen
+from queen.server.resp.serving import RespOptions
+from queen.server.run import ServeOptions, listen, listen_for_resp
 from queen.service.admin.tokens import Tokens
 from queen.service.broker import Limits
 from queen.service.preparation import Requirements, answers, prepare
 from queen.spool.folder import SpoolRoot
 from queen.storage.database import Database
 
-__all__ = ["Limits", "Security", "ServeOptions", "auth_options", "prepare_to_serve"]
+__all__ = ["Limits", "RespOptions", "Security", "ServeOptions", "auth_options", "prepare_to_serve"]
 
 _log = logging.getLogger(__name__)
 
@@ -58,10 +59,14 @@ def prepare_to_serve(
     """
     configure_logs()
     options.security.check(options.host)
+    if options.resp is not None:
+        options.security.check(options.resp.host)
     if options.test_clock:
         _log.warning("the test clock is on: clients can make everything stored here older")
     # A port that is taken is found out before anything else is done.
-    listen(msgspec.structs.replace(options, shared=False)).close()
+    alone = msgspec.structs.replace(options, shared=False)
+    with listen(alone), listen_for_resp(alone) or nullcontext():
+        pass
     requirements = Requirements(allow_weak, bool(parse_keys(options.encryption_keys)))
     url = url or url_from_environment()
     settings = spool_settings(spool, url, data_dir or default_data_dir())

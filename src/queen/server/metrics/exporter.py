@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from queen.server.metrics import (
     pipeline_metrics,
     queue_metrics,
+    resp_metrics,
     server_metrics,
     spool_metrics,
     stream_metrics,
@@ -73,4 +74,5 @@ class _Scrape(Collector):
         yield from server_metrics.database(broker, snapshot)
         yield from server_metrics.switches(broker)
         yield from server_metrics.memory(broker)
+        yield from resp_metrics.resp(broker.activity.resp)
         yield from spool_metrics.spool(snapshot.spool)

@@ -26,8 +26,12 @@ class Rates:
 
     def admit(self, request: Request) -> None:
         """Raise `Overloaded` when the caller sends more than it may."""
+        self.take(request.caller.subject or request.connection.address, 1)
+
+    def take(self, name: str, count: int) -> None:
+        """The same for several requests at once: who may send one may send them, and waits longer
+        for the next."""
         now = self._clock()
-        name = request.caller.subject or request.connection.address
         full = self._per_second * _BURST_S
         left, at = self._buckets.get(name, (full, now))
         left = min(full, left + (now - at) * self._per_second)
@@ -35,7 +39,7 @@ class Rates:
             raise Overloaded(
                 f"more than {self._per_second:g} requests a second; send fewer, or larger batches"
             )
-        self._buckets[name] = (left - 1, now)
+        self._buckets[name] = (left - count, now)
         if len(self._buckets) > _MAX_BUCKETS:
             self._forget_full(now)
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from queen.core.cursor import AckResult
+from queen.service.stats.resp_counts import RespCounts
 
 if TYPE_CHECKING:
     from queen.service.catalog import Queue
@@ -124,6 +125,8 @@ class Activity:
         self.started = time.monotonic()
         # HTTP requests of any kind.
         self.requests = 0
+        # What clients of the RESP port do.
+        self.resp = RespCounts()
         self.flush_seconds = Histogram(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
         self.flush_messages = Histogram(1, 10, 100, 1000, 10_000, 100_000)
         self._queues: dict[int, Counters] = {}

@@ -26,11 +26,12 @@ CHUNK_BYTES = 4096
 class Fields(list[bytes]):
     """Names and values in turn; empty until its content is read from where `ordinal` says."""
 
-    __slots__ = ("ordinal",)
+    __slots__ = ("entry_id", "ordinal")
 
-    def __init__(self, ordinal: int) -> None:
+    def __init__(self, ordinal: int, entry_id: int) -> None:
         super().__init__()
         self.ordinal = ordinal
+        self.entry_id = entry_id
 
 
 class Chunk:
@@ -64,11 +65,17 @@ class Entries:
         # Lists that were handed out empty, to be filled before anybody reads them.
         self.unread: list[Fields] = []
 
+    def skip(self, count: int) -> None:
+        """Leave ordinals out: the next entry begins a new chunk behind them."""
+        self.next_ordinal += count
+
     def needs_chunk(self, size: int) -> bool:
         """Whether an entry of some bytes begins a new chunk."""
         if not self.chunks:
             return True
         last = self.chunks[-1]
+        if last.base + len(last.ids) != self.next_ordinal:
+            return True
         return len(last.ids) >= CHUNK_ENTRIES or last.size + size >= CHUNK_BYTES
 
     def add(self, entry_id: int, body: list[bytes] | None, size: int, new_chunk: bool) -> None:
@@ -157,7 +164,7 @@ class Entries:
         body = place.chunk.bodies[place.at]
         if body is not None:
             return body
-        fields = Fields(place.ordinal)
+        fields = Fields(place.ordinal, place.entry_id)
         self.unread.append(fields)
         return fields
 

@@ -41,6 +41,9 @@ REMEMBER = 16
 SET_MEMORY = 17
 EXPIRE = 18
 HOLD = 19
+BEGIN = 20
+RESET = 21
+SKIP = 22
 
 _ARGUMENTS = {
     ADD: "innb",
@@ -56,12 +59,15 @@ _ARGUMENTS = {
     DROP_CONSUMER: "bbn",
     DELIVER: "bbnnn",
     DELIVER_THESE: "bbnI",
-    ASSIGN: "bbINN",
+    ASSIGN: "bbINNn",
     ACKNOWLEDGE: "bI",
     REMEMBER: "bbin",
     SET_MEMORY: "nn",
     EXPIRE: "n",
     HOLD: "biI",
+    BEGIN: "",
+    RESET: "",
+    SKIP: "n",
 }
 
 _encoder = msgspec.msgpack.Encoder()

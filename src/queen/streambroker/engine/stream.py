@@ -26,19 +26,13 @@ _FIELD_BYTES = 3
 class Stream:
     def __init__(self, name: bytes, next_ordinal: int = 0) -> None:
         self.name = name
-        self.entries = Entries(next_ordinal)
-        self.last_id = 0
-        # Entries ever added, as Redis counts them.
-        self.added = 0
-        self.max_deleted = 0
-        self.groups: dict[bytes, Group] = {}
-        # Keys of entries that have one.
-        self.keys: dict[int, bytes] = {}
-        self.memory = ProducerMemory()
-        # When it goes, in ms since 1970; 0: never.
-        self.expires_at = 0
+        # Where there is a journal, a stream that was deleted leaves its name and its numbers.
+        self.is_alive = False
+        self._clear(next_ordinal)
         # Where changes are noted; None: nowhere.
         self.journal: list[Event] | None = None
+        # Entries that were added since, with their bodies, as long as there is a journal.
+        self.appended: list[tuple[int, list[bytes]]] = []
         self._replays: dict[int, Callable[..., object]] = {
             codes.ADD: self._replay_add,
             codes.REMOVE: self.remove,
@@ -59,7 +53,37 @@ class Stream:
             codes.SET_MEMORY: self.set_memory,
             codes.EXPIRE: self.expire,
             codes.HOLD: self.hold,
+            codes.BEGIN: self.begin,
+            codes.RESET: self.reset,
+            codes.SKIP: self.skip,
         }
+
+    def _clear(self, next_ordinal: int) -> None:
+        self.entries = Entries(next_ordinal)
+        self.last_id = 0
+        # Entries ever added, as Redis counts them.
+        self.added = 0
+        self.max_deleted = 0
+        self.groups: dict[bytes, Group] = {}
+        # Keys of entries that have one.
+        self.keys: dict[int, bytes] = {}
+        self.memory = ProducerMemory()
+        # When it goes, in ms since 1970; 0: never.
+        self.expires_at = 0
+
+    def begin(self) -> None:
+        """There is a stream from now on."""
+        self._note(codes.BEGIN)
+        self.is_alive = True
+
+    def reset(self) -> None:
+        """Delete everything; the ordinals of entries go on where they were."""
+        self._note(codes.RESET)
+        self.is_alive = False
+        unread = self.entries.unread
+        self._clear(self.entries.next_ordinal)
+        # What was read before is still to be told.
+        self.entries.unread = unread
 
     def apply(self, code: int, arguments: Sequence[Any]) -> None:
         """Repeat a change that another has made and noted."""
@@ -74,8 +98,21 @@ class Stream:
     def add(self, entry_id: int, fields: list[bytes], key: bytes | None = None) -> None:
         size = sum(map(len, fields)) + _FIELD_BYTES * len(fields) + _ENTRY_BYTES
         is_new_chunk = self.entries.needs_chunk(size)
-        self._note(codes.ADD, entry_id, size, int(is_new_chunk), key)
+        if self.journal is not None:
+            self.journal.append((codes.ADD, entry_id, size, int(is_new_chunk), key))
+            self.appended.append((entry_id, fields))
         self._add(entry_id, fields, size, is_new_chunk, key)
+
+    def add_elsewhere(self, entry_id: int, size: int) -> None:
+        """Add an entry whose body is where its ordinal says, and not in memory."""
+        is_new_chunk = self.entries.needs_chunk(size)
+        self._note(codes.ADD, entry_id, size, int(is_new_chunk), None)
+        self._add(entry_id, None, size, is_new_chunk, None)
+
+    def skip(self, count: int) -> None:
+        """Leave ordinals out that no entry has."""
+        self._note(codes.SKIP, count)
+        self.entries.skip(count)
 
     def _replay_add(self, entry_id: int, size: int, is_new_chunk: int, key: bytes | None) -> None:
         self._add(entry_id, None, size, bool(is_new_chunk), key)
@@ -240,11 +277,14 @@ class Stream:
         ids: Sequence[int],
         times: Sequence[int],
         counts: Sequence[int],
+        active: int = NEVER,
     ) -> None:
         """Give pending entries to a consumer, or release them; rows that are missing are made."""
-        self._note(codes.ASSIGN, group_name, consumer_name, ids, times, counts)
+        self._note(codes.ASSIGN, group_name, consumer_name, ids, times, counts, active)
         group = self.groups[group_name]
         consumer = None if consumer_name is None else group.consumers[consumer_name]
+        if consumer is not None and active != NEVER:
+            consumer.active = active
         for entry_id, time, count in zip(ids, times, counts, strict=True):
             row = group.pending.rows.get(entry_id)
             if row is None:
@@ -285,6 +325,3 @@ class Stream:
     def set_memory(self, duration_s: int, size: int) -> None:
         self._note(codes.SET_MEMORY, duration_s, size)
         self.memory.change(duration_s, size)
-
-
-__all__ = ["NEVER", "Stream"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from queen.errors import QueenError
 from queen.streambroker.engine.keyspace import Wait
 from queen.streambroker.replies import Reply
 
@@ -16,8 +17,19 @@ class Waiter:
         self.wait = wait
         self.is_served = False
         self.reply: Reply = None
+        self.error: QueenError | None = None
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
+
+    def fail(self, error: QueenError) -> None:
+        """Tell it that nobody knows what there is to read."""
+        self.error = error
+        self.serve(None)
+
+    def result(self) -> Reply:
+        if self.error is not None:
+            raise self.error
+        return self.reply
 
     def serve(self, reply: Reply) -> None:
         self.is_served, self.reply = True, reply

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from queen.streambroker.engine.arguments import SYNTAX, group_of, parse_integer, see_consumer
-from queen.streambroker.engine.commands.dead_letters import retire, split_by_limit
+from queen.streambroker.engine.commands.dead_letters import (
+    prepare_to_retire,
+    retire,
+    split_by_limit,
+)
 from queen.streambroker.engine.commands.delivering import shown_entry
 from queen.streambroker.engine.groups import Group, Row
 from queen.streambroker.engine.ids import parse_id, parse_start, text_of
@@ -89,7 +93,7 @@ def xclaim(space: Keyspace, command: Arguments, now: int) -> Reply:
     }
     idle = [each for each, row in rows.items() if _is_idle(row, max(0, min_idle), now)]
     claimed, dead = _by_limit(stream, group, idle, is_counted=not claim.only_ids)
-    _load(space, stream, dead)
+    prepare_to_retire(space, stream, dead, now)
     if claim.last_id > group.last_id:
         stream.move_group(group.name, claim.last_id, group.read)
     see_consumer(stream, group, consumer, now)
@@ -102,8 +106,7 @@ def xclaim(space: Keyspace, command: Arguments, now: int) -> Reply:
         named = [entry_id for entry_id in claim.ids if entry_id in set(claimed)]
     if claimed:
         counts = [claim.count_after(rows[each], named.count(each)) for each in claimed]
-        stream.assign(group.name, consumer, claimed, [time] * len(claimed), counts)
-        group.consumers[consumer].active = now
+        stream.assign(group.name, consumer, claimed, [time] * len(claimed), counts, now)
     return _replies(stream, named, only_ids=claim.only_ids)
 
 
@@ -118,12 +121,6 @@ def _by_limit(
     pending = [entry_id for entry_id in ids if entry_id in group.pending.rows]
     dead = split_by_limit(stream, group, pending)[1] if is_counted else []
     return [entry_id for entry_id in ids if entry_id not in set(dead)], dead
-
-
-def _load(space: Keyspace, stream: Stream, ids: list[int]) -> None:
-    """Make sure that what becomes a dead letter is in memory, before anything changes."""
-    for entry_id in ids:
-        space.fields_in_memory(stream, entry_id)
 
 
 def _forget_gone(stream: Stream, group: Group, ids: list[int]) -> None:
@@ -153,7 +150,7 @@ def xautoclaim(space: Keyspace, command: Arguments, now: int) -> Reply:
     consumer = command[3]
     idle, gone, cursor = _scan(stream, group, start, min_idle, count, now)
     claimed, dead = _by_limit(stream, group, idle, is_counted=not only_ids)
-    _load(space, stream, dead)
+    prepare_to_retire(space, stream, dead, now)
     see_consumer(stream, group, consumer, now)
     if gone:
         stream.acknowledge(group.name, gone)
@@ -161,8 +158,7 @@ def xautoclaim(space: Keyspace, command: Arguments, now: int) -> Reply:
     if claimed:
         rows = group.pending.rows
         counts = [rows[entry_id].count + (not only_ids) for entry_id in claimed]
-        stream.assign(group.name, consumer, claimed, [now] * len(claimed), counts)
-        group.consumers[consumer].active = now
+        stream.assign(group.name, consumer, claimed, [now] * len(claimed), counts, now)
     entries = _replies(stream, claimed, only_ids=only_ids)
     return [text_of(cursor), entries, [text_of(entry_id) for entry_id in gone]]
 

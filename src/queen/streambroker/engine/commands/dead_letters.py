@@ -32,6 +32,14 @@ def split_by_limit(stream: Stream, group: Group, ids: Sequence[int]) -> tuple[li
     return [entry_id for entry_id in ids if entry_id not in gone], dead
 
 
+def prepare_to_retire(space: Keyspace, stream: Stream, ids: Sequence[int], now: int) -> None:
+    """Have in memory what becomes a dead letter and where it goes, before anything changes."""
+    for entry_id in ids:
+        space.fields_in_memory(stream, entry_id)
+    if ids:
+        space.stream(stream.name + SUFFIX, now)
+
+
 def retire(space: Keyspace, stream: Stream, group: Group, ids: Sequence[int], now: int) -> None:
     """Put entries among the dead letters of their stream, and take them off the pending list."""
     if not ids:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from queen.streambroker.engine.arguments import see_consumer
-from queen.streambroker.engine.commands.dead_letters import retire, split_by_limit
+from queen.streambroker.engine.commands.dead_letters import (
+    prepare_to_retire,
+    retire,
+    split_by_limit,
+)
 from queen.streambroker.engine.commands.reading import Reading, no_group_to_read
 from queen.streambroker.engine.groups import Group
 from queen.streambroker.engine.ids import MAX_ID, parse_id, text_of
@@ -24,7 +28,7 @@ def xreadgroup(space: Keyspace, command: Arguments, now: int) -> Reply | Wait:
         (key, *_group_to_read(space, key, reading.group, now), _start(text))
         for key, text in zip(reading.keys, reading.ids, strict=True)
     ]
-    _check_bodies(space, reading, wanted, now)
+    _prepare(space, reading, wanted, now)
     answers: list[tuple[bytes, Reply]] = []
     for key, stream, group, start in wanted:
         see_consumer(stream, group, reading.consumer, now)
@@ -68,20 +72,19 @@ def _start(text: bytes) -> int:
     return parse_id(text)
 
 
-def _check_bodies(
+def _prepare(
     space: Keyspace,
     reading: Reading,
     wanted: list[tuple[bytes, Stream, Group, int]],
     now: int,
 ) -> None:
-    """Make sure that what becomes a dead letter is in memory, before anything changes."""
+    """Have in memory what is needed to go on, before anything changes."""
     if reading.claim_ms is None:
         return
     for _, stream, group, start in wanted:
         if start == _NEW and group.limit:
             ids = _idle(group, reading.claim_ms, now)
-            for entry_id in split_by_limit(stream, group, ids)[1]:
-                space.fields_in_memory(stream, entry_id)
+            prepare_to_retire(space, stream, split_by_limit(stream, group, ids)[1], now)
 
 
 # ---- what a consumer has already ----
@@ -146,8 +149,7 @@ def _claimed(
         count + (entry_id in stream.entries)
         for entry_id, (_, count) in zip(idle, before, strict=True)
     ]
-    stream.assign(group.name, reading.consumer, idle, [now] * len(idle), counts)
-    group.consumers[reading.consumer].active = now
+    stream.assign(group.name, reading.consumer, idle, [now] * len(idle), counts, now)
     replies: list[Reply] = []
     for entry_id, (idle_ms, count) in zip(idle, before, strict=True):
         place = stream.entries.place(entry_id)

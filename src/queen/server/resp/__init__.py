@@ -1,0 +1,1 @@
+"""Streams for clients of Redis: RESP2 and RESP3 on a port of their own."""

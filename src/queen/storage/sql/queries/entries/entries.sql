@@ -1,0 +1,50 @@
+-- name: entry_stream :maybe
+-- A stream as its last snapshot and the records behind it say, and its partition.
+select s.id, s.queue_id, s.partition_id, s.version, s.snapshot_version, s.snapshot, p.head,
+       array(select j.body from queen.entry_journal j
+              where j.stream_id = s.id and j.version > s.snapshot_version
+              order by j.version) as records
+from queen.queues q
+join queen.entry_streams s on s.queue_id = q.id
+join queen.partitions p on p.id = s.partition_id
+where q.name = $1
+
+-- name: entry_records :many
+-- What happened to a stream since a version.
+select j.version, j.body from queen.entry_journal j
+where j.stream_id = $1 and j.version > $2
+order by j.version
+
+-- name: entry_versions :many
+-- How far streams are, and what time it is.
+select s.id, s.version, p.head, (extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms
+from queen.entry_streams s join queen.partitions p on p.id = s.partition_id
+where s.id = any ($1::bigint[])
+
+-- name: lock_entry_streams :exec once
+-- Keeps others from writing to streams until the transaction ends.
+select 1 from queen.entry_streams s where s.id = any ($1::bigint[])
+order by s.id for no key update
+
+-- name: make_entry_stream :exec again
+-- A place for a stream over a partition; there is no stream yet.
+insert into queen.entry_streams (queue_id, partition_id) values ($1, $2)
+on conflict (queue_id) do nothing
+
+-- name: entry_stream_names :many
+-- The streams of some namespaces; null is all.
+select q.name from queen.entry_streams s join queen.queues q on q.id = s.queue_id
+where s.is_alive and ($1::text[] is null or q.namespace = any ($1))
+order by q.name
+
+-- name: entry_segments :many
+-- When the messages of a partition were written, from an offset on.
+select s.base_offset, s.end_offset, s.created_at from queen.segments s
+where s.partition_id = $1 and s.end_offset > $2
+order by s.base_offset limit $3
+
+-- name: commit_entries :many once
+select * from queen.commit_entries($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+
+-- name: snapshot_entries :exec again
+select queen.snapshot_entries($1, $2, $3, $4)
