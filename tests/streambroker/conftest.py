@@ -25,7 +25,7 @@ from tests.ports import free_port
 # Names of the fixtures below that give a broker.
 BACKENDS = ["memory_broker", "redis_broker", "redis_resp2_broker", "durable_port_broker"]
 # Names of the fixtures that give an executor of our own engine, empty.
-EXECUTORS = ["memory_executor"]
+EXECUTORS = ["memory_executor", "durable_port_executor"]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -90,6 +90,15 @@ def streams_port(dsn: str) -> Iterator[int]:
 async def durable_port_broker(streams_port: int) -> AsyncIterator[StreamBroker]:
     async with RedisStreamBroker(f"redis://127.0.0.1:{streams_port}") as opened:
         yield opened
+
+
+@pytest.fixture
+async def durable_port_executor(streams_port: int) -> AsyncIterator[Executor]:
+    opened = RedisExecutor(f"redis://127.0.0.1:{streams_port}?protocol=2")
+    (reply,) = await opened.execute([(b"FLUSHALL",)])
+    assert reply == b"OK", reply
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture
