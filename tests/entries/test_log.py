@@ -197,6 +197,23 @@ async def test_long_journals_become_snapshots_and_free_what_was_trimmed(
     assert all(entry[1] == [b"n", b"1"] for entry in entries)  # type: ignore[index]
 
 
+async def test_what_retention_removes_is_trimmed(
+    here: EntryExecutor, key: bytes, connection: asyncpg.Connection
+) -> None:
+    for number in range(3):
+        await here.execute([[b"XADD", key, b"%d-*" % (number + 1), b"n", b"1"]] * 40)
+    await connection.execute(
+        """with gone as (
+               delete from queen.segments s using queen.queues q
+               where q.id = s.queue_id and q.name = $1 and s.base_offset < 40 returning s.*)
+           update queen.partitions p set tail = 40 from gone where p.id = gone.partition_id""",
+        key.decode(),
+    )
+    assert await run(here, "XLEN", key) == 80
+    entries = await run(here, "XRANGE", key, "-", "+", "COUNT", 1)
+    assert entries == [[b"2-0", [b"n", b"1"]]]
+
+
 async def test_others_see_only_their_namespaces(broker: Broker, here: EntryExecutor) -> None:
     name = uuid.uuid4().hex[:8]
     await run(here, "XADD", f"{name}a.x", "*", "n", 1)

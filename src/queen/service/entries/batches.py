@@ -20,7 +20,7 @@ from queen.service.entries.keyspace import (
     NamesMissing,
     StreamMissing,
 )
-from queen.service.entries.replicas import Replica, Replicas
+from queen.service.entries.replicas import Replica, Replicas, begins_before
 from queen.service.entries.times import DatabaseTime
 from queen.service.events import Events
 from queen.service.log.segment_cache import SegmentCache
@@ -250,10 +250,7 @@ class Worker:
         are_current = True
         for replica in commit.replicas:
             row = by_id.get(replica.id)
-            if row is not None and (row["version"], row["head"]) == (
-                replica.version,
-                head_of(replica),
-            ):
+            if row is not None and _is_current(replica, row):
                 continue
             are_current = False
             if row is None or not await self._replicas.follow(replica, row, None):
@@ -306,8 +303,7 @@ class Worker:
         assert replica.id is not None
         snapshot = encode_stream(replica.stream)
         replica.journal_bytes, replica.snapshot_bytes = 0, len(snapshot)
-        chunks = replica.stream.entries.chunks
-        floor = chunks[0].base if chunks else replica.stream.entries.next_ordinal
+        floor = replica.stream.entries.first_ordinal()
         self._background.start(
             self._database.background.execute(
                 "snapshot_entries", replica.id, replica.version, snapshot, floor
@@ -329,3 +325,9 @@ class Worker:
             replica.stream.entries.unread.clear()
             if replica.id is None:
                 self._replicas.forget(replica.stream.name)
+
+
+def _is_current(replica: Replica, row: Record) -> bool:
+    """Whether a replica is what its stream is."""
+    is_same = (row["version"], row["head"]) == (replica.version, head_of(replica))
+    return is_same and not begins_before(replica, row["tail"])

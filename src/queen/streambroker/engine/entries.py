@@ -250,6 +250,13 @@ class Entries:
     def last(self) -> Place | None:
         return next(self.between_reversed(0, MAX_ID), None)
 
+    def first_ordinal(self) -> int:
+        """Return the ordinal of the first entry, or that of the next one when there is none."""
+        if not self.chunks:
+            return self.next_ordinal
+        chunk = self.chunks[0]
+        return chunk.base + next(_live_runs(0, chunk))[0]
+
     def first_id(self) -> int:
         """Return the id of the first entry; 0 when there is none."""
         if not self.chunks:
