@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from itertools import repeat
 
 from queen.core.names import DEFAULT_PARTITION, labels_of, reason_against_name
 from queen.service.catalog import Catalog, Partition
@@ -232,7 +231,7 @@ class Replicas:
         if self._body_bytes > _MAX_BODY_BYTES:
             half = len(self._bodies) // 2
             for chunk in self._bodies[:half]:
-                chunk.bodies = list(repeat(None, len(chunk.ids)))
+                chunk.pack()
             del self._bodies[:half]
             self._body_bytes = sum(max(chunk.size, 1) for chunk in self._bodies)
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from queen.streambroker.engine.ids import MAX_ID
+from queen.streambroker.engine.packed_ids import PackedIds, join_ids
 
 CHUNK_ENTRIES = 100
 CHUNK_BYTES = 4096
@@ -39,11 +40,23 @@ class Chunk:
 
     def __init__(self, base: int) -> None:
         self.base = base
-        self.ids: list[int] = []
+        # Packed where they are rarely looked at.
+        self.ids: list[int] | PackedIds = []
         self.bodies: list[list[bytes] | None] = []
         self.gone: set[int] = set()
         self.live = 0
         self.size = 0
+
+    def open(self) -> list[int]:
+        """Return the ids, to be added to."""
+        if isinstance(self.ids, PackedIds):
+            self.ids = list(self.ids)
+        return self.ids
+
+    def pack(self) -> None:
+        """Keep what cannot be read elsewhere, in as few bytes as possible."""
+        self.ids = PackedIds(join_ids(self.ids))
+        self.bodies = [None] * len(self.ids)
 
 
 def _live_runs(start: int, chunk: Chunk) -> Iterator[tuple[int, int]]:
@@ -93,7 +106,7 @@ class Entries:
             self.chunks.append(Chunk(self.next_ordinal))
             self._firsts.append(entry_id)
         chunk = self.chunks[-1]
-        chunk.ids.append(entry_id)
+        chunk.open().append(entry_id)
         chunk.bodies.append(body)
         chunk.live += 1
         chunk.size += size
@@ -118,7 +131,7 @@ class Entries:
                 room = capacity
             chunk = self.chunks[-1]
             part = ids[at : at + room]
-            chunk.ids.extend(part)
+            chunk.open().extend(part)
             chunk.bodies.extend(bodies[at : at + room])
             chunk.live += len(part)
             chunk.size += size * len(part)

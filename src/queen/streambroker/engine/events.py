@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from queen.streambroker.engine.packed_ids import join_ids, split_ids
+
 if TYPE_CHECKING:
     from queen.streambroker.engine.stream import Stream
 
@@ -74,14 +76,6 @@ _ARGUMENTS = {
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[list[Any]])
-
-
-def join_ids(ids: Iterable[int]) -> bytes:
-    return b"".join([entry_id.to_bytes(16, "big") for entry_id in ids])
-
-
-def split_ids(joined: bytes) -> list[int]:
-    return [int.from_bytes(joined[at : at + 16], "big") for at in range(0, len(joined), 16)]
 
 
 _PACK: dict[str, Callable[[Any], Any]] = {
