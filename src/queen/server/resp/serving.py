@@ -10,7 +10,8 @@ import msgspec
 
 from queen.server.auth.authenticator import Authenticator
 from queen.server.auth.security import Security
-from queen.server.resp.front import ExecutorFor, Front, NoExecutor, RespLimits
+from queen.server.resp.front import Front, RespLimits
+from queen.server.stream_backend import StreamBackend
 from queen.service.broker import Broker
 
 _GRACE_S = 25.0
@@ -28,6 +29,7 @@ async def serve_resp(
     options: RespOptions,
     bound: socket.socket,
     broker: Broker,
+    backend: StreamBackend,
     authenticator: Authenticator | None,
     security: Security,
     ends: AsyncExitStack,
@@ -39,7 +41,7 @@ async def serve_resp(
         connections=security.connection_limits(),
     )
     front = Front(
-        executor_for(broker),
+        backend.executor_for,
         None if authenticator is None else authenticator.authenticate,
         limits=limits,
         counts=broker.activity.resp,
@@ -57,9 +59,3 @@ async def serve_resp(
         )
     ends.push_async_callback(front.stop, _GRACE_S)
     ends.callback(server.close)
-
-
-def executor_for(_broker: Broker) -> ExecutorFor:
-    """Return who runs the commands of a caller."""
-    nobody = NoExecutor()
-    return lambda _caller: nobody
