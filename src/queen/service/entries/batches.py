@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from itertools import chain
 
 from queen.errors import Unavailable
 from queen.service.background import Background
@@ -34,6 +35,7 @@ from queen.streambroker.replies import Reply
 # Others make progress each time; so many times in a row is no accident.
 _MAX_TRIES = 50
 _SNAPSHOT_BYTES = 256 * 1024
+_MISSING = (StreamMissing, BodyMissing, NamesMissing)
 
 
 class Unit:
@@ -65,7 +67,7 @@ class Unit:
         self.waiter = waiter
         self.is_retry = waiter is not None
         self.replies: list[Reply | Wait] = []
-        self.weight = sum(sum(map(len, command)) + 64 for command in commands)
+        self.weight = sum(map(len, chain.from_iterable(commands))) + 64 * len(commands)
         self.done: asyncio.Future[list[Reply | Wait]] = asyncio.get_running_loop().create_future()
 
 
@@ -109,7 +111,9 @@ class Worker:
 
     def _is_shared(self, units: Sequence[Unit]) -> bool:
         """Whether other servers are taken to write to streams that these commands name."""
-        return any(replica.is_shared for replica in self._named(units))
+        return self._replicas.has_shared and any(
+            replica.is_shared for replica in self._named(units)
+        )
 
     def _named(self, units: Sequence[Unit]) -> list[Replica]:
         known = self._replicas.by_key
@@ -158,16 +162,21 @@ class Worker:
 
     async def _run(self, unit: Unit) -> None:
         unit.replies = []
-        for number, command in enumerate(unit.commands):
-            may_wait = not unit.is_atomic and number + 1 == len(unit.commands)
-            unit.replies.append(await self._run_command(unit.viewer, command, may_wait))
+        last = None if unit.is_atomic else unit.commands[-1]
+        space, now = self._space, self._clock.now_ms()
+        space.viewer = None if unit.viewer.namespaces is None else unit.viewer
+        for command in unit.commands:
+            try:
+                reply = space.run(command, now, may_wait=command is last)
+            except _MISSING:
+                reply = await self._run_command(unit.viewer, command, command is last)
+            unit.replies.append(reply)
 
     async def _run_command(
         self, viewer: Viewer, command: Arguments, may_wait: bool
     ) -> Reply | Wait:
         """Run a command; what it misses is brought, and it runs again."""
         while True:
-            self._space.viewer = None if viewer.namespaces is None else viewer
             try:
                 return self._space.run(command, self._clock.now_ms(), may_wait=may_wait)
             except StreamMissing as missing:
@@ -237,7 +246,7 @@ class Worker:
         for replica, record in zip(commit.replicas, commit.records, strict=True):
             row = by_id[replica.id]
             if row["version"] != replica.version:
-                replica.is_shared_now()
+                self._replicas.note_shared(replica)
             if record is not None:
                 self._replicas.forget_changed(replica)
             elif not await self._replicas.follow(replica, row, None):

@@ -30,12 +30,12 @@ def message_of(entry_id: bytes, fields: list[bytes]) -> tuple[bytes, bytes]:
     """Return the transaction id and the payload of an entry."""
     if len(fields) == 2 and fields[0] == _DATA and _is_payload(fields[1]):
         return entry_id, fields[1]
-    try:
-        texts = [part.decode() for part in fields]
-    except UnicodeDecodeError:
+    names, values = fields[::2], fields[1::2]
+    if len(names) != len(set(names)) or b"\0" in b"".join(fields):
         return entry_id + _BYTES, _in_base64(fields)
-    pairs = dict(zip(texts[::2], texts[1::2], strict=True))
-    if 2 * len(pairs) != len(texts) or any("\0" in text for text in texts):
+    try:
+        pairs = {name.decode(): value.decode() for name, value in zip(names, values, strict=True)}
+    except UnicodeDecodeError:
         return entry_id + _BYTES, _in_base64(fields)
     return entry_id + _FIELDS, _encoder.encode(pairs)
 

@@ -91,8 +91,19 @@ class Replicas:
         self.by_key: dict[bytes, Replica] = {}
         # How long those are shared that were forgotten and will be loaded again.
         self._shared: dict[bytes, float] = {}
+        self._shared_until = 0.0
         self._bodies: list[Chunk] = []
         self._body_bytes = 0
+
+    @property
+    def has_shared(self) -> bool:
+        """Whether another server may write to any of the streams."""
+        return self._shared_until > time.monotonic()
+
+    def note_shared(self, replica: Replica) -> None:
+        """Another server has written to a stream."""
+        replica.is_shared_now()
+        self._shared_until = replica.shared_until
 
     # ---- loading ----
 
@@ -155,7 +166,7 @@ class Replicas:
         if row["version"] is None or row["version"] < replica.version:
             return False
         if row["version"] > replica.version:
-            replica.is_shared_now()
+            self.note_shared(replica)
             source = within or self._database
             records = await source.fetch("entry_records", replica.id, replica.version)
             for record in records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from queen.streambroker.engine.groups import Group
@@ -14,15 +15,22 @@ def has_deletions_from(stream: Stream, start: int) -> bool:
     return bool(stream.entries.length and stream.max_deleted and stream.max_deleted >= start)
 
 
-def read_after(stream: Stream, group: Group, entry_id: int) -> int | None:
-    """Return what a group has read once an entry is delivered to it; None: nobody knows."""
-    if (
-        group.read is not None
-        and group.last_id >= stream.entries.first_id()
-        and not has_deletions_from(stream, group.last_id)
-    ):
-        return group.read + 1
-    return read_up_to(stream, entry_id) if stream.added else group.read
+def pass_entries(stream: Stream, group: Group, ids: Sequence[int]) -> None:
+    """Let a group go on behind entries, and count them as read."""
+    first = stream.entries.first_id() if ids else 0
+    for number, entry_id in enumerate(ids):
+        if (
+            group.read is not None
+            and group.last_id >= first
+            and not has_deletions_from(stream, group.last_id)
+        ):
+            # Then it is so for all that follow.
+            group.read += len(ids) - number
+            group.last_id = ids[-1]
+            return
+        if stream.added:
+            group.read = read_up_to(stream, entry_id)
+        group.last_id = entry_id
 
 
 def read_up_to(stream: Stream, entry_id: int) -> int | None:

@@ -46,6 +46,16 @@ class Chunk:
         self.size = 0
 
 
+def _live_runs(start: int, chunk: Chunk) -> Iterator[tuple[int, int]]:
+    """Yield runs of places that are not gone, from one on."""
+    for gone in sorted(chunk.gone):
+        if gone > start:
+            yield start, gone
+        start = max(start, gone + 1)
+    if start < len(chunk.ids):
+        yield start, len(chunk.ids)
+
+
 class Place(NamedTuple):
     entry_id: int
     chunk: Chunk
@@ -128,10 +138,14 @@ class Entries:
         self.length -= self.chunks[0].live
         del self.chunks[0], self._firsts[0]
 
+    def _chunks_from(self, entry_id: int) -> Iterator[Chunk]:
+        """Yield the chunks that may hold an id or greater ones."""
+        for number in range(max(0, bisect_right(self._firsts, entry_id) - 1), len(self.chunks)):
+            yield self.chunks[number]
+
     def between(self, start: int, end: int) -> Iterator[Place]:
         """Yield entries with `start <= id <= end`, ascending."""
-        number = max(0, bisect_right(self._firsts, start) - 1)
-        for chunk in self.chunks[number:]:
+        for chunk in self._chunks_from(start):
             if chunk.ids[0] > end:
                 return
             gone = chunk.gone
@@ -144,8 +158,8 @@ class Entries:
 
     def between_reversed(self, start: int, end: int) -> Iterator[Place]:
         """Yield the same, descending."""
-        number = bisect_right(self._firsts, end)
-        for chunk in reversed(self.chunks[:number]):
+        for number in range(bisect_right(self._firsts, end) - 1, -1, -1):
+            chunk = self.chunks[number]
             if chunk.ids[-1] < start:
                 return
             for index in range(bisect_right(chunk.ids, end) - 1, -1, -1):
@@ -155,10 +169,37 @@ class Entries:
                 if index not in chunk.gone:
                     yield Place(entry_id, chunk, index)
 
+    def runs_after(self, entry_id: int, count: int) -> Iterator[tuple[Chunk, int, int]]:
+        """Yield the next entries behind an id, so many at most, as runs of places in chunks."""
+        for chunk in self._chunks_from(entry_id):
+            start = bisect_right(chunk.ids, entry_id)
+            for begin, end in _live_runs(start, chunk):
+                if count <= 0:
+                    return
+                stop = min(end, begin + count)
+                count -= stop - begin
+                yield chunk, begin, stop
+
+    def runs_between(self, start: int, end: int) -> Iterator[tuple[Chunk, int, int]]:
+        """Yield entries with `start <= id <= end` as runs of places in chunks."""
+        for chunk in self._chunks_from(start):
+            if chunk.ids[0] > end:
+                return
+            last = bisect_right(chunk.ids, end)
+            for begin, stop in _live_runs(bisect_left(chunk.ids, start), chunk):
+                if begin < last:
+                    yield chunk, begin, min(stop, last)
+
+    def ids_after(self, entry_id: int, count: int) -> list[int]:
+        """Return the ids of the next entries behind one."""
+        ids: list[int] = []
+        for chunk, begin, end in self.runs_after(entry_id, count):
+            ids += chunk.ids[begin:end]
+        return ids
+
     def next_after(self, entry_id: int) -> int | None:
         """Return the id of the first entry behind one."""
-        place = next(self.between(entry_id + 1, MAX_ID), None)
-        return None if place is None else place.entry_id
+        return next(iter(self.ids_after(entry_id, 1)), None)
 
     def fields(self, place: Place) -> list[bytes]:
         body = place.chunk.bodies[place.at]
@@ -175,8 +216,11 @@ class Entries:
         return next(self.between_reversed(0, MAX_ID), None)
 
     def first_id(self) -> int:
-        place = self.first()
-        return 0 if place is None else place.entry_id
+        """Return the id of the first entry; 0 when there is none."""
+        if not self.chunks:
+            return 0
+        chunk = self.chunks[0]
+        return chunk.ids[0] if not chunk.gone else chunk.ids[next(_live_runs(0, chunk))[0]]
 
     def count_after(self, entry_id: int) -> int:
         """Count the entries with greater ids."""

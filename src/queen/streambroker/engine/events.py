@@ -100,6 +100,9 @@ _PACKED = {
 def encode(events: Iterable[Event]) -> bytes:
     rows = []
     for event in events:
+        if event[0] == ADD:
+            rows.append([ADD, event[1].to_bytes(16, "big"), *event[2:]])
+            continue
         row = list(event)
         for place, kind in _PACKED[row[0]]:
             row[place] = _PACK[kind](row[place])

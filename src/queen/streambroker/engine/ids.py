@@ -16,6 +16,8 @@ MAX_ID = (1 << 128) - 1
 INVALID = "ERR Invalid stream ID specified as stream command argument"
 
 _MAX_TEXT = 127
+# Fewer digits than this are always less than 2^64.
+_SURE_DIGITS = 20
 # As C reads numbers: leading spaces, a plus and zeros are accepted.
 _NUMBER = re.compile(rb"[ \t\n\v\f\r]*\+?[0-9]+")
 
@@ -37,9 +39,11 @@ def text_of(entry_id: int) -> bytes:
 
 def parse_id(text: bytes, missing_seq: int = 0) -> int:
     """Read `ms` or `ms-seq`; raises `Failure` for everything else."""
+    ms, dash, seq = text.partition(b"-")
+    if len(ms) < _SURE_DIGITS and len(seq) < _SURE_DIGITS and ms.isdigit() and seq.isdigit():
+        return int(ms) << 64 | int(seq)
     if len(text) > _MAX_TEXT:
         raise Failure(INVALID)
-    ms, dash, seq = text.partition(b"-")
     return make_id(_half(ms), _half(seq) if dash else missing_seq)
 
 

@@ -116,9 +116,10 @@ def command(name: str, arity: int) -> Callable[[Handler], Handler]:
 
 def handler_of(command: Arguments) -> Handler:
     """Return what runs a command; raises `Failure` in the words of Redis if nothing does."""
-    handler, arity = _HANDLERS.get(command[0].upper(), (None, 0))
-    if handler is None:
+    registered = _HANDLERS.get(command[0]) or _HANDLERS.get(command[0].upper())
+    if registered is None:
         raise Failure(unknown_command(command))
+    handler, arity = registered
     if len(command) != arity if arity > 0 else len(command) < -arity:
         raise wrong_number(shown(command[0]).lower())
     return handler

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from queen.streambroker.engine import events as codes
-from queen.streambroker.engine.counting import read_after
+from queen.streambroker.engine.counting import pass_entries
 from queen.streambroker.engine.entries import Entries
 from queen.streambroker.engine.events import Event
 from queen.streambroker.engine.groups import NEVER, Consumer, Group, Row
@@ -220,13 +220,8 @@ class Stream:
         self._note(codes.DELIVER, group_name, consumer_name, now, count, is_acked)
         group = self.groups[group_name]
         consumer = group.consumers[consumer_name]
-        delivered: list[int] = []
-        for place in self.entries.between(group.last_id + 1, MAX_ID):
-            if len(delivered) == count:
-                break
-            delivered.append(place.entry_id)
-        for entry_id in delivered:
-            self._pass(group, entry_id)
+        delivered = self.entries.ids_after(group.last_id, count)
+        pass_entries(self, group, delivered)
         if delivered and not is_acked:
             for entry_id in delivered:
                 self._give(group, consumer, entry_id, now)
@@ -250,23 +245,20 @@ class Stream:
         """Move a group on, and keep some of the entries that it passes for later."""
         self._note(codes.HOLD, group_name, last_id, held)
         group = self.groups[group_name]
-        for place in list(self.entries.between(group.last_id + 1, last_id)):
-            self._pass(group, place.entry_id)
+        passed = [place.entry_id for place in self.entries.between(group.last_id + 1, last_id)]
+        pass_entries(self, group, passed)
         group.last_id = max(group.last_id, last_id)
         for entry_id in held:
             insort(group.held, entry_id)
 
-    def _pass(self, group: Group, entry_id: int) -> None:
-        group.read = read_after(self, group, entry_id)
-        group.last_id = entry_id
-
     def _give(self, group: Group, consumer: Consumer, entry_id: int, now: int) -> None:
         row = group.pending.rows.get(entry_id)
         if row is None:
-            row = Row(None, now, 1)
-            group.pending.put(entry_id, row)
-        row.time, row.count = now, 1
-        group.own(entry_id, row, consumer)
+            group.pending.put(entry_id, Row(consumer, now, 1))
+            consumer.pending.add(entry_id)
+        else:
+            row.time, row.count = now, 1
+            group.own(entry_id, row, consumer)
         if entry_id in self.keys:
             group.busy[self.keys[entry_id]] = entry_id
 

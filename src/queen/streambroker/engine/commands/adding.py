@@ -117,6 +117,8 @@ def next_id(stream: Stream, partial: Partial | None, now: int) -> int:
 
 @command("XADD", -5)
 def xadd(space: Keyspace, command: Arguments, now: int) -> Reply:
+    if command[2] == b"*" and len(command) % 2:
+        return _add_plainly(space, command, now)
     add = _Add(command)
     key = command[1]
     stream = space.stream(key, now)
@@ -135,6 +137,20 @@ def xadd(space: Keyspace, command: Arguments, now: int) -> Reply:
         stream.remember(add.producer, token, entry_id, now)
     add.trimming.do(stream)
     keep_length(space, stream)
+    space.ready.add(key)
+    return text_of(entry_id)
+
+
+def _add_plainly(space: Keyspace, command: Arguments, now: int) -> Reply:
+    """Add with no options at all, as most do."""
+    key = command[1]
+    stream = space.stream(key, now)
+    if stream is None:
+        stream = space.create(key)
+    entry_id = next_id(stream, None, now)
+    stream.add(entry_id, list(command[3:]))
+    if space.limits.max_length:
+        keep_length(space, stream)
     space.ready.add(key)
     return text_of(entry_id)
 

@@ -9,6 +9,7 @@ from queen.streambroker.engine.commands.dead_letters import (
     split_by_limit,
 )
 from queen.streambroker.engine.commands.reading import Reading, no_group_to_read
+from queen.streambroker.engine.entries import Place
 from queen.streambroker.engine.groups import Group
 from queen.streambroker.engine.ids import MAX_ID, parse_id, text_of
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, Wait, command
@@ -182,9 +183,25 @@ def _new(
         ids = _deliver_next(stream, group, reading, count, now)
     else:
         ids = _deliver_by_key(stream, group, reading.consumer, count, now)
-    replies = [shown_entry(stream, entry_id) for entry_id in ids]
+    replies = _shown(stream, ids)
     if reading.claim_ms is not None:
         replies = [[*reply, 0, 0] for reply in replies]  # type: ignore[misc]
+    return replies
+
+
+def _shown(stream: Stream, ids: list[int]) -> list[Reply]:
+    """Return entries that exist, with ids in ascending order."""
+    replies: list[Reply] = []
+    if not ids:
+        return replies
+    wanted = set(ids)
+    fields = stream.entries.fields
+    for chunk, begin, end in stream.entries.runs_between(ids[0], ids[-1]):
+        for at in range(begin, end):
+            entry_id = chunk.ids[at]
+            if entry_id in wanted:
+                body = chunk.bodies[at] or fields(Place(entry_id, chunk, at))
+                replies.append([text_of(entry_id), body])  # type: ignore[list-item]
     return replies
 
 
