@@ -7,9 +7,10 @@ the fixture `broker` and asks `broker.capabilities` where backends may differ.
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import cast
 
 import pytest
@@ -24,7 +25,7 @@ from queen.streambroker import (
 )
 from queen.streambroker.engine import MemoryExecutor
 from queen.streambroker.redis_backend import RedisExecutor
-from queen.streambroker.replies import Executor
+from queen.streambroker.replies import Executor, Reply
 from tests.conftest import ENCRYPTION_KEY, ServerProcess
 from tests.ports import free_port
 
@@ -139,6 +140,23 @@ async def resp_executor(stream_server: ServerProcess, resp_port: int) -> AsyncIt
     opened = RedisExecutor(f"redis://127.0.0.1:{resp_port}?protocol=2")
     yield await emptied(opened)
     await opened.close()
+
+
+class TwoServers:
+    """Runs commands on one server and the other in turn: each follows what the other did."""
+
+    def __init__(self, *executors: Executor) -> None:
+        self._executors = itertools.cycle(executors)
+
+    async def execute(
+        self, commands: Sequence[Sequence[bytes]], *, is_atomic: bool = False
+    ) -> list[Reply]:
+        return await next(self._executors).execute(commands, is_atomic=is_atomic)
+
+
+@pytest.fixture
+def two_servers_executor(durable_executor: Executor, resp_executor: Executor) -> Executor:
+    return TwoServers(durable_executor, resp_executor)
 
 
 async def emptied(executor: Executor) -> Executor:

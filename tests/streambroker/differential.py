@@ -77,6 +77,11 @@ ACCEPTED = [
         texts=("Unbalanced", "Unbalanced"),
     ),
     Accepted(
+        "streams without a name",
+        "On the log a stream is a queue, which has a name.",
+        texts=("", "stream name is empty"),
+    ),
+    Accepted(
         "XREAD with +",
         "It returns the last entry, as Redis does since 7.4. To Valkey it is the largest id.",
         concerns=lambda command: command[0].upper() == "XREAD" and "+" in command,
