@@ -13,9 +13,10 @@ from queen.errors import NotFound, StartupError
 from queen.server.auth.access import Caller
 from queen.service.broker import Broker
 from queen.service.entries.standalone import DURABLE_CAPABILITIES
+from queen.streambroker.answers import code_of
 from queen.streambroker.commands import ALL_COMMANDS, CommandStreamBroker
 from queen.streambroker.interface import StreamBroker
-from queen.streambroker.replies import Executor, Reply
+from queen.streambroker.replies import Executor, Failure, Reply
 from queen.streambroker.urls import stream_broker_from_url
 
 DURABLE = "durable"
@@ -43,8 +44,11 @@ class LogBackend:
         self._entries = broker.entries
 
     def broker_for(self, caller: Caller) -> StreamBroker:
+        executor = self.executor_for(caller)
+        if caller.namespaces is not None:
+            executor = _Discreet(executor)
         return CommandStreamBroker(
-            self.executor_for(caller), commands=ALL_COMMANDS, capabilities=DURABLE_CAPABILITIES
+            executor, commands=ALL_COMMANDS, capabilities=DURABLE_CAPABILITIES
         )
 
     def executor_for(self, caller: Caller) -> Executor:
@@ -52,6 +56,21 @@ class LogBackend:
 
     async def close(self) -> None:
         """They end with the broker."""
+
+
+class _Discreet:
+    """For HTTP, where what a caller may not see does not exist for it."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    async def execute(
+        self, commands: Sequence[Sequence[bytes]], *, is_atomic: bool = False
+    ) -> list[Reply]:
+        replies = await self._executor.execute(commands, is_atomic=is_atomic)
+        if any(isinstance(reply, Failure) and code_of(reply) == "NOPERM" for reply in replies):
+            raise NotFound("no such stream")
+        return replies
 
 
 class OtherBackend:
