@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from queen.wire.parts import Name
-
+AnyName = Annotated[
+    str, Meta(description="A name: any text that is not empty.", extra_json_schema={"minLength": 1})
+]
 EntryId = Annotated[
     str,
     Meta(
@@ -53,7 +54,7 @@ class ReleasedEntries(Struct):
 
 
 class EntryClaim(Struct):
-    consumer: Annotated[Name, Meta(description="Who takes them over.")]
+    consumer: Annotated[AnyName, Meta(description="Who takes them over.")]
     minIdleMs: Annotated[Milliseconds, Meta(description="Only what is pending for so long.")]
     messageIds: (
         Annotated[list[EntryId], Meta(description="Only these; left out, the oldest.")] | None
@@ -123,7 +124,7 @@ class EntryGroup(Struct):
 class EntryAdded(Struct):
     status: Literal["added"]
     messageId: EntryId
-    stream: Name
+    stream: AnyName
 
 
 class EntryGroupSet(Struct):
@@ -131,42 +132,42 @@ class EntryGroupSet(Struct):
         Literal["created", "moved"],
         Meta(description="`created` also when it was there: it stays where it is then."),
     ]
-    stream: Name
-    group: Name
+    stream: AnyName
+    group: AnyName
     startId: StartId
 
 
 class EntryGroupDeleted(Struct):
     status: Literal["deleted"]
-    stream: Name
-    group: Name
+    stream: AnyName
+    group: AnyName
 
 
 class EntryConsumerDeleted(Struct):
     status: Literal["deleted"]
-    stream: Name
-    group: Name
-    consumer: Name
+    stream: AnyName
+    group: AnyName
+    consumer: AnyName
     pending: Annotated[int, Meta(description="How many messages it had.")]
 
 
 class EntriesRead(Struct):
-    stream: Name
-    group: Name
-    consumer: Name
+    stream: AnyName
+    group: AnyName
+    consumer: AnyName
     count: int
     messages: list[Entry]
 
 
 class EntriesPending(Struct):
-    stream: Name
-    group: Name
+    stream: AnyName
+    group: AnyName
     count: int
     messages: list[Entry]
 
 
 class EntryRange(Struct):
-    stream: Name
+    stream: AnyName
     count: int
     messages: list[Entry]
 
@@ -178,19 +179,19 @@ class EntriesChanged(Struct):
 
 class DeliveryLimitSet(Struct):
     status: Literal["limited"]
-    stream: Name
-    group: Name
+    stream: AnyName
+    group: AnyName
     limit: int | None
 
 
 class EntryStreamInfo(Struct):
-    stream: Name
+    stream: AnyName
     length: int
     groups: list[EntryGroup]
 
 
 class EntryStreamLength(Struct):
-    stream: Name
+    stream: AnyName
     length: int
 
 

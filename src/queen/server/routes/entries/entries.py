@@ -16,7 +16,6 @@ from queen.server.protocol.http import Query, Request, Response
 from queen.server.stream_backend import StreamBackend
 from queen.streambroker.interface import DEFAULT_PRODUCER
 from queen.wire import entries as wire
-from queen.wire.parts import Name
 
 _TAG = "stream broker"
 _ROOT = "/stream"
@@ -38,9 +37,9 @@ _ADD = Doc(
     "Add a message",
     "The body is the message: any JSON value. A missing stream is created.",
     query=(
-        Param("key", Name, "Of the messages with a key, a group has one at a time."),
-        Param("idempotencyKey", Name, "Add nothing when the producer has used it before."),
-        Param("producer", Name, "Whose idempotency key it is.", DEFAULT_PRODUCER),
+        Param("key", wire.AnyName, "Of the messages with a key, a group has one at a time."),
+        Param("idempotencyKey", wire.AnyName, "Add nothing when the producer has used it before."),
+        Param("producer", wire.AnyName, "Whose idempotency key it is.", DEFAULT_PRODUCER),
         Param("allowNull", bool, "Take null for a message too.", False),
         Param("maxLength", wire.Number, "Keep only so many of the newest; 0 keeps all.", 0),
     ),
