@@ -90,7 +90,10 @@ def _with(ids: dict[str, str], text: str) -> str:
 
 def _send(api: Api, method: str, path: str, operation: dict[str, Any]) -> Answer:
     ids = _real_ids(api, about_dead=path in _ABOUT_DEAD)
-    if "/stream" in path:
+    if path.startswith("/stream/"):
+        # With the verbs of Redis: whatever is asked of a group, there is one.
+        assert api.call("POST", "/stream/user-behaviour/group/billing").status == 200
+    elif "/stream" in path:
         ids |= _leased_window(api)
         if path.endswith("/define"):
             api.call("DELETE", "/api/v1/resources/streams/user-behaviour")

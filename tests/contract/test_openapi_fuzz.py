@@ -168,7 +168,11 @@ def _refill(api: Api, familiar: Familiar) -> None:
 
 def _shorten_wait(query: Any) -> None:
     """Let a long poll end soon; a timeout that is wrong stays wrong."""
-    if not isinstance(query, dict) or not (query.get("wait") or "streamName" in query):
+    if not isinstance(query, dict):
+        return
+    if str(query.get("block", "")).isdigit():
+        query["block"] = min(int(query["block"]), _LONGEST_WAIT_MS)
+    if not (query.get("wait") or "streamName" in query):
         return
     timeout = str(query.get("timeout", ""))
     if not timeout or (timeout.isdigit() and int(timeout) > _LONGEST_WAIT_MS):

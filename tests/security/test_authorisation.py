@@ -350,6 +350,8 @@ class Secrets(Tenants):
         by_id = "/partitions/" not in route.path and "/queue/" not in route.path
         guesses = {
             "queue": self.queue,
+            # With the verbs of Redis, a queue is a stream.
+            "stream": self.queue if route.path.startswith("/stream/") else "1",
             "group": self.group,
             "partition": self.message["partitionId"] if by_id else "Default",
             "name": self.trace,

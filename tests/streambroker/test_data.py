@@ -68,14 +68,17 @@ async def test_what_is_no_json_is_refused(broker: StreamBroker, stream: str, dat
 
 ODD_NAMES = ["a b", "a:b", "{a}", "ü😀", "\u202e", "a\x00b", "a\r\nb", "*", "-", "$", "x" * 300]
 
+# A stream on the log is a queue, which has to be called by something to be seen.
+NO_QUEUE_NAMES = ["\u202e", "a\x00b", "a\r\nb", "x" * 300]
+
 
 @pytest.mark.parametrize("odd", ODD_NAMES, ids=ascii)
 async def test_names_may_be_odd(broker: StreamBroker, name: Name, odd: str) -> None:
     stream = name(odd)
-    if not (Capability.ANY_NAME in broker.capabilities or (odd.isprintable() and len(odd) < 200)):
+    if Capability.ANY_NAME not in broker.capabilities and odd in NO_QUEUE_NAMES:
         with pytest.raises(BadRequest, match="name"):
             await broker.create_group(stream, odd)
-        return
+        stream = name("stream")
     await broker.create_group(stream, odd)
     entry_id = await broker.xadd(stream, 1)
     assert ids_of(await broker.xreadgroup(odd, odd, stream)) == [entry_id]

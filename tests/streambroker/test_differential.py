@@ -10,22 +10,32 @@ import pytest
 from queen.streambroker.engine import MemoryExecutor
 from queen.streambroker.redis_backend import RedisExecutor
 from queen.streambroker.replies import Executor
+from tests.streambroker.conftest import EXECUTORS
 from tests.streambroker.differential import ACCEPTED, Generator, compare
 
-COMMANDS = 20_000
-# Each of them is committed before it is answered.
-COMMANDS_ON_THE_LOG = 3_000
+# What is committed each time takes longer.
+COMMANDS = {
+    "memory_executor": 20_000,
+    "durable_executor": 2_500,
+    "resp_executor": 2_500,
+    "two_servers_executor": 1_000,
+}
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("executor", list(COMMANDS), indirect=True)
 async def test_random_commands_give_the_answers_of_valkey(
-    oracle: RedisExecutor, executor: Executor
+    oracle: RedisExecutor, executor: Executor, request: pytest.FixtureRequest
 ) -> None:
-    seed = random.randrange(10**9)
-    commands = COMMANDS if isinstance(executor, MemoryExecutor) else COMMANDS_ON_THE_LOG
+    name = request.node.callspec.params["executor"]
+    seed, commands = random.randrange(10**9), COMMANDS[name]
     differences = await compare(oracle, executor, seed=seed, commands=commands)
     shown = "\n".join(map(str, differences))
     assert not differences, f"--seed {seed} --commands {commands}\n{shown}"
+
+
+def test_every_executor_is_compared() -> None:
+    assert set(EXECUTORS) <= set(COMMANDS)
 
 
 async def test_a_difference_is_found(oracle: RedisExecutor) -> None:

@@ -134,6 +134,15 @@ RespMaxRequest = Annotated[
         help="Bytes that a single command of such a client may have.",
     ),
 ]
+StreamBackend = Annotated[
+    str,
+    typer.Option(
+        envvar="QUEEN_STREAM_BACKEND",
+        help="Where streams with the verbs of Redis are: durable (in PostgreSQL), memory (gone "
+        "with the server), or the URL of a Redis server. Both /stream/ and the port for clients "
+        "of Redis serve them from there.",
+    ),
+]
 TlsCert = Annotated[
     str, typer.Option(envvar="QUEEN_TLS_CERT", help="Certificate chain in PEM; turns TLS on.")
 ]

@@ -18,6 +18,7 @@ from queen.server.auth.security import Security
 from queen.server.protocol.connections import Connections
 from queen.server.protocol.listening import bind
 from queen.server.resp.serving import RespOptions, serve_resp
+from queen.server.stream_backend import DURABLE, stream_backend
 from queen.service.broker import Broker, Limits
 from queen.service.preparation import Requirements
 from queen.service.spooling.basins import SpoolSettings
@@ -45,6 +46,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     unprepared: Requirements | None = None
     # None: clients of Redis are not served.
     resp: RespOptions | None = None
+    # Where streams with the verbs of Redis are; see `queen.server.stream_backend`.
+    stream_backend: str = DURABLE
     # Let tests move what is stored into the past.
     test_clock: bool = False
 
@@ -83,17 +86,29 @@ async def serve(options: ServeOptions, ready: Callable[[], None]) -> None:
         authenticator = Authenticator(security.auth, broker.tokens) if security.auth.is_on else None
         if authenticator is not None:
             await authenticator.start(broker.supervisor)
+        backend = stream_backend(options.stream_backend, broker)
         origins = security.allowed_origins(options.host)
-        app = App(broker, authenticator, origins, security.rates(), test_clock=options.test_clock)
+        app = App(
+            broker,
+            authenticator,
+            origins,
+            security.rates(),
+            test_clock=options.test_clock,
+            backend=backend,
+        )
         connections = Connections(app.handle, security.connection_limits(), origins)
         broker.supervisor.start("connections", connections.watch)
         server = await _create_server(connections, bound, security)
         ends.push_async_callback(connections.stop, _GRACE_S)
         # Parked polls are answered first: they would hold their connections to the end.
         ends.push_async_callback(broker.popper.close)
+        ends.push_async_callback(broker.entries.close)
+        ends.push_async_callback(backend.close)
         ends.callback(server.close)
         if options.resp is not None and bound_resp is not None:
-            await serve_resp(options.resp, bound_resp, broker, authenticator, security, ends)
+            await serve_resp(
+                options.resp, bound_resp, broker, backend, authenticator, security, ends
+            )
         ready()
         await _until_told(stopping, broker)
 

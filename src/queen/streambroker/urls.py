@@ -2,7 +2,7 @@
 
 memory://                    in this process, gone with it
 redis://, rediss://, unix:// a Redis or Valkey server
-queen://host:port            a Queen server, over HTTP
+queen://, queens://          a Queen server, over HTTP or HTTPS; a password is its token
 postgresql://...             on the log in PostgreSQL, without a server of its own
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from typing import Any, cast
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from queen.errors import BadRequest
 from queen.streambroker.interface import StreamBroker
@@ -25,7 +25,7 @@ def stream_broker_from_url(url: str) -> StreamBroker:
 
     memory      max_stream_length, max_pending_messages
     redis       retry_s, timeout_s, max_connections, and those of redis-py: db, protocol, ssl_...
-    queen       token, tls
+    queen       token, tls, retry_s, timeout_s
     postgresql  those of PostgreSQL
     """
     if not isinstance(url, str):
@@ -67,19 +67,40 @@ def _redis(url: str) -> StreamBroker:
 
 def _queen(url: str) -> StreamBroker:
     options = _options(url)
-    token = options.pop("token", None)
-    is_secure = _truth("tls", options.pop("tls", "false"))
-    _refuse_unknown("queen", options)
     parts = urlsplit(url)
+    password = unquote(parts.password) if parts.password else None
+    token = options.pop("token", password)
+    is_secure = _truth("tls", options.pop("tls", "false")) or parts.scheme == "queens"
+    settings = _numbers(options, {"retry_s": float, "timeout_s": float})
+    _refuse_unknown("queen", options)
     if not parts.hostname:
         raise BadRequest("queen:// needs a host: queen://127.0.0.1:6632")
-    server = urlunsplit(("https" if is_secure else "http", parts.netloc, parts.path, "", ""))
-    return _load("queen.streambroker.http_client", "HttpStreamBroker")(server, token=token)
+    host = parts.netloc.rpartition("@")[2]
+    server = urlunsplit(("https" if is_secure else "http", host, "", "", ""))
+    return load_http()(server, token=token, **settings)
 
 
 def _postgresql(url: str) -> StreamBroker:
-    # Above us: it stands on the service, which stands on the commands here.
-    return _load("queen.service.entries.standalone", "DurableStreamBroker")(url)
+    return load_durable()(url)
+
+
+def load_http() -> Callable[..., StreamBroker]:
+    """Return `HttpStreamBroker`."""
+    return _load("queen.streambroker.http_client", "HttpStreamBroker")
+
+
+def load_durable() -> Callable[..., StreamBroker]:
+    """Return `DurableStreamBroker`. It is above us: it stands on the service, which stands on the
+    commands here."""
+    try:
+        return _load("queen.service.entries.standalone", "DurableStreamBroker")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "queen":
+            raise
+        raise ImportError(
+            f"streams on PostgreSQL need what a server needs, and {error.name} is not there: "
+            "pip install 'queen[server]'"
+        ) from error
 
 
 def _load(module: str, name: str) -> Callable[..., StreamBroker]:
@@ -92,6 +113,7 @@ _MAKERS: dict[str, Callable[[str], StreamBroker]] = {
     "rediss": _redis,
     "unix": _redis,
     "queen": _queen,
+    "queens": _queen,
     "postgresql": _postgresql,
     "postgres": _postgresql,
 }

@@ -23,6 +23,20 @@ if TYPE_CHECKING:
     from queen.cli.serve.start import ServeOptions
 
 
+@contextmanager
+def _explain_errors() -> Iterator[None]:
+    """Turn our errors into a line on the terminal and an exit code."""
+    try:
+        yield
+    except StartupError as error:
+        typer.echo(f"queen: {error}", err=True)
+        raise typer.Exit(CONFIG) from None
+    except QueenError as error:
+        typer.echo(f"queen: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@_explain_errors()
 def serve(
     host: cli.Host = "127.0.0.1",
     port: cli.Port = 6632,
@@ -43,6 +57,7 @@ def serve(
     resp_port: cli.RespPort = 0,
     resp_host: cli.RespHost = "",
     resp_max_request: cli.RespMaxRequest = 64 * 1024 * 1024,
+    stream_backend: cli.StreamBackend = "durable",
     tls_cert: cli.TlsCert = "",
     tls_key: cli.TlsKey = "",
     cors_origin: cli.CorsOrigin = [],  # noqa: B006 (typer reads it and nobody changes it)
@@ -58,37 +73,40 @@ def serve(
     """Start a broker. Without a database URL it brings its own PostgreSQL."""
     from queen.cli.serve.start import Limits, Security, ServeOptions, auth_options
 
-    with _explain_errors():
-        security = Security(
-            auth=auth_options(auth, os.environ, open_metrics=open_metrics),
-            insecure=insecure,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            origins=tuple(cors_origin),
-            rate_limit=rate_limit,
-            max_connections=max_connections,
-            max_connections_per_address=max_connections_per_address,
-            write_timeout_s=write_timeout,
-        )
-        limits = Limits(
-            dedup_hashes=dedup_hashes,
-            trace_days=trace_days,
-            metrics_retention_days=metrics_retention_days,
-            metrics_queues=metrics_queues,
-            retention_interval_s=retention_interval / 1000,
-            abandoned_group_days=abandoned_group_days,
-            idle_partition_days=partition_cleanup_days,
-        )
-        options = ServeOptions(host=host, port=port, security=security, limits=limits)
-        options = replace(options, encryption_keys=encryption_key, test_clock=test_clock)
-        options = _with_resp(options, resp_port, resp_host, resp_max_request)
-        _serve(options, database_url, data_dir, spool_dir, allow_weak_durability, workers)
+    security = Security(
+        auth=auth_options(auth, os.environ, open_metrics=open_metrics),
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        origins=tuple(cors_origin),
+        rate_limit=rate_limit,
+        max_connections=max_connections,
+        max_connections_per_address=max_connections_per_address,
+        write_timeout_s=write_timeout,
+    )
+    limits = Limits(
+        dedup_hashes=dedup_hashes,
+        trace_days=trace_days,
+        metrics_retention_days=metrics_retention_days,
+        metrics_queues=metrics_queues,
+        retention_interval_s=retention_interval / 1000,
+        abandoned_group_days=abandoned_group_days,
+        idle_partition_days=partition_cleanup_days,
+    )
+    options = ServeOptions(host=host, port=port, security=security, limits=limits)
+    options = replace(options, encryption_keys=encryption_key, test_clock=test_clock)
+    options = _with_resp(options, stream_backend, resp_port, resp_host, resp_max_request)
+    _serve(options, database_url, data_dir, spool_dir, allow_weak_durability, workers)
 
 
-def _with_resp(options: ServeOptions, port: int, host: str, request_bytes: int) -> ServeOptions:
-    """Return options that serve clients of Redis too, if they are to be served."""
+def _with_resp(
+    options: ServeOptions, backend: str, port: int, host: str, request_bytes: int
+) -> ServeOptions:
+    """Return options that say where streams are, and that serve clients of Redis too, if they are
+    to be served."""
     from queen.cli.serve.start import RespOptions
 
+    options = replace(options, stream_backend=backend)
     if not port:
         return options
     resp = RespOptions(host=host or options.host, port=port, request_bytes=request_bytes)
@@ -104,21 +122,9 @@ def _serve(
     workers: int,
 ) -> None:
     from queen.cli.serve.spool import spool_choices
-    from queen.cli.serve.start import prepare_to_serve
+    from queen.cli.serve.start import check_stream_backend, prepare_to_serve
 
+    check_stream_backend(options.stream_backend, workers)
     spool = spool_choices(spool_dir, os.environ)
     with prepare_to_serve(options, url, data_dir, spool, allow_weak) as at:
         run(at, workers)
-
-
-@contextmanager
-def _explain_errors() -> Iterator[None]:
-    """Turn our errors into a line on the terminal and an exit code."""
-    try:
-        yield
-    except StartupError as error:
-        typer.echo(f"queen: {error}", err=True)
-        raise typer.Exit(CONFIG) from None
-    except QueenError as error:
-        typer.echo(f"queen: {error}", err=True)
-        raise typer.Exit(1) from None

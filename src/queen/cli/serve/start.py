@@ -29,13 +29,22 @@ from queen.server.auth.options import AuthOptions, auth_options
 from queen.server.auth.security import Security
 from queen.server.resp.serving import RespOptions
 from queen.server.run import ServeOptions, listen, listen_for_resp
+from queen.server.stream_backend import check_stream_backend
 from queen.service.admin.tokens import Tokens
 from queen.service.broker import Limits
 from queen.service.preparation import Requirements, answers, prepare
 from queen.spool.folder import SpoolRoot
 from queen.storage.database import Database
 
-__all__ = ["Limits", "RespOptions", "Security", "ServeOptions", "auth_options", "prepare_to_serve"]
+__all__ = [
+    "Limits",
+    "RespOptions",
+    "Security",
+    "ServeOptions",
+    "auth_options",
+    "check_stream_backend",
+    "prepare_to_serve",
+]
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from queen.client.queues.partial_requests import is_partly_done
 from queen.client.transport.errors_from_answer import error_of, is_worth_repeating, retry_after_s
 from queen.client.transport.http import Answer, Connection, Poll, Server
-from queen.errors import QueenError, Unreachable
+from queen.errors import OutcomeUnknown, QueenError, Unreachable
 
 _log = logging.getLogger("queen.client")
 
@@ -52,6 +52,7 @@ class _Request(NamedTuple):
     body: bytes
     content_type: bytes
     accept: bytes = b""
+    is_repeatable: bool = True
 
     def text(self, server: Server, headers: bytes) -> bytes:
         """Return the request as it is sent to a server."""
@@ -110,18 +111,20 @@ class Cluster:
         answer_s: float | None = None,
         poll: Poll | None = None,
         give_up_after: Callable[[QueenError], bool] | None = None,
+        is_repeatable: bool = True,
     ) -> Answer:
         """Return a successful answer, or raise the error that stayed.
 
         `key` names what the request is about, `first` the server to ask first, `wait_s` how long
         the server may take because it was asked to wait, `poll` lets its sender give it up, and
         `give_up_after` says after which errors no server is asked a second time. What was done
-        in part is not repeated: its sender knows what is left of it.
+        in part is not repeated: its sender knows what is left of it. What is not repeatable raises
+        `OutcomeUnknown` when it was sent and nobody knows what became of it.
         """
         retry_s = self._patience.retry_s if retry_s is None else retry_s
         deadline = time.monotonic() + retry_s
         pause_s = _FIRST_PAUSE_S
-        request = _Request(method, path, body, content_type)
+        request = _Request(method, path, body, content_type, is_repeatable=is_repeatable)
         patience_s = self._patience.answer_s
         timeout_s = wait_s + (patience_s if answer_s is None else min(patience_s, answer_s))
         poll = poll or Poll()
@@ -130,8 +133,7 @@ class Cluster:
                 try:
                     return await self._ask(server, request, timeout_s, poll)
                 except QueenError as error:
-                    is_final = not is_worth_repeating(error) or is_partly_done(error)
-                    if poll.is_given_up or is_final:
+                    if poll.is_given_up or _is_final(error, is_repeatable):
                         raise
                     last = error
             if give_up_after is not None and give_up_after(last):
@@ -145,7 +147,8 @@ class Cluster:
     async def _ask(self, server: Server, request: _Request, timeout_s: float, poll: Poll) -> Answer:
         text = request.text(server, self._headers)
         try:
-            answer = await self._ask_reusing(server, text, timeout_s, poll)
+            ask = self._ask_reusing if request.is_repeatable else self._ask_once
+            answer = await ask(server, text, timeout_s, poll)
         except Unreachable as error:
             if not poll.is_given_up:
                 if server.url not in self._down_until:
@@ -172,6 +175,16 @@ class Cluster:
                     raise
         opened = await server.connect(min(self._patience.connect_s, timeout_s))
         return await _ask_on(server, opened, text, timeout_s, poll)
+
+    async def _ask_once(self, server: Server, text: bytes, timeout_s: float, poll: Poll) -> Answer:
+        """Ask, and never again once something may have been sent."""
+        connection = server.free_connection()
+        if connection is None:
+            connection = await server.connect(min(self._patience.connect_s, timeout_s))
+        try:
+            return await _ask_on(server, connection, text, timeout_s, poll)
+        except Unreachable as error:
+            raise OutcomeUnknown(f"nobody knows whether it was done: {error}") from error
 
     @asynccontextmanager
     async def stream(
@@ -221,6 +234,13 @@ class Cluster:
                 _weight(server.url, key),
             ),
         )
+
+
+def _is_final(error: QueenError, is_repeatable: bool) -> bool:
+    """Whether a request is not sent again after an error."""
+    if isinstance(error, OutcomeUnknown) and not is_repeatable:
+        return True
+    return not is_worth_repeating(error) or is_partly_done(error)
 
 
 def _weight(url: str, key: str) -> bytes:

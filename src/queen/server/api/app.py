@@ -18,6 +18,9 @@ from queen.server.routes.admin.maintenance import MaintenanceRoutes
 from queen.server.routes.admin.queues import QueueRoutes
 from queen.server.routes.admin.spool import SpoolRoutes
 from queen.server.routes.admin.traces import TraceRoutes
+from queen.server.routes.entries.entries import EntryRoutes
+from queen.server.routes.entries.entry_groups import EntryGroupRoutes
+from queen.server.routes.entries.entry_reads import EntryReadRoutes
 from queen.server.routes.groups.groups import GroupRoutes
 from queen.server.routes.groups.seek import SeekRoutes
 from queen.server.routes.messages.ack import AckRoutes
@@ -41,6 +44,7 @@ from queen.server.routes.stats.status_series import StatusSeriesRoutes
 from queen.server.routes.streams.stream_lists import StreamListRoutes
 from queen.server.routes.streams.stream_ranges import StreamRangeRoutes
 from queen.server.routes.streams.streams import StreamRoutes
+from queen.server.stream_backend import LogBackend, StreamBackend
 from queen.service.broker import Broker
 
 # One class for each resource; each declares its routes beside their handlers.
@@ -77,8 +81,16 @@ _RESOURCES = (
 )
 
 
-def routes(broker: Broker, *, test_clock: bool = False) -> list[Route]:
+# The same, for streams with the verbs of Redis, wherever these are.
+_STREAM_RESOURCES = (EntryRoutes, EntryGroupRoutes, EntryReadRoutes)
+
+
+def routes(
+    broker: Broker, *, test_clock: bool = False, backend: StreamBackend | None = None
+) -> list[Route]:
+    streams = backend or LogBackend(broker)
     declared = [route for resource in _RESOURCES for route in resource(broker).routes()]
+    declared += [route for resource in _STREAM_RESOURCES for route in resource(streams).routes()]
     if test_clock:
         declared += ClockRoutes(broker).routes()
     return [*declared, *AboutRoutes(declared).routes()]
@@ -95,9 +107,10 @@ class App:
         rates: Rates | None = None,
         *,
         test_clock: bool = False,
+        backend: StreamBackend | None = None,
     ) -> None:
         self._activity = broker.activity
-        self._router = Router(routes(broker, test_clock=test_clock))
+        self._router = Router(routes(broker, test_clock=test_clock, backend=backend))
         # None: whoever reaches the server is trusted.
         self._authenticator = authenticator
         self._origins = origins or Origins()

@@ -8,10 +8,9 @@ import copy
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
-from queen.errors import Unavailable
 from queen.server.auth.access import Caller
 from queen.server.protocol.connections import ConnectionLimits
 from queen.server.protocol.rates import Rates
@@ -22,7 +21,7 @@ from queen.server.resp.connection_commands import CONNECTION_SPECS
 from queen.server.resp.server_commands import SERVER_SPECS
 from queen.server.resp.specs import HANDED_ON, Spec
 from queen.service.stats.resp_counts import RespCounts
-from queen.streambroker.replies import Executor, Failure, Reply
+from queen.streambroker.replies import Executor, Failure
 
 _log = logging.getLogger(__name__)
 
@@ -175,12 +174,3 @@ class Front:
 def _all_specs() -> dict[bytes, Spec]:
     own = {spec.name.upper().encode(): spec for spec in (*CONNECTION_SPECS, *SERVER_SPECS)}
     return {**HANDED_ON, **own, b"CLIENT": CLIENT_SPEC}
-
-
-class NoExecutor:
-    """Where no stream is served: every command says so."""
-
-    async def execute(
-        self, commands: Sequence[Sequence[bytes]], *, is_atomic: bool = False
-    ) -> list[Reply]:
-        raise Unavailable("Streams are not served by this server")

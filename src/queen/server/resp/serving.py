@@ -11,6 +11,7 @@ import msgspec
 from queen.server.auth.authenticator import Authenticator
 from queen.server.auth.security import Security
 from queen.server.resp.front import Front, RespLimits
+from queen.server.stream_backend import StreamBackend
 from queen.service.broker import Broker
 
 _GRACE_S = 25.0
@@ -28,6 +29,7 @@ async def serve_resp(
     options: RespOptions,
     bound: socket.socket,
     broker: Broker,
+    backend: StreamBackend,
     authenticator: Authenticator | None,
     security: Security,
     ends: AsyncExitStack,
@@ -39,7 +41,7 @@ async def serve_resp(
         connections=security.connection_limits(),
     )
     front = Front(
-        broker.entries.executor_for,
+        backend.executor_for,
         None if authenticator is None else authenticator.authenticate,
         limits=limits,
         counts=broker.activity.resp,

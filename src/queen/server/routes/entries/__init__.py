@@ -1,0 +1,1 @@
+"""Routes of streams with the verbs of Redis."""
