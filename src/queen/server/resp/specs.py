@@ -103,9 +103,11 @@ _XGROUP = _container(
     "xgroup",
     _writes("xgroup|create", -5)._replace(keys=(2, 2, 1)),
     _writes("xgroup|createconsumer", 5)._replace(keys=(2, 2, 1)),
-    _writes("xgroup|delconsumer", 5)._replace(keys=(2, 2, 1)),
+    # KEEPPENDING and SETLIMIT are our own, as XREDRIVE is.
+    _writes("xgroup|delconsumer", -5)._replace(keys=(2, 2, 1)),
     _writes("xgroup|destroy", 4)._replace(keys=(2, 2, 1)),
     _writes("xgroup|setid", -5)._replace(keys=(2, 2, 1)),
+    _writes("xgroup|setlimit", 5)._replace(keys=(2, 2, 1)),
     Spec("xgroup|help", 2, Role.READ),
 )
 _XINFO = _container(
@@ -144,6 +146,7 @@ _HANDED_ON = (
     _writes("xdelex", -5, fast=True),
     _writes("xsetid", -3, fast=True),
     _writes("xcfgset", -2, fast=True),
+    _writes("xredrive", -2),
     _writes("del", -2)._replace(keys=_KEYS),
     _writes("unlink", -2, fast=True)._replace(keys=_KEYS),
     _reads("exists", -2, fast=True)._replace(keys=_KEYS),
