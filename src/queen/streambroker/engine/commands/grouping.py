@@ -79,6 +79,8 @@ def _change(
 ) -> Reply:
     name = command[1].upper()
     if name == b"SETID":
+        if len(command) > 7:
+            raise _wrong_subcommand(command)
         stream.move_group(
             group.name, _position(stream, command[4], is_open=True), _at_most_added(stream, read)
         )
@@ -132,6 +134,9 @@ def _create(space: Keyspace, command: Arguments, now: int) -> Reply:
     stream = space.stream(key, now)
     if stream is None and not makes:
         raise Failure(_NO_KEY)
+    if len(command) > 8:
+        # An option that is there twice.
+        raise _wrong_subcommand(command)
     last_id = _position(stream or Stream(key), command[4], is_open=False)
     if stream is None:
         stream = space.create(key)
