@@ -12,7 +12,7 @@ import pytest
 from queen import Queen
 from queen.service.broker import Broker
 from queen.service.entries.executor import EntryExecutor
-from queen.service.entries.payloads import fields_of, message_of
+from queen.service.entries.payloads import fields_of, message_of, messages_of
 from queen.streambroker.replies import NO_ARRAY, ByStream, Failure, Reply
 from tests.conftest import ServerProcess
 from tests.entries.conftest import Caller
@@ -55,6 +55,14 @@ def test_an_entry_comes_back_as_it_was(fields: list[bytes]) -> None:
     transaction_id, payload = message_of(b"5-1", fields)
     assert b"\n" not in payload
     assert fields_of(b"5-1", transaction_id, payload) == fields
+
+
+@pytest.mark.parametrize("value", [b"x", b'"', b"\\", b"\n", b"\x1f", b"\xff", b""])
+def test_entries_of_one_field_come_back_as_they_were(value: bytes) -> None:
+    entries = [(b"5-1", [b"name", b"plain"]), (b"5-2", [b"name", value]), (b"5-3", [value, b"x"])]
+    messages = messages_of(entries)
+    for (entry_id, fields), message in zip(entries, messages, strict=True):
+        assert fields_of(entry_id, *message) == fields
 
 
 async def test_entries_are_messages_of_the_queue(

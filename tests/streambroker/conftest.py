@@ -19,11 +19,13 @@ from queen.streambroker import LocalStreamBroker, RedisStreamBroker, StreamBroke
 from queen.streambroker.engine import MemoryExecutor
 from queen.streambroker.redis_backend import RedisExecutor
 from queen.streambroker.replies import Executor
+from tests.conftest import ServerProcess
+from tests.ports import free_port
 
 # Names of the fixtures below that give a broker.
-BACKENDS = ["memory_broker", "redis_broker", "redis_resp2_broker"]
+BACKENDS = ["memory_broker", "redis_broker", "redis_resp2_broker", "durable_port_broker"]
 # Names of the fixtures that give an executor of our own engine, empty.
-EXECUTORS = ["memory_executor"]
+EXECUTORS = ["memory_executor", "durable_port_executor"]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -73,6 +75,30 @@ async def redis_broker(redis_url: str) -> AsyncIterator[StreamBroker]:
 async def redis_resp2_broker(redis_url: str) -> AsyncIterator[StreamBroker]:
     async with RedisStreamBroker(f"{redis_url}?protocol=2") as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def streams_port(dsn: str) -> Iterator[int]:
+    """The port for Redis clients of a server of ours, on the log."""
+    port = free_port()
+    running = ServerProcess("--database-url", dsn, "--resp-port", str(port))
+    yield port
+    assert running.stop() == 0
+
+
+@pytest.fixture
+async def durable_port_broker(streams_port: int) -> AsyncIterator[StreamBroker]:
+    async with RedisStreamBroker(f"redis://127.0.0.1:{streams_port}") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def durable_port_executor(streams_port: int) -> AsyncIterator[Executor]:
+    opened = RedisExecutor(f"redis://127.0.0.1:{streams_port}?protocol=2")
+    (reply,) = await opened.execute([(b"FLUSHALL",)])
+    assert reply == b"OK", reply
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture

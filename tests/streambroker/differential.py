@@ -40,7 +40,7 @@ class Accepted(NamedTuple):
     reason: str
     # Fields of XINFO that are not compared for it.
     fields: tuple[str, ...] = ()
-    # What the replies to a command must have in them, of Valkey and of ours.
+    # What the replies to a command have in them then, of Valkey and of ours.
     texts: tuple[str, str] | None = None
     # Whether it is about a command as a whole.
     concerns: Callable[[Sequence[str]], bool] | None = None
@@ -75,6 +75,11 @@ ACCEPTED = [
         "words of an error",
         "A list of streams without as many ids is refused in the words of Redis 8.",
         texts=("Unbalanced", "Unbalanced"),
+    ),
+    Accepted(
+        "a stream without a name",
+        "The log refuses an empty name. To Valkey, and in memory, it is a name like others.",
+        texts=("", "stream name is empty"),
     ),
     Accepted(
         "XREAD with +",

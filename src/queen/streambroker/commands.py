@@ -316,7 +316,8 @@ class CommandStreamBroker(StreamBroker):
         if claim_idle_ms is not None:
             checks.duration_ms("claim_idle_ms", claim_idle_ms)
             await self._known()
-            if Capability.CLAIMING_READ not in self.capabilities:
+            is_limited = self._claims.has_limit(name, group_name)
+            if is_limited or Capability.CLAIMING_READ not in self.capabilities:
                 return await self._claim_and_read(
                     group, consumer, stream, count, block_ms, claim_idle_ms, no_ack
                 )

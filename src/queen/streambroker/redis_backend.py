@@ -63,6 +63,13 @@ class RedisStreamBroker(CommandStreamBroker):
         super().__init__(executor, capabilities=frozenset({Capability.LASTING}))
         self._redis_executor = executor
 
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        capabilities = super().capabilities
+        # What knows limits of its own is no Redis, but a port of ours.
+        is_ours = Capability.SHARED_DELIVERY_LIMIT in capabilities
+        return capabilities if is_ours else capabilities | {Capability.ANY_NAME}
+
     async def close(self) -> None:
         await self._redis_executor.close()
 

@@ -14,7 +14,7 @@ content is, and whoever runs the command fills it before anybody reads it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from queen.streambroker.engine.ids import MAX_ID
@@ -99,6 +99,41 @@ class Entries:
         chunk.size += size
         self.length += 1
         self.next_ordinal += 1
+
+    def add_run(
+        self,
+        ids: range,
+        bodies: Sequence[list[bytes] | None],
+        size: int,
+        room: int,
+        capacity: int,
+    ) -> None:
+        """Add entries of so many bytes each: some to the last chunk, as many as it has room for,
+        and the rest to new ones."""
+        at = 0
+        while at < len(ids):
+            if not room:
+                self.chunks.append(Chunk(self.next_ordinal))
+                self._firsts.append(ids[at])
+                room = capacity
+            chunk = self.chunks[-1]
+            part = ids[at : at + room]
+            chunk.ids.extend(part)
+            chunk.bodies.extend(bodies[at : at + room])
+            chunk.live += len(part)
+            chunk.size += size * len(part)
+            self.length += len(part)
+            self.next_ordinal += len(part)
+            at += len(part)
+            room = 0
+
+    def room_for(self, size: int) -> tuple[int, int]:
+        """Return how many entries of so many bytes the last chunk takes, and how many a new one."""
+        capacity = max(1, min(CHUNK_ENTRIES, CHUNK_BYTES // size))
+        if self.needs_chunk(size):
+            return 0, capacity
+        last = self.chunks[-1]
+        return min(CHUNK_ENTRIES - len(last.ids), (CHUNK_BYTES - last.size) // size), capacity
 
     def put_chunk(self, chunk: Chunk) -> None:
         """Take over a chunk whose entries come after all others."""

@@ -44,6 +44,7 @@ HOLD = 19
 BEGIN = 20
 RESET = 21
 SKIP = 22
+ADD_RUN = 23
 
 _ARGUMENTS = {
     ADD: "innb",
@@ -68,6 +69,7 @@ _ARGUMENTS = {
     BEGIN: "",
     RESET: "",
     SKIP: "n",
+    ADD_RUN: "innnn",
 }
 
 _encoder = msgspec.msgpack.Encoder()
