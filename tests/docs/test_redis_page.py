@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from queen.server.resp.front import Front, NoExecutor
+from queen.server.resp.front import Front
 from queen.server.resp.specs import Spec
-from queen.streambroker.engine import commands
+from queen.streambroker.engine import MemoryExecutor, commands
 from queen.streambroker.engine.keyspace import is_known
 from tests.conftest import ServerProcess
 from tests.ports import free_port
@@ -76,7 +76,7 @@ def test_the_table_of_differences_is_the_one_that_tests_go_by() -> None:
 
 def test_the_table_of_commands_has_all_that_are_run() -> None:
     assert commands
-    executor = NoExecutor()
+    executor = MemoryExecutor()
     specs = Front(lambda _caller: executor).specs
     run = {name for name, spec in specs.items() if _is_answered(spec) or is_known(name)}
     # Answered by a refusal.
@@ -91,7 +91,7 @@ def _is_answered(spec: Spec) -> bool:
 
 
 def test_the_table_of_commands_has_all_that_containers_have() -> None:
-    executor = NoExecutor()
+    executor = MemoryExecutor()
     specs = Front(lambda _caller: executor).specs
     rows = {cells[0].strip("`"): cells[1] for cells in _rows("Commands") if len(cells) == 2}
     for name in ("XGROUP", "XINFO", "CLIENT", "COMMAND"):
