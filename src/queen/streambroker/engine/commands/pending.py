@@ -56,7 +56,8 @@ def _rows(
             break
         row = group.pending.rows[entry_id]
         idle = now - row.time
-        if idle < min_idle:
+        # One that was released for later is idle from then on, and pending all the time.
+        if min_idle > 0 and idle < min_idle:
             continue
         # Nobody has one that was released; it is idle for nobody's time.
         name, idle = (b"", -1) if row.consumer is None else (row.consumer.name, max(0, idle))
