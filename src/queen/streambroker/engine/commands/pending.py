@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from queen.streambroker.engine.arguments import SYNTAX, group_of, parse_integer
-from queen.streambroker.engine.groups import Group
 from queen.streambroker.engine.ids import parse_end, parse_start, text_of
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, command
+from queen.streambroker.engine.state.groups import Group
 from queen.streambroker.replies import NO_ARRAY, Reply
 
 
