@@ -24,6 +24,8 @@ from tests.conftest import ServerProcess
 from tests.integration.test_serve import Start, run
 from tests.ports import free_port
 from tests.resp.conftest import Opener
+from tests.security.conftest import JWT_ENVIRONMENT
+from tests.security.issuer import signed
 from tests.waiting import until
 
 # Ends a test's connections.
@@ -79,14 +81,18 @@ async def test_tokens_are_those_of_http(
     start_server: Start, dsn: str, database: Database, connect: Connect
 ) -> None:
     port = free_port()
-    start_server("--database-url", dsn, "--resp-port", str(port), "--auth", "tokens")
+    arguments = ("--database-url", dsn, "--resp-port", str(port), "--auth", "tokens")
+    start_server(*arguments, env=JWT_ENVIRONMENT)
     tokens = Tokens(database)
     made = await tokens.create("reader", "read-only", None, None, "test")
-    for wrong in ({}, {"password": "queen_000000000000_" + "a" * 43}, {"password": "\xe4"}):
+    with pytest.raises(redis.AuthenticationError):
+        connect(port).ping()
+    for wrong in ("queen_000000000000_" + "a" * 43, "\xe4", " ", "a.b.c", "x" * 10_000):
         with pytest.raises(redis.AuthenticationError):
-            connect(port, **wrong).ping()
+            connect(port, password=wrong).ping()
     reader = connect(port, password=made.text)
     assert reader.ping()
+    assert connect(port, password=signed(sub="alice", role="read-only")).ping()
     assert connect(port, username="anybody", password=made.text, protocol=2).ping()
     with pytest.raises(redis.exceptions.NoPermissionError, match="User reader has no permissions"):
         reader.xadd("s", {"f": "v"})

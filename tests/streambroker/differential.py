@@ -40,7 +40,7 @@ class Accepted(NamedTuple):
     reason: str
     # Fields of XINFO that are not compared for it.
     fields: tuple[str, ...] = ()
-    # What the replies to a command must have in them, of Valkey and of ours.
+    # What the replies to a command have in them then, of Valkey and of ours.
     texts: tuple[str, str] | None = None
     # Whether it is about a command as a whole.
     concerns: Callable[[Sequence[str]], bool] | None = None
@@ -77,8 +77,8 @@ ACCEPTED = [
         texts=("Unbalanced", "Unbalanced"),
     ),
     Accepted(
-        "streams without a name",
-        "On the log a stream is a queue, which has a name.",
+        "a stream without a name",
+        "The log refuses an empty name. To Valkey, and in memory, it is a name like others.",
         texts=("", "stream name is empty"),
     ),
     Accepted(

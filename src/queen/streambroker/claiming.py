@@ -45,6 +45,9 @@ class Claims:
         else:
             self._limits[stream, group] = limit
 
+    def has_limit(self, stream: bytes, group: bytes) -> bool:
+        return (stream, group) in self._limits
+
     async def claim(
         self, stream: bytes, group: bytes, consumer: bytes, idle_ms: int, entry_ids: list[bytes]
     ) -> list[StreamMessage]:

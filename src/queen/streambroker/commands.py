@@ -316,7 +316,8 @@ class CommandStreamBroker(StreamBroker):
         if claim_idle_ms is not None:
             checks.duration_ms("claim_idle_ms", claim_idle_ms)
             await self._known()
-            if Capability.CLAIMING_READ not in self.capabilities:
+            is_limited = self._claims.has_limit(name, group_name)
+            if is_limited or Capability.CLAIMING_READ not in self.capabilities:
                 return await self._claim_and_read(
                     group, consumer, stream, count, block_ms, claim_idle_ms, no_ack
                 )
@@ -491,9 +492,6 @@ def _capabilities_of(commands: frozenset[bytes]) -> frozenset[Capability]:
     capabilities: set[Capability] = set()
     if REDRIVE in commands:
         capabilities |= _OURS
-    else:
-        # It is Redis, or like it.
-        capabilities.add(Capability.ANY_NAME)
     if SETTINGS in commands or REDRIVE in commands:
         capabilities.add(Capability.IDEMPOTENT_ADD)
     if commands:

@@ -63,6 +63,13 @@ class RedisStreamBroker(CommandStreamBroker):
         super().__init__(executor, capabilities=frozenset({Capability.LASTING}))
         self._redis_executor = executor
 
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        capabilities = super().capabilities
+        # What knows limits of its own is no Redis, but a port of ours.
+        is_ours = Capability.SHARED_DELIVERY_LIMIT in capabilities
+        return capabilities if is_ours else capabilities | {Capability.ANY_NAME}
+
     async def close(self) -> None:
         await self._redis_executor.close()
 
@@ -278,7 +285,11 @@ def _pool_for(server: str | Redis, timeout_s: float) -> ConnectionPool:
             raise BadRequest(f"not a URL of a Redis server: {error}") from error
     else:
         given = server.connection_pool
-    settings: dict[str, Any] = dict(given.connection_kwargs)
+    settings: dict[str, Any] = {
+        name: value
+        for name, value in given.connection_kwargs.items()
+        if "maint" not in name and not name.startswith("orig_")
+    }
     settings |= {
         "decode_responses": False,
         # We say how long an answer may take, and when to try again.
@@ -287,6 +298,11 @@ def _pool_for(server: str | Redis, timeout_s: float) -> ConnectionPool:
         "retry": Retry(NoBackoff(), 0),
         "health_check_interval": 0,
     }
+    with contextlib.suppress(ImportError):
+        from redis.maint_notifications import MaintNotificationsConfig
+
+        # A pool that listens to them lends connections that were closed meanwhile.
+        settings["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     if "path" not in settings:
         settings |= {"socket_keepalive": True, "socket_keepalive_options": _KEEPALIVE}
     pool = ConnectionPool(connection_class=given.connection_class, **settings)

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from queen.errors import QueenError
+from queen.server.auth.access import Caller
 from queen.server.protocol.http import Request
 from queen.service.broker import Broker
 from queen.wire.answers import iso
@@ -46,11 +47,18 @@ def audit_line(
     request: Request, act: str, target: str, outcome: str, detail: dict[str, Any]
 ) -> dict[str, Any]:
     """Write the line of an act, done or refused, and return it."""
+    return line_about(request.caller, request.connection.address, act, target, outcome, detail)
+
+
+def line_about(
+    caller: Caller, address: str, act: str, target: str, outcome: str, detail: dict[str, Any]
+) -> dict[str, Any]:
+    """The same for an act that no request of HTTP asked for."""
     line = {
         "time": iso(datetime.now(UTC)),
-        "actor": request.caller.subject or _NOBODY,
-        "credential": request.caller.credential,
-        "address": request.connection.address,
+        "actor": caller.subject or _NOBODY,
+        "credential": caller.credential,
+        "address": address,
         "act": act,
         "target": printable(target[:_MAX_TEXT]),
         "outcome": outcome,

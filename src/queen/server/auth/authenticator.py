@@ -63,7 +63,7 @@ class Authenticator:
         remembered = self._remembered.get(digest)
         if remembered is not None and not is_over(remembered):
             return remembered.caller
-        return await self._identify_token(token, digest)
+        return await self._identify_token(_token(token.encode()), digest)
 
     async def _identify_token(self, token: str, digest: bytes) -> Caller:
         if is_ours(token):

@@ -204,7 +204,7 @@ _SPECS = (
     Spec("client|no-touch", 3, Role.READ, _OWN, answer=_switch),
     Spec("client|reply", 3, Role.READ, ("no_multi", *_OWN), answer=_reply),
     Spec("client|maint_notifications", -2, Role.READ, _OWN, answer=_maint_notifications),
-    Spec("client|list", -2, Role.ADMIN, _ADMIN, answer=_list, is_global=True),
+    Spec("client|list", -2, Role.ADMIN, (*_ADMIN, "readonly"), answer=_list, is_global=True),
     Spec("client|kill", -3, Role.ADMIN, _ADMIN, answer=_kill, is_global=True),
     Spec("client|unblock", -3, Role.ADMIN, _ADMIN, answer=_unblock, is_global=True),
 )

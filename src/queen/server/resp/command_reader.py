@@ -24,6 +24,7 @@ Command = list[bytes]
 # Of a pipeline so much is looked at together, and so much is run together.
 _SLICE_BYTES = 64 * 1024
 _MOST_SLOWLY = 100
+_MOST_STRINGS = 2000
 # No line that tells a number is longer.
 _NUMBER_LINE_BYTES = 64
 _INLINE_BYTES = 64 * 1024
@@ -70,14 +71,15 @@ class CommandReader:
         self._buffer += data
 
     def take(self) -> list[Command]:
-        """Return some commands that are there, in order; none when more must come first.
+        """Return some commands that are there, in order.
 
-        Of a stranger only the first: who it is decides what it may send next. Raises
-        `BadProtocol`; commands before that are returned before.
+        There may be none although `is_worth_reading` stays: nobody looks long at empty or endless
+        ones. Of a stranger only the first is returned: who it is decides what it may send next.
+        Raises `BadProtocol`; commands before that are returned before.
         """
         if self.is_stranger:
             return self._take_slowly(1)
-        if self._missing:
+        if self._missing or not self._buffer.startswith(b"*"):
             return self._take_slowly(_MOST_SLOWLY)
         # One odd command is seldom alone: the next ones are not tried the fast way each.
         return self._take_fast() or self._take_slowly(_MOST_SLOWLY)
@@ -106,7 +108,8 @@ class CommandReader:
                 at = end
         except ValueError:
             pass
-        del self._buffer[:size]
+        if size:
+            self._drop(size)
         return [command for command in commands if command]
 
     # ---- the slow half ----
@@ -114,7 +117,9 @@ class CommandReader:
     def _take_slowly(self, most: int) -> list[Command]:
         commands: list[Command] = []
         try:
-            while len(commands) < most and len(self._buffer) >= self._wanted_bytes:
+            for _ in range(_MOST_SLOWLY):
+                if len(commands) == most or len(self._buffer) < self._wanted_bytes:
+                    break
                 command = self._take_command()
                 if command is None:
                     break
@@ -171,8 +176,8 @@ class CommandReader:
         return True
 
     def _take_strings(self) -> bool:
-        """Read what is there of the strings of a command; true when that is all of them."""
-        while self._missing:
+        """Read some of what is there of the strings of a command; true when none is missing."""
+        for _ in range(min(self._missing, _MOST_STRINGS)):
             line = self._number_line("too big bulk count string")
             if line is None:
                 return False
@@ -189,7 +194,7 @@ class CommandReader:
             self._arguments_bytes += end - start + _ARGUMENT_BYTES
             self._drop(end + 2)
             self._missing -= 1
-        return True
+        return not self._missing
 
     def _checked_length(self, text: bytes) -> int:
         length = _whole_number(text)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
+from queen.server.api.audit import line_about
 from queen.server.auth.access import Role
 from queen.server.resp.client import Client, ReplyMode
 from queen.server.resp.command_reader import BadProtocol, Command, CommandReader
@@ -100,6 +101,7 @@ class RespConnection(asyncio.Protocol):
             self._heed_input()
         elif self._reader.is_worth_reading:
             self._task = asyncio.get_running_loop().create_task(self._work())
+            self._front.begin_work(self)
 
     def eof_received(self) -> bool:
         self._has_ended = True
@@ -182,14 +184,12 @@ class RespConnection(asyncio.Protocol):
         """Run all that is there."""
         client = self._client
         try:
-            while not self._closing_since:
+            while not self._closing_since and self._reader.is_worth_reading:
                 reader = self._reader
                 reader.is_stranger = client.caller is None
                 before = reader.held_bytes
                 commands = reader.take()
-                if not commands:
-                    break
-                self._running_bytes = before - reader.held_bytes
+                self._running_bytes = max(before - reader.held_bytes, 0)
                 self._heed_input()
                 await self._run(commands)
                 self._flush()
@@ -197,8 +197,10 @@ class RespConnection(asyncio.Protocol):
                 self._account()
                 if client.is_leaving:
                     self.close()
-                if not self._drained.is_set():
-                    await self._drained.wait()
+                await self._drained.wait()
+                if self._reader.is_worth_reading:
+                    # Whoever sends much takes turns with the others.
+                    await asyncio.sleep(0)
         except BadProtocol as error:
             self._reply([Failure(f"ERR Protocol error: {error}")])
             self._flush()
@@ -212,6 +214,7 @@ class RespConnection(asyncio.Protocol):
     def _rest(self) -> None:
         self._task = None
         self._running_bytes = 0
+        self._front.end_work(self)
         if self._is_lost:
             self._give_back()
             return
@@ -228,6 +231,9 @@ class RespConnection(asyncio.Protocol):
         room = _MOST_IN_A_CALL
         for command in commands:
             spec = self._resolve(command)
+            if self._is_lost and isinstance(spec, Spec) and "readonly" in spec.flags:
+                # What was sent to be written is written; nobody is left to read.
+                continue
             if (
                 isinstance(spec, Spec)
                 and spec.is_handed_on
@@ -265,7 +271,11 @@ class RespConnection(asyncio.Protocol):
         if spec.role is not Role.OPEN:
             if client.caller is None:
                 return MUST_SHOW_TOKEN
-            if not client.may(spec):
+            is_allowed = client.may(spec)
+            if spec.role is Role.ADMIN and "readonly" not in spec.flags:
+                outcome = "asked" if is_allowed else "refused"
+                line_about(client.caller, client.host, f"resp.{spec.name}", "", outcome, {})
+            if not is_allowed:
                 return Failure(
                     f"NOPERM User {client.user} has no permissions to run the '{spec.name}' command"
                 )

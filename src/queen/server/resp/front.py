@@ -76,6 +76,8 @@ class Front:
         self.is_stopping = False
         self._next_id = worker * _IDS_OF_A_WORKER
         self._connections: dict[Client, RespConnection] = {}
+        # Those that run commands, although their client may have gone.
+        self._working: set[RespConnection] = set()
         self._by_address: Counter[str] = Counter()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -110,7 +112,17 @@ class Front:
         if not self._by_address[host]:
             del self._by_address[host]
         self.counts.connections -= 1
-        if not self._connections:
+        self._note_if_empty()
+
+    def begin_work(self, connection: RespConnection) -> None:
+        self._working.add(connection)
+
+    def end_work(self, connection: RespConnection) -> None:
+        self._working.discard(connection)
+        self._note_if_empty()
+
+    def _note_if_empty(self) -> None:
+        if not self._connections and not self._working:
             self._empty.set()
 
     def hang_up(self, clients: Iterable[Client], *, by: Client) -> None:

@@ -20,17 +20,18 @@ from queen.service.entries.keyspace import (
     NamesMissing,
     StreamMissing,
 )
-from queen.service.entries.replicas import Replica, Replicas
+from queen.service.entries.replicas import Replica, Replicas, begins_before
 from queen.service.entries.times import DatabaseTime
 from queen.service.events import Events
 from queen.service.log.segment_cache import SegmentCache
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.scope import Viewer, listed
 from queen.storage.database import Database, Record, Transaction
+from queen.streambroker.engine.commands.adding import add_run, plain_adds
 from queen.streambroker.engine.keyspace import Arguments, Wait
 from queen.streambroker.engine.snapshot import encode_stream
 from queen.streambroker.engine.waiting import Waiter
-from queen.streambroker.replies import Reply
+from queen.streambroker.replies import Failure, Reply
 
 # Others make progress each time; so many times in a row is no accident.
 _MAX_TRIES = 50
@@ -165,12 +166,31 @@ class Worker:
         last = None if unit.is_atomic else unit.commands[-1]
         space, now = self._space, self._clock.now_ms()
         space.viewer = None if unit.viewer.namespaces is None else unit.viewer
-        for command in unit.commands:
+        commands, at = unit.commands, 0
+        while at < len(commands):
+            count = plain_adds(commands, at)
+            if count > 1 and await self._add_run(unit, commands[at : at + count], now):
+                at += count
+                continue
+            command = commands[at]
+            at += 1
             try:
                 reply = space.run(command, now, may_wait=command is last)
             except _MISSING:
                 reply = await self._run_command(unit.viewer, command, command is last)
             unit.replies.append(reply)
+
+    async def _add_run(self, unit: Unit, commands: Sequence[Arguments], now: int) -> bool:
+        """Run adds to one stream at once; returns whether that was possible."""
+        try:
+            replies = add_run(self._space, commands, now)
+        except Failure:
+            return False
+        except StreamMissing as missing:
+            await self._replicas.load(missing.key)
+            return await self._add_run(unit, commands, now)
+        unit.replies += replies or ()
+        return replies is not None
 
     async def _run_command(
         self, viewer: Viewer, command: Arguments, may_wait: bool
@@ -230,10 +250,7 @@ class Worker:
         are_current = True
         for replica in commit.replicas:
             row = by_id.get(replica.id)
-            if row is not None and (row["version"], row["head"]) == (
-                replica.version,
-                head_of(replica),
-            ):
+            if row is not None and _is_current(replica, row):
                 continue
             are_current = False
             if row is None or not await self._replicas.follow(replica, row, None):
@@ -286,8 +303,7 @@ class Worker:
         assert replica.id is not None
         snapshot = encode_stream(replica.stream)
         replica.journal_bytes, replica.snapshot_bytes = 0, len(snapshot)
-        chunks = replica.stream.entries.chunks
-        floor = chunks[0].base if chunks else replica.stream.entries.next_ordinal
+        floor = replica.stream.entries.first_ordinal()
         self._background.start(
             self._database.background.execute(
                 "snapshot_entries", replica.id, replica.version, snapshot, floor
@@ -309,3 +325,9 @@ class Worker:
             replica.stream.entries.unread.clear()
             if replica.id is None:
                 self._replicas.forget(replica.stream.name)
+
+
+def _is_current(replica: Replica, row: Record) -> bool:
+    """Whether a replica is what its stream is."""
+    is_same = (row["version"], row["head"]) == (replica.version, head_of(replica))
+    return is_same and not begins_before(replica, row["tail"])

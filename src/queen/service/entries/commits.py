@@ -15,11 +15,10 @@ from queen.core.frame import (
 )
 from queen.core.hashing import hash_ids
 from queen.service.catalog import Partition
-from queen.service.entries.payloads import message_of
+from queen.service.entries.payloads import messages_of
 from queen.service.entries.replicas import Replica
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.streambroker.engine.events import encode
-from queen.streambroker.engine.ids import text_of
 
 
 class _Built(NamedTuple):
@@ -86,7 +85,7 @@ class Commit:
         return [built.columns for built in self._segments[self.appended.index(replica)]]
 
     def _build(self, replica: Replica) -> list[_Built]:
-        messages = [message_of(text_of(each), fields) for each, fields in replica.stream.appended]
+        messages = messages_of(replica.stream.appended)
         partition = _partition_of(replica)
         built: list[_Built] = []
         start, size = 0, 0

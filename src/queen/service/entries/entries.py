@@ -55,6 +55,10 @@ class Entries:
         """How many readers wait."""
         return self._desk.blocked
 
+    def forget(self) -> None:
+        """Forget what is in memory; it is loaded again when it is needed."""
+        self._replicas.by_key.clear()
+
     async def run(self) -> None:
         await self._desk.run_batches()
 

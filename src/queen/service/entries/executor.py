@@ -38,6 +38,9 @@ class EntryExecutor:
 
 def is_blocking(command: Arguments) -> bool:
     """Whether a command may wait: whatever follows on its connection waits behind it."""
-    return command[0].upper() in _WAITING and any(
-        argument.upper() == b"BLOCK" for argument in command[1:_OPTIONS]
+    # Most commands cannot, and tell it by their second letter.
+    return (
+        command[0][1:2] in {b"R", b"r"}
+        and command[0].upper() in _WAITING
+        and any(argument.upper() == b"BLOCK" for argument in command[1:_OPTIONS])
     )

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 
@@ -22,14 +25,38 @@ _DATA = b"data"
 _FIELDS = b"/fields"
 _BYTES = b"/bytes"
 
+# Text that is the same in JSON.
+_IS_PLAIN = re.compile(rb"[ !#-\[\]-~]*").fullmatch
+_ARE_PLAIN = re.compile(rb"[\n !#-\[\]-~]*").fullmatch
+
 _encoder = msgspec.json.Encoder()
 _checker = msgspec.json.Decoder(msgspec.Raw)
+
+
+def messages_of(entries: Sequence[tuple[bytes, list[bytes]]]) -> list[tuple[bytes, bytes]]:
+    """Return transaction ids and payloads of entries."""
+    if _are_plain(entries):
+        return [
+            (entry_id + _FIELDS, b'{"%s":"%s"}' % (fields[0], fields[1]))
+            for entry_id, fields in entries
+        ]
+    return [message_of(entry_id, fields) for entry_id, fields in entries]
+
+
+def _are_plain(entries: Sequence[tuple[bytes, list[bytes]]]) -> bool:
+    """Whether all entries have one field, of text that is the same in JSON: one look at all."""
+    if not all(len(fields) == 2 and fields[0] != _DATA for _, fields in entries):
+        return False
+    lines = b"\n".join(chain.from_iterable(fields for _, fields in entries))
+    return lines.count(b"\n") == 2 * len(entries) - 1 and bool(_ARE_PLAIN(lines))
 
 
 def message_of(entry_id: bytes, fields: list[bytes]) -> tuple[bytes, bytes]:
     """Return the transaction id and the payload of an entry."""
     if len(fields) == 2 and fields[0] == _DATA and _is_payload(fields[1]):
         return entry_id, fields[1]
+    if len(fields) == 2 and _IS_PLAIN(fields[0]) and _IS_PLAIN(fields[1]):
+        return entry_id + _FIELDS, b'{"%s":"%s"}' % (fields[0], fields[1])
     names, values = fields[::2], fields[1::2]
     if len(names) != len(set(names)) or b"\0" in b"".join(fields):
         return entry_id + _BYTES, _in_base64(fields)

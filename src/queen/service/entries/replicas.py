@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from itertools import repeat
 
 from queen.core.names import DEFAULT_PARTITION, labels_of, reason_against_name
 from queen.service.catalog import Catalog, Partition
@@ -124,7 +123,7 @@ class Replicas:
         replica.shared_until = self._shared.pop(key, 0.0)
         self.by_key[key] = replica
         if row is not None:
-            await self._follow_pushes(replica, row["head"])
+            await self._follow_partition(replica, row)
         return replica
 
     async def store(self, replica: Replica) -> None:
@@ -177,8 +176,13 @@ class Replicas:
                 replica.journal_bytes += len(record["body"])
             if replica.version < row["version"]:
                 return False
-        await self._follow_pushes(replica, row["head"])
+        await self._follow_partition(replica, row)
         return True
+
+    async def _follow_partition(self, replica: Replica, row: Record) -> None:
+        await self._follow_pushes(replica, row["head"])
+        if begins_before(replica, row["tail"]):
+            _trim_up_to(replica.stream, row["tail"])
 
     async def _follow_pushes(self, replica: Replica, head: int) -> None:
         """Make entries of messages that were pushed to the queue of a stream."""
@@ -227,9 +231,26 @@ class Replicas:
         if self._body_bytes > _MAX_BODY_BYTES:
             half = len(self._bodies) // 2
             for chunk in self._bodies[:half]:
-                chunk.bodies = list(repeat(None, len(chunk.ids)))
+                chunk.pack()
             del self._bodies[:half]
             self._body_bytes = sum(max(chunk.size, 1) for chunk in self._bodies)
+
+
+def begins_before(replica: Replica, tail: int) -> bool:
+    """Whether a stream has entries whose messages were removed by the retention of its queue."""
+    return replica.stream.entries.first_ordinal() < tail
+
+
+def _trim_up_to(stream: Stream, tail: int) -> None:
+    whole, more = 0, 0
+    for chunk in stream.entries.chunks:
+        if chunk.base + len(chunk.ids) > tail:
+            places = range(max(0, tail - chunk.base))
+            more = sum(at not in chunk.gone for at in places)
+            break
+        whole += 1
+    if whole or more:
+        stream.trim(whole, more)
 
 
 def _stream_of(key: bytes, row: Record) -> Stream:

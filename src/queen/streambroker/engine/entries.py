@@ -14,10 +14,11 @@ content is, and whoever runs the command fills it before anybody reads it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from queen.streambroker.engine.ids import MAX_ID
+from queen.streambroker.engine.packed_ids import PackedIds, join_ids
 
 CHUNK_ENTRIES = 100
 CHUNK_BYTES = 4096
@@ -39,11 +40,23 @@ class Chunk:
 
     def __init__(self, base: int) -> None:
         self.base = base
-        self.ids: list[int] = []
+        # Packed where they are rarely looked at.
+        self.ids: list[int] | PackedIds = []
         self.bodies: list[list[bytes] | None] = []
         self.gone: set[int] = set()
         self.live = 0
         self.size = 0
+
+    def open(self) -> list[int]:
+        """Return the ids, to be added to."""
+        if isinstance(self.ids, PackedIds):
+            self.ids = list(self.ids)
+        return self.ids
+
+    def pack(self) -> None:
+        """Keep what cannot be read elsewhere, in as few bytes as possible."""
+        self.ids = PackedIds(join_ids(self.ids))
+        self.bodies = [None] * len(self.ids)
 
 
 def _live_runs(start: int, chunk: Chunk) -> Iterator[tuple[int, int]]:
@@ -93,12 +106,47 @@ class Entries:
             self.chunks.append(Chunk(self.next_ordinal))
             self._firsts.append(entry_id)
         chunk = self.chunks[-1]
-        chunk.ids.append(entry_id)
+        chunk.open().append(entry_id)
         chunk.bodies.append(body)
         chunk.live += 1
         chunk.size += size
         self.length += 1
         self.next_ordinal += 1
+
+    def add_run(
+        self,
+        ids: range,
+        bodies: Sequence[list[bytes] | None],
+        size: int,
+        room: int,
+        capacity: int,
+    ) -> None:
+        """Add entries of so many bytes each: some to the last chunk, as many as it has room for,
+        and the rest to new ones."""
+        at = 0
+        while at < len(ids):
+            if not room:
+                self.chunks.append(Chunk(self.next_ordinal))
+                self._firsts.append(ids[at])
+                room = capacity
+            chunk = self.chunks[-1]
+            part = ids[at : at + room]
+            chunk.open().extend(part)
+            chunk.bodies.extend(bodies[at : at + room])
+            chunk.live += len(part)
+            chunk.size += size * len(part)
+            self.length += len(part)
+            self.next_ordinal += len(part)
+            at += len(part)
+            room = 0
+
+    def room_for(self, size: int) -> tuple[int, int]:
+        """Return how many entries of so many bytes the last chunk takes, and how many a new one."""
+        capacity = max(1, min(CHUNK_ENTRIES, CHUNK_BYTES // size))
+        if self.needs_chunk(size):
+            return 0, capacity
+        last = self.chunks[-1]
+        return min(CHUNK_ENTRIES - len(last.ids), (CHUNK_BYTES - last.size) // size), capacity
 
     def put_chunk(self, chunk: Chunk) -> None:
         """Take over a chunk whose entries come after all others."""
@@ -214,6 +262,13 @@ class Entries:
 
     def last(self) -> Place | None:
         return next(self.between_reversed(0, MAX_ID), None)
+
+    def first_ordinal(self) -> int:
+        """Return the ordinal of the first entry, or that of the next one when there is none."""
+        if not self.chunks:
+            return self.next_ordinal
+        chunk = self.chunks[0]
+        return chunk.base + next(_live_runs(0, chunk))[0]
 
     def first_id(self) -> int:
         """Return the id of the first entry; 0 when there is none."""

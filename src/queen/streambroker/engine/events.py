@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from queen.streambroker.engine.packed_ids import join_ids, split_ids
+
 if TYPE_CHECKING:
     from queen.streambroker.engine.stream import Stream
 
@@ -44,6 +46,7 @@ HOLD = 19
 BEGIN = 20
 RESET = 21
 SKIP = 22
+ADD_RUN = 23
 
 _ARGUMENTS = {
     ADD: "innb",
@@ -68,18 +71,11 @@ _ARGUMENTS = {
     BEGIN: "",
     RESET: "",
     SKIP: "n",
+    ADD_RUN: "innnn",
 }
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[list[Any]])
-
-
-def join_ids(ids: Iterable[int]) -> bytes:
-    return b"".join([entry_id.to_bytes(16, "big") for entry_id in ids])
-
-
-def split_ids(joined: bytes) -> list[int]:
-    return [int.from_bytes(joined[at : at + 16], "big") for at in range(0, len(joined), 16)]
 
 
 _PACK: dict[str, Callable[[Any], Any]] = {

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from queen.streambroker.engine.entries import Chunk
-from queen.streambroker.engine.events import join_ids, split_ids
 from queen.streambroker.engine.groups import Consumer, Group, Row
+from queen.streambroker.engine.packed_ids import PackedIds, join_ids, split_ids
 from queen.streambroker.engine.stream import Stream
 
 _VERSION = 1
@@ -54,7 +54,7 @@ def decode_stream(name: bytes, snapshot: bytes) -> Stream:
     stream.last_id, stream.max_deleted = split_ids(row[2])
     stream.added, stream.expires_at = row[3], row[4]
     for base, ids, gone, size in row[6]:
-        stream.entries.put_chunk(_chunk(base, split_ids(ids), gone, size))
+        stream.entries.put_chunk(_chunk(base, PackedIds(ids), gone, size))
     stream.entries.next_ordinal = row[5]
     ids, keys = row[7]
     stream.keys = dict(zip(split_ids(ids), keys, strict=True))
@@ -69,7 +69,7 @@ def decode_stream(name: bytes, snapshot: bytes) -> Stream:
     return stream
 
 
-def _chunk(base: int, ids: list[int], gone: list[int], size: int) -> Chunk:
+def _chunk(base: int, ids: PackedIds, gone: list[int], size: int) -> Chunk:
     chunk = Chunk(base)
     chunk.ids, chunk.gone, chunk.size = ids, set(gone), size
     chunk.bodies = [None] * len(ids)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from queen.streambroker.engine import events as codes
@@ -15,7 +16,7 @@ from queen.streambroker.engine.counting import pass_entries
 from queen.streambroker.engine.entries import Entries
 from queen.streambroker.engine.events import Event
 from queen.streambroker.engine.groups import NEVER, Consumer, Group, Row
-from queen.streambroker.engine.ids import MAX_ID
+from queen.streambroker.engine.ids import MAX_ID, text_of
 from queen.streambroker.engine.memory_of_producers import ProducerMemory
 
 # Rough bytes of an entry beside its names and values, as Redis packs it.
@@ -32,7 +33,7 @@ class Stream:
         # Where changes are noted; None: nowhere.
         self.journal: list[Event] | None = None
         # Entries that were added since, with their bodies, as long as there is a journal.
-        self.appended: list[tuple[int, list[bytes]]] = []
+        self.appended: list[tuple[bytes, list[bytes]]] = []
         self._replays: dict[int, Callable[..., object]] = {
             codes.ADD: self._replay_add,
             codes.REMOVE: self.remove,
@@ -56,6 +57,7 @@ class Stream:
             codes.BEGIN: self.begin,
             codes.RESET: self.reset,
             codes.SKIP: self.skip,
+            codes.ADD_RUN: self._replay_add_run,
         }
 
     def _clear(self, next_ordinal: int) -> None:
@@ -95,13 +97,47 @@ class Stream:
 
     # ---- entries ----
 
-    def add(self, entry_id: int, fields: list[bytes], key: bytes | None = None) -> None:
+    def add(self, entry_id: int, fields: list[bytes], key: bytes | None = None) -> bytes:
+        """Add an entry; returns its id as text."""
+        text = text_of(entry_id)
         size = sum(map(len, fields)) + _FIELD_BYTES * len(fields) + _ENTRY_BYTES
         is_new_chunk = self.entries.needs_chunk(size)
         if self.journal is not None:
             self.journal.append((codes.ADD, entry_id, size, int(is_new_chunk), key))
-            self.appended.append((entry_id, fields))
+            self.appended.append((text, fields))
         self._add(entry_id, fields, size, is_new_chunk, key)
+        return text
+
+    def add_run(self, first_id: int, bodies: list[list[bytes]]) -> list[bytes]:
+        """Add entries whose ids follow each other; returns the ids as text."""
+        count = len(bodies)
+        total = sum(map(len, chain.from_iterable(bodies)))
+        size = _ENTRY_BYTES + _FIELD_BYTES * len(bodies[0]) + total // count
+        room, capacity = self.entries.room_for(size)
+        texts = [text_of(entry_id) for entry_id in range(first_id, first_id + count)]
+        if self.journal is not None:
+            self.journal.append((codes.ADD_RUN, first_id, count, size, room, capacity))
+            self.appended += zip(texts, bodies, strict=True)
+        self._add_run(first_id, bodies, size, room, capacity)
+        return texts
+
+    def _replay_add_run(
+        self, first_id: int, count: int, size: int, room: int, capacity: int
+    ) -> None:
+        self._add_run(first_id, [None] * count, size, room, capacity)
+
+    def _add_run(
+        self,
+        first_id: int,
+        bodies: Sequence[list[bytes] | None],
+        size: int,
+        room: int,
+        capacity: int,
+    ) -> None:
+        ids = range(first_id, first_id + len(bodies))
+        self.entries.add_run(ids, bodies, size, room, capacity)
+        self.last_id = ids[-1]
+        self.added += len(ids)
 
     def add_elsewhere(self, entry_id: int, size: int) -> None:
         """Add an entry whose body is where its ordinal says, and not in memory."""

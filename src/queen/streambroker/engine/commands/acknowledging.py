@@ -27,8 +27,8 @@ def xack(space: Keyspace, command: Arguments, now: int) -> Reply:
     if not ids:
         return 0
     acknowledged = stream.acknowledge(group.name, ids)
-    if group.held:
-        # Entries of the same keys may have their turn now.
+    if group.held or space.limits.max_pending:
+        # Entries of the same keys, or a consumer that was full, may have their turn now.
         space.ready.add(command[1])
     return acknowledged
 
@@ -48,7 +48,7 @@ def xackdel(space: Keyspace, command: Arguments, now: int) -> Reply:
         stream.acknowledge(group.name, [entry_id])
         # One that is gone already is as good as deleted now.
         replies.append(max(1, delete(stream, entry_id, references)))
-    if group.held:
+    if group.held or space.limits.max_pending:
         space.ready.add(command[1])
     return replies
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from queen.streambroker.engine.arguments import SYNTAX, parse_integer
 from queen.streambroker.engine.ids import (
@@ -148,11 +149,36 @@ def _add_plainly(space: Keyspace, command: Arguments, now: int) -> Reply:
     if stream is None:
         stream = space.create(key)
     entry_id = next_id(stream, None, now)
-    stream.add(entry_id, list(command[3:]))
+    text = stream.add(entry_id, list(command[3:]))
     if space.limits.max_length:
         keep_length(space, stream)
     space.ready.add(key)
-    return text_of(entry_id)
+    return text
+
+
+def plain_adds(commands: Sequence[Arguments], start: int) -> int:
+    """Count the commands from one on that add to the same stream, with no options at all."""
+    key, count = commands[start][1:2], 0
+    beginning = [b"XADD", *key, b"*"]
+    for number in range(start, len(commands)):
+        command = commands[number]
+        if command[:3] != beginning or len(command) < 5 or not len(command) % 2:
+            break
+        count += 1
+    return count
+
+
+def add_run(space: Keyspace, commands: Sequence[Arguments], now: int) -> list[bytes] | None:
+    """Do at once what `plain_adds` has counted; None if they must be done one by one."""
+    key = commands[0][1]
+    stream = space.stream(key, now)
+    first_id = make_id(now, 0) if stream is None else max(stream.last_id + 1, make_id(now, 0))
+    if space.limits.max_length or first_id + len(commands) > MAX_ID:
+        return None
+    if stream is None:
+        stream = space.create(key)
+    space.ready.add(key)
+    return stream.add_run(first_id, [list(command[3:]) for command in commands])
 
 
 def keep_length(space: Keyspace, stream: Stream) -> None:

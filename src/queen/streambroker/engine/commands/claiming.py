@@ -8,7 +8,7 @@ from queen.streambroker.engine.commands.dead_letters import (
     retire,
     split_by_limit,
 )
-from queen.streambroker.engine.commands.delivering import shown_entry
+from queen.streambroker.engine.commands.delivering import room_of, shown_entry
 from queen.streambroker.engine.groups import Group, Row
 from queen.streambroker.engine.ids import parse_id, parse_start, text_of
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, command, shown
@@ -99,6 +99,7 @@ def xclaim(space: Keyspace, command: Arguments, now: int) -> Reply:
     see_consumer(stream, group, consumer, now)
     _forget_gone(stream, group, claim.ids)
     retire(space, stream, group, dead, now)
+    claimed = _within_room(space, group, consumer, claimed)
     time = claim.time_of(now)
     named = claimed
     if len(claim.ids) > len(rows) and now - time >= min_idle:
@@ -121,6 +122,15 @@ def _by_limit(
     pending = [entry_id for entry_id in ids if entry_id in group.pending.rows]
     dead = split_by_limit(stream, group, pending)[1] if is_counted else []
     return [entry_id for entry_id in ids if entry_id not in set(dead)], dead
+
+
+def _within_room(space: Keyspace, group: Group, consumer: bytes, ids: list[int]) -> list[int]:
+    """Leave what a consumer may not have as well, unless it has it already."""
+    if not space.limits.max_pending:
+        return ids
+    own, room = group.consumers[consumer].pending, room_of(space, group, consumer)
+    more = [entry_id for entry_id in ids if entry_id not in own][:room]
+    return [entry_id for entry_id in ids if entry_id in own or entry_id in more]
 
 
 def _forget_gone(stream: Stream, group: Group, ids: list[int]) -> None:
@@ -155,6 +165,7 @@ def xautoclaim(space: Keyspace, command: Arguments, now: int) -> Reply:
     if gone:
         stream.acknowledge(group.name, gone)
     retire(space, stream, group, dead, now)
+    claimed = _within_room(space, group, consumer, claimed)
     if claimed:
         rows = group.pending.rows
         counts = [rows[entry_id].count + (not only_ids) for entry_id in claimed]

@@ -138,7 +138,7 @@ def _claimed(
         return []
     idle, dead = split_by_limit(stream, group, _idle(group, reading.claim_ms, now))
     retire(space, stream, group, dead, now)
-    idle = idle[: min(reading.count or len(idle), _room(space, group, reading.consumer))]
+    idle = idle[: min(reading.count or len(idle), room_of(space, group, reading.consumer))]
     if not idle:
         return []
     rows = group.pending.rows
@@ -164,7 +164,7 @@ def _claimed(
 # ---- what is new ----
 
 
-def _room(space: Keyspace, group: Group, consumer: bytes) -> int:
+def room_of(space: Keyspace, group: Group, consumer: bytes) -> int:
     """Return how many more entries a consumer may have pending."""
     if not space.limits.max_pending:
         return 1 << 62
@@ -176,7 +176,7 @@ def _new(
 ) -> list[Reply]:
     count = reading.count - taken if reading.count else 1 << 62
     if not reading.is_acked:
-        count = min(count, _room(space, group, reading.consumer))
+        count = min(count, room_of(space, group, reading.consumer))
     if count <= 0:
         return []
     if reading.is_acked or not (stream.keys or group.held):

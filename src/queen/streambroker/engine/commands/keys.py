@@ -21,12 +21,11 @@ def unlink(space: Keyspace, command: Arguments, now: int) -> Reply:
 
 
 def _drop(space: Keyspace, command: Arguments, now: int) -> int:
-    deleted = 0
-    for key in command[1:]:
-        if space.stream(key, now) is not None:
-            space.drop(key)
-            deleted += 1
-    return deleted
+    # All are looked up first: one that must be loaded has the command run again from its beginning.
+    present = [key for key in dict.fromkeys(command[1:]) if space.stream(key, now) is not None]
+    for key in present:
+        space.drop(key)
+    return len(present)
 
 
 @command("EXISTS", -2)

@@ -26,7 +26,7 @@ create or replace function queen.commit_entries(
     p_hashes bytea[],
     p_body bytea[]
 ) returns table (
-    is_done boolean, stream_id bigint, version bigint, head bigint, now_ms bigint,
+    is_done boolean, stream_id bigint, version bigint, head bigint, tail bigint, now_ms bigint,
     created_at timestamptz
 )
 language plpgsql
@@ -75,7 +75,7 @@ begin
     end if;
 
     return query
-    select v_is_done, w.id, s.version, p.head,
+    select v_is_done, w.id, s.version, p.head, p.tail,
            (extract(epoch from clock_timestamp()) * 1000)::bigint,
            v_times[array_position(p_ids, s.partition_id)]
       from unnest(p_streams) w (id)

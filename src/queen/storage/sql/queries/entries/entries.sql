@@ -1,6 +1,6 @@
 -- name: entry_stream :maybe
 -- A stream as its last snapshot and the records behind it say, and its partition.
-select s.id, s.queue_id, s.partition_id, s.version, s.snapshot_version, s.snapshot, p.head,
+select s.id, s.queue_id, s.partition_id, s.version, s.snapshot_version, s.snapshot, p.head, p.tail,
        array(select j.body from queen.entry_journal j
               where j.stream_id = s.id and j.version > s.snapshot_version
               order by j.version) as records
@@ -17,7 +17,8 @@ order by j.version
 
 -- name: entry_versions :many
 -- How far streams are, and what time it is.
-select s.id, s.version, p.head, (extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms
+select s.id, s.version, p.head, p.tail,
+       (extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms
 from queen.entry_streams s join queen.partitions p on p.id = s.partition_id
 where s.id = any ($1::bigint[])
 

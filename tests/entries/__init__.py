@@ -1,0 +1,1 @@
+"""Streams with the verbs of Redis, on the log."""
