@@ -21,15 +21,18 @@ import pytest
 
 from queen.storage.embedded import EmbeddedPostgres
 from tests.conftest import ServerProcess
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
     "README.md",
     "docs/tutorial/first-queue.md",
     "docs/tutorial/first-stream.md",
+    "docs/tutorial/first-stream-worker.md",
     "docs/howto/buffering.md",
     "docs/howto/qos0.md",
     "docs/howto/client-spool.md",
+    "docs/howto/come-from-redis-streams.md",
     "docs/howto/consumer-groups.md",
     "docs/howto/dead-windows.md",
     "docs/howto/exactly-once-effects.md",
@@ -38,6 +41,7 @@ PAGES = [
     "docs/howto/late-and-idle-keys.md",
     "docs/howto/replay-a-stream.md",
     "docs/howto/retries-and-dead-letters.md",
+    "docs/howto/run-stream-workers.md",
     "docs/howto/several-servers.md",
     "docs/howto/transactions.md",
 ]
@@ -77,8 +81,17 @@ def blocks(page: str) -> tuple[str, list[str]]:
 
 
 @pytest.fixture
+def resp_port() -> int:
+    """Where clients of Redis find the server, on pages that have such."""
+    return free_port()
+
+
+@pytest.fixture
 async def servers(
-    postgres: EmbeddedPostgres, start_server: Callable[..., ServerProcess], page: str
+    postgres: EmbeddedPostgres,
+    start_server: Callable[..., ServerProcess],
+    page: str,
+    resp_port: int,
 ) -> AsyncIterator[list[ServerProcess]]:
     """As many servers as the page speaks of, of a new database."""
     count = len(set(_SERVER.findall(blocks(page)[0]))) or 1
@@ -86,7 +99,8 @@ async def servers(
     admin = await asyncpg.connect(postgres.dsn)
     await admin.execute(f"create database {name}")
     own = urlunsplit(urlsplit(postgres.dsn)._replace(path=f"/{name}"))
-    running = [start_server("--database-url", own) for _ in range(count)]
+    resp = ("--resp-port", str(resp_port)) if "port=6379" in blocks(page)[0] else ()
+    running = [start_server("--database-url", own, *resp) for _ in range(count)]
     yield running
     for one in running:
         one.stop()
@@ -95,9 +109,13 @@ async def servers(
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_prints_what_it_says(page: str, servers: list[ServerProcess]) -> None:
+def test_a_page_prints_what_it_says(
+    page: str, servers: list[ServerProcess], resp_port: int
+) -> None:
     program, said = blocks(page)
     assert program
+    program = program.replace("port=6379", f"port={resp_port}")
+    program = program.replace("queen://127.0.0.1:6632", f"queen://127.0.0.1:{servers[0].port}")
     for number, server in enumerate(servers, start=1):
         program = program.replace(f"http://queen-{number}:6632", server.url)
     assert run(program, servers[0]) == said

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ServerProcess
+from tests.ports import free_port
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
@@ -217,11 +219,61 @@ SHOWN_OF_STREAMS = {
 # How many of them run at once.
 _TOGETHER = 10
 
+# These run in memory and on a server alike.
+SHOWN_OF_STREAM_BROKERS = {
+    "40_first_worker": [
+        "worker-2: hello, delivery 2",
+        "worker-2: taken over, delivery 2",
+        "worker-2: no such job: fly, delivery 1\nworker-2: no such job: fly, delivery 2",
+        "dead after 2 deliveries: {'type': 'fly'}",
+        "pending 0, not delivered yet 0",
+    ],
+    "41_fire_and_forget": [
+        "3 entries\n{'type': 'email', 'to': 'anna@example.com', 'subject': 'Welcome!'}",
+        "['report', 2026, {'pages': [1, 2]}]",
+        "removed 2, left 1",
+    ],
+    "42_share_the_work": [
+        "worker-1 got [1, 2]\nworker-2 got [3]",
+        "worker-1 has 2 pending\nworker-2 has 1 pending",
+        "acked 3, still pending []",
+    ],
+    "43_claim_what_is_stale": [
+        "processor-2 takes over report, delivery 2",
+        "processor-2 takes over backup, delivery 2",
+        "it had 0 pending",
+    ],
+    "44_wait_for_entries": [
+        "told of {'event': 'login'}",
+        "long before its time was over: True",
+        "nothing came: []",
+    ],
+    "45_several_streams": [
+        "emails, senders: ['anna', 'bruno']\nemails, statistics: ['anna', 'bruno']",
+        "sms, senders: ['carla']",
+        "auditors, moved back: 2\nstreams: ['emails', 'sms']",
+    ],
+    "46_email_service": [
+        "delivery 3 failed: nobody answers at bruno@nowhere",
+        "sent to ['anna@example.com']\nset aside: bruno@nowhere",
+    ],
+}
+SHOWN_OF_REDIS_CLIENTS = {
+    "47_redis_worker": [
+        "Hello, Anna!\nworker-1: the worker dies\ndone at attempt 2, told [1, 2]",
+        "worker-2 made 1 calls\nleft: 0",
+    ],
+}
+
 
 def run(name: str, server: ServerProcess) -> subprocess.CompletedProcess[str]:
+    return run_with(name, QUEEN_URL=server.url)
+
+
+def run_with(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "error", str(FOLDER / f"{name}.py")],
-        env={**os.environ, "QUEEN_URL": server.url},
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=60,
@@ -239,6 +291,32 @@ def check(ended: subprocess.CompletedProcess[str], shown: list[str]) -> None:
 @pytest.mark.parametrize("name", sorted(SHOWN))
 def test_an_example_shows_what_it_says(name: str, server: ServerProcess) -> None:
     check(run(name, server), SHOWN[name])
+
+
+@pytest.fixture(scope="module")
+def redis_url(dsn: str) -> Iterator[str]:
+    """The URL of a server's port for clients of Redis."""
+    port = free_port()
+    running = ServerProcess("--database-url", dsn, "--resp-port", str(port))
+    yield f"redis://127.0.0.1:{port}"
+    assert running.stop() == 0
+
+
+@pytest.fixture(params=["memory", "redis"])
+def streams_url(request: pytest.FixtureRequest) -> str:
+    """The URL of each kind of stream broker that needs nothing but this project."""
+    return "memory://" if request.param == "memory" else request.getfixturevalue("redis_url")
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN_OF_STREAM_BROKERS))
+def test_an_example_of_stream_brokers_runs_on_each_of_them(name: str, streams_url: str) -> None:
+    check(run_with(name, STREAMS_URL=streams_url), SHOWN_OF_STREAM_BROKERS[name])
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN_OF_REDIS_CLIENTS))
+@pytest.mark.parametrize("options", ["", "?protocol=2"])
+def test_a_program_for_redis_runs_unchanged(name: str, redis_url: str, options: str) -> None:
+    check(run_with(name, REDIS_URL=redis_url + options), SHOWN_OF_REDIS_CLIENTS[name])
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +339,7 @@ def test_an_example_of_streams_shows_what_it_says(
 
 def test_every_example_is_run_and_listed() -> None:
     names = {path.stem for path in FOLDER.glob("*.py")}
-    assert names == SHOWN.keys() | SHOWN_OF_STREAMS.keys()
+    of_entries = SHOWN_OF_STREAM_BROKERS.keys() | SHOWN_OF_REDIS_CLIENTS.keys()
+    assert names == SHOWN.keys() | SHOWN_OF_STREAMS.keys() | of_entries
     listed = (FOLDER / "README.md").read_text()
     assert all(f"| [{name}.py]({name}.py) |" in listed for name in names)

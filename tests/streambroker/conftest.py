@@ -36,10 +36,10 @@ BACKENDS = [
     "redis_resp2_broker",
     "durable_broker",
     "http_broker",
-    "durable_port_broker",
+    "resp_broker",
 ]
 # Names of the fixtures that give an executor of our own engine, empty.
-EXECUTORS = ["memory_executor", "durable_executor", "durable_port_executor"]
+EXECUTORS = ["memory_executor", "durable_executor", "resp_executor"]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -109,23 +109,16 @@ async def durable_executor(durable: DurableStreamBroker) -> Executor:
 
 
 @pytest.fixture(scope="session")
-def chosen_port() -> int:
+def resp_port() -> int:
     return free_port()
 
 
 @pytest.fixture(scope="session")
-def stream_server(dsn: str, chosen_port: int) -> Iterator[ServerProcess]:
+def stream_server(dsn: str, resp_port: int) -> Iterator[ServerProcess]:
     """A server on the same log, for clients over HTTP and of Redis."""
-    running = ServerProcess("--database-url", dsn, "--resp-port", str(chosen_port))
+    running = ServerProcess("--database-url", dsn, "--resp-port", str(resp_port))
     yield running
     assert running.stop() == 0
-
-
-@pytest.fixture(scope="session")
-def streams_port(stream_server: ServerProcess, chosen_port: int) -> int:
-    """The port for Redis clients of that server."""
-    assert stream_server.port != chosen_port
-    return chosen_port
 
 
 @pytest.fixture
@@ -135,14 +128,16 @@ async def http_broker(stream_server: ServerProcess) -> AsyncIterator[StreamBroke
 
 
 @pytest.fixture
-async def durable_port_broker(streams_port: int) -> AsyncIterator[StreamBroker]:
-    async with RedisStreamBroker(f"redis://127.0.0.1:{streams_port}") as opened:
+async def resp_broker(stream_server: ServerProcess, resp_port: int) -> AsyncIterator[StreamBroker]:
+    assert stream_server.port
+    async with RedisStreamBroker(f"redis://127.0.0.1:{resp_port}") as opened:
         yield opened
 
 
 @pytest.fixture
-async def durable_port_executor(streams_port: int) -> AsyncIterator[Executor]:
-    opened = RedisExecutor(f"redis://127.0.0.1:{streams_port}?protocol=2")
+async def resp_executor(stream_server: ServerProcess, resp_port: int) -> AsyncIterator[Executor]:
+    assert stream_server.port
+    opened = RedisExecutor(f"redis://127.0.0.1:{resp_port}?protocol=2")
     yield await emptied(opened)
     await opened.close()
 
@@ -160,8 +155,8 @@ class TwoServers:
 
 
 @pytest.fixture
-def two_servers_executor(durable_executor: Executor, durable_port_executor: Executor) -> Executor:
-    return TwoServers(durable_executor, durable_port_executor)
+def two_servers_executor(durable_executor: Executor, resp_executor: Executor) -> Executor:
+    return TwoServers(durable_executor, resp_executor)
 
 
 async def emptied(executor: Executor) -> Executor:

@@ -77,8 +77,8 @@ ACCEPTED = [
         texts=("Unbalanced", "Unbalanced"),
     ),
     Accepted(
-        "a stream without a name",
-        "The log refuses an empty name. To Valkey, and in memory, it is a name like others.",
+        "streams without a name",
+        "On the log a stream is a queue, which has a name.",
         texts=("", "stream name is empty"),
     ),
     Accepted(

@@ -52,6 +52,7 @@ async def test_what_is_given_back_with_a_delay_comes_later(
     await broker.xreadgroup("g", "a", stream)
     assert await broker.nack(stream, "g", [entry_id], _HOUR_MS) == 1
     assert await broker.xautoclaim(stream, "g", "b", _HOUR_MS, 10) == []
+    assert [message.id for message in await broker.xpending(stream, "g")] == [entry_id]
     if Capability.DELAYED_NACK in broker.capabilities:
         # However soon somebody wants to claim it.
         assert await broker.xautoclaim(stream, "g", "b", 0, 10) == []

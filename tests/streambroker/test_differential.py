@@ -17,7 +17,7 @@ from tests.streambroker.differential import ACCEPTED, Generator, compare
 COMMANDS = {
     "memory_executor": 20_000,
     "durable_executor": 2_500,
-    "durable_port_executor": 2_500,
+    "resp_executor": 2_500,
     "two_servers_executor": 1_000,
 }
 

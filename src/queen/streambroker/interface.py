@@ -43,7 +43,8 @@ class Capability(enum.Enum):
     CLAIMING_READ = "claiming-read"
     # A consumer has a limit of pending entries, and a stream one of its length, that nobody passes.
     BOUNDED = "bounded"
-    # Names may have any characters and any length. Without: those that can be printed, 255 bytes.
+    # A stream may have any name. Without: it is the name of a queue, printable and of at most 255
+    # bytes, and others are refused.
     ANY_NAME = "any-name"
     # Streams are still there when the process of the broker has ended.
     LASTING = "lasting"

@@ -36,7 +36,7 @@ class LocalStreamBroker(CommandStreamBroker):
         super().__init__(
             self._closing,
             commands=ALL_COMMANDS,
-            capabilities=frozenset({Capability.BOUNDED, Capability.ANY_NAME}),
+            capabilities=frozenset({Capability.ANY_NAME, Capability.BOUNDED}),
         )
 
     async def close(self) -> None:

@@ -103,7 +103,6 @@ _XGROUP = _container(
     "xgroup",
     _writes("xgroup|create", -5)._replace(keys=(2, 2, 1)),
     _writes("xgroup|createconsumer", 5)._replace(keys=(2, 2, 1)),
-    # One more than in Redis: that what it has pending is kept.
     _writes("xgroup|delconsumer", -5)._replace(keys=(2, 2, 1)),
     _writes("xgroup|destroy", 4)._replace(keys=(2, 2, 1)),
     _writes("xgroup|setid", -5)._replace(keys=(2, 2, 1)),

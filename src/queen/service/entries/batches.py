@@ -29,7 +29,7 @@ from queen.service.scope import Viewer, listed
 from queen.storage.database import Database, Record, Transaction
 from queen.streambroker.engine.commands.adding import add_run, plain_adds
 from queen.streambroker.engine.keyspace import Arguments, Wait
-from queen.streambroker.engine.snapshot import encode_stream
+from queen.streambroker.engine.state.snapshot import encode_stream
 from queen.streambroker.engine.waiting import Waiter
 from queen.streambroker.replies import Failure, Reply
 

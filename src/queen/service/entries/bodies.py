@@ -11,8 +11,8 @@ from queen.service.entries.replicas import Replica
 from queen.service.log.segment_cache import SegmentCache
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database
-from queen.streambroker.engine.entries import Fields
 from queen.streambroker.engine.ids import text_of
+from queen.streambroker.engine.state.entries import Fields
 
 _NOTHING = segment_of([], [])
 

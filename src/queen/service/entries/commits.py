@@ -18,7 +18,7 @@ from queen.service.catalog import Partition
 from queen.service.entries.payloads import messages_of
 from queen.service.entries.replicas import Replica
 from queen.service.log.segment_encryption import SegmentEncryption
-from queen.streambroker.engine.events import encode
+from queen.streambroker.engine.state.events import encode
 
 
 class _Built(NamedTuple):

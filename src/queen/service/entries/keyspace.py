@@ -9,7 +9,7 @@ from __future__ import annotations
 from queen.service.entries.replicas import Replica, Replicas, name_of
 from queen.service.scope import Viewer
 from queen.streambroker.engine.keyspace import Keyspace
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.replies import Failure
 
 

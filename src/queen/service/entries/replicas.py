@@ -13,11 +13,11 @@ from datetime import datetime
 from queen.core.names import DEFAULT_PARTITION, labels_of, reason_against_name
 from queen.service.catalog import Catalog, Partition
 from queen.storage.database import Database, Record, Transaction
-from queen.streambroker.engine.entries import Chunk
-from queen.streambroker.engine.events import replay
 from queen.streambroker.engine.ids import make_id
-from queen.streambroker.engine.snapshot import decode_stream
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.entries import Chunk
+from queen.streambroker.engine.state.events import replay
+from queen.streambroker.engine.state.snapshot import decode_stream
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.replies import Failure
 
 # Ids and rows of entries take about a hundred bytes each.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from queen.streambroker.engine.groups import Group
 from queen.streambroker.engine.ids import parse_id
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, shown
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.groups import Group
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.replies import Failure
 
 NOT_AN_INTEGER = "ERR value is not an integer or out of range"

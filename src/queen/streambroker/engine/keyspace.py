@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.replies import NO_ARRAY, Failure, Reply
 
 Arguments: TypeAlias = Sequence[bytes]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.stream import Stream
 
 REFERENCES = frozenset({b"KEEPREF", b"DELREF", b"ACKED"})
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from queen.streambroker.engine.arguments import SYNTAX, parse_integer
-from queen.streambroker.engine.entries import CHUNK_ENTRIES
 from queen.streambroker.engine.ids import MAX_ID, parse_id
 from queen.streambroker.engine.keyspace import Arguments
 from queen.streambroker.engine.references import REFERENCES, drop_references, is_needed
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.entries import CHUNK_ENTRIES
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.replies import Failure
 
 _BOTH = "ERR syntax error, MAXLEN and MINID options at the same time are not compatible"

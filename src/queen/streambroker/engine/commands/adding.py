@@ -16,7 +16,7 @@ from queen.streambroker.engine.ids import (
     text_of,
 )
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, command, wrong_number
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.engine.trimming import Trimming, parse_trim
 from queen.streambroker.replies import OK, Failure, Reply
 

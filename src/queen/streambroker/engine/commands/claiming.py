@@ -9,10 +9,10 @@ from queen.streambroker.engine.commands.dead_letters import (
     split_by_limit,
 )
 from queen.streambroker.engine.commands.delivering import room_of, shown_entry
-from queen.streambroker.engine.groups import Group, Row
 from queen.streambroker.engine.ids import parse_id, parse_start, text_of
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, command, shown
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.groups import Group, Row
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.replies import Failure, Reply
 
 _DEFAULT_COUNT = 100

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from itertools import islice
 
 from queen.streambroker.engine.arguments import SYNTAX, parse_integer
-from queen.streambroker.engine.groups import Group
 from queen.streambroker.engine.ids import MAX_ID, make_id, text_of
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, command
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.groups import Group
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.replies import Failure, Reply
 
 SUFFIX = b".dlq"

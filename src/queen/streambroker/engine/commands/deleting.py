@@ -5,7 +5,7 @@ from __future__ import annotations
 from queen.streambroker.engine.arguments import SYNTAX, parse_counted_ids, parse_ids
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, command
 from queen.streambroker.engine.references import REFERENCES, drop_references, is_needed
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.replies import Reply
 
 NO_ENTRY, DELETED, KEPT = -1, 1, 2

@@ -9,11 +9,11 @@ from queen.streambroker.engine.commands.dead_letters import (
     split_by_limit,
 )
 from queen.streambroker.engine.commands.reading import Reading, no_group_to_read
-from queen.streambroker.engine.entries import Place
-from queen.streambroker.engine.groups import Group
 from queen.streambroker.engine.ids import MAX_ID, parse_id, text_of
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, Wait, command
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.entries import Place
+from queen.streambroker.engine.state.groups import Group
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.replies import NO_ARRAY, ByStream, Failure, Reply
 
 _NEW = MAX_ID

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from queen.streambroker.engine.arguments import parse_integer
-from queen.streambroker.engine.groups import Group
 from queen.streambroker.engine.ids import parse_bound, parse_id
 from queen.streambroker.engine.keyspace import (
     Arguments,
@@ -12,7 +11,8 @@ from queen.streambroker.engine.keyspace import (
     shown,
     wrong_number,
 )
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.groups import Group
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.replies import OK, Failure, Reply, Status
 
 _NO_KEY = (

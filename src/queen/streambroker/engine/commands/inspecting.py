@@ -8,11 +8,11 @@ from queen.streambroker.engine.arguments import parse_integer
 from queen.streambroker.engine.commands.delivering import shown_entry
 from queen.streambroker.engine.commands.grouping import no_group
 from queen.streambroker.engine.commands.reading import shown_entries
-from queen.streambroker.engine.counting import lag_of
-from queen.streambroker.engine.groups import NEVER, Consumer, Group
 from queen.streambroker.engine.ids import MAX_ID, text_of
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, command, shown, wrong_number
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.counting import lag_of
+from queen.streambroker.engine.state.groups import NEVER, Consumer, Group
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.replies import Failure, Pairs, Reply, Status
 
 _HELP = [

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from queen.streambroker.engine.arguments import SYNTAX, group_of, parse_integer
-from queen.streambroker.engine.groups import Group
 from queen.streambroker.engine.ids import parse_end, parse_start, text_of
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, command
+from queen.streambroker.engine.state.groups import Group
 from queen.streambroker.replies import NO_ARRAY, Reply
 
 
@@ -56,7 +56,8 @@ def _rows(
             break
         row = group.pending.rows[entry_id]
         idle = now - row.time
-        if idle < min_idle:
+        # One that was released for later is idle from then on, and pending all the time.
+        if min_idle > 0 and idle < min_idle:
             continue
         # Nobody has one that was released; it is idle for nobody's time.
         name, idle = (b"", -1) if row.consumer is None else (row.consumer.name, max(0, idle))

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from itertools import islice
 
 from queen.streambroker.engine.arguments import SYNTAX, parse_block, parse_integer
-from queen.streambroker.engine.entries import Place
 from queen.streambroker.engine.ids import MAX_ID, parse_end, parse_id, parse_start, text_of
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, Wait, command, shown
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.entries import Place
+from queen.streambroker.engine.state.stream import Stream
 from queen.streambroker.replies import NO_ARRAY, ByStream, Failure, Reply
 
 

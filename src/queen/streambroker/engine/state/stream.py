@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
-from queen.streambroker.engine import events as codes
-from queen.streambroker.engine.counting import pass_entries
-from queen.streambroker.engine.entries import Entries
-from queen.streambroker.engine.events import Event
-from queen.streambroker.engine.groups import NEVER, Consumer, Group, Row
 from queen.streambroker.engine.ids import MAX_ID, text_of
-from queen.streambroker.engine.memory_of_producers import ProducerMemory
+from queen.streambroker.engine.state import events as codes
+from queen.streambroker.engine.state.counting import pass_entries
+from queen.streambroker.engine.state.entries import Entries
+from queen.streambroker.engine.state.events import Event
+from queen.streambroker.engine.state.groups import NEVER, Consumer, Group, Row
+from queen.streambroker.engine.state.memory_of_producers import ProducerMemory
 
 # Rough bytes of an entry beside its names and values, as Redis packs it.
 _ENTRY_BYTES = 8

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from queen.streambroker.engine.packed_ids import join_ids, split_ids
+from queen.streambroker.engine.state.packed_ids import join_ids, split_ids
 
 if TYPE_CHECKING:
-    from queen.streambroker.engine.stream import Stream
+    from queen.streambroker.engine.state.stream import Stream
 
 Event: TypeAlias = tuple[Any, ...]
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from queen.streambroker.engine.ids import MAX_ID
-from queen.streambroker.engine.packed_ids import PackedIds, join_ids
+from queen.streambroker.engine.state.packed_ids import PackedIds, join_ids
 
 CHUNK_ENTRIES = 100
 CHUNK_BYTES = 4096

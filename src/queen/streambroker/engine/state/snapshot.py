@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from queen.streambroker.engine.entries import Chunk
-from queen.streambroker.engine.groups import Consumer, Group, Row
-from queen.streambroker.engine.packed_ids import PackedIds, join_ids, split_ids
-from queen.streambroker.engine.stream import Stream
+from queen.streambroker.engine.state.entries import Chunk
+from queen.streambroker.engine.state.groups import Consumer, Group, Row
+from queen.streambroker.engine.state.packed_ids import PackedIds, join_ids, split_ids
+from queen.streambroker.engine.state.stream import Stream
 
 _VERSION = 1
 

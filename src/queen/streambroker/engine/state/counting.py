@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from queen.streambroker.engine.groups import Group
+from queen.streambroker.engine.state.groups import Group
 
 if TYPE_CHECKING:
-    from queen.streambroker.engine.stream import Stream
+    from queen.streambroker.engine.state.stream import Stream
 
 
 def has_deletions_from(stream: Stream, start: int) -> bool:

@@ -1,0 +1,1 @@
+"""What a stream is: entries, groups, and the events that change them."""
