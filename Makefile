@@ -67,6 +67,7 @@ reference: $(STAMP) ## Write docs/reference from the served API document, the co
 	$(BIN)/python -m tools.serve_reference
 	$(BIN)/python -m tools.cli_reference
 	$(BIN)/python -m tools.client_reference
+	$(BIN)/python -m tools.stream_broker_reference
 	$(BIN)/python -m tools.error_reference
 	$(BIN)/python -m tools.module_map
 
