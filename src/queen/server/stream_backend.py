@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from queen.errors import NotFound, StartupError
+from queen.errors import BadRequest, NotFound, StartupError
 from queen.server.auth.access import Caller
 from queen.service.broker import Broker
 from queen.service.entries.standalone import DURABLE_CAPABILITIES
@@ -109,6 +109,10 @@ def check_stream_backend(setting: str, workers: int = 1) -> None:
         )
     if scheme == _MEMORY and workers > 1:
         raise StartupError("streams in memory belong to one process: serve with --workers 1")
+    try:
+        _other_streams(setting)
+    except (BadRequest, ImportError) as error:
+        raise StartupError(f"the stream backend cannot be used: {error}") from error
 
 
 def stream_backend(setting: str, broker: Broker) -> StreamBackend:
@@ -116,6 +120,11 @@ def stream_backend(setting: str, broker: Broker) -> StreamBackend:
     check_stream_backend(setting)
     if setting in ("", DURABLE):
         return LogBackend(broker)
+    return OtherBackend(_other_streams(setting))
+
+
+def _other_streams(setting: str) -> CommandStreamBroker:
+    """Return the streams that a setting names; nobody is asked for them yet."""
     streams = stream_broker_from_url("memory://" if setting == _MEMORY else setting)
     assert isinstance(streams, CommandStreamBroker)
-    return OtherBackend(streams)
+    return streams

@@ -492,9 +492,6 @@ def _capabilities_of(commands: frozenset[bytes]) -> frozenset[Capability]:
     capabilities: set[Capability] = set()
     if REDRIVE in commands:
         capabilities |= _OURS
-    else:
-        # It is Redis, or like it.
-        capabilities.add(Capability.ANY_NAME)
     if SETTINGS in commands or REDRIVE in commands:
         capabilities.add(Capability.IDEMPOTENT_ADD)
     if commands:

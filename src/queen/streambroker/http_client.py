@@ -110,6 +110,11 @@ class HttpStreamBroker(StreamBroker):
         self._is_closed = False
 
     @property
+    def urls(self) -> list[str]:
+        """The servers that are asked."""
+        return self._cluster.urls
+
+    @property
     def capabilities(self) -> frozenset[Capability]:
         return self._known or frozenset()
 
