@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from queen import Queen
 from tests.conftest import ServerProcess
 from tests.integration.test_serve import Start
 from tests.ports import free_port
@@ -187,3 +188,20 @@ async def test_an_entry_is_a_message_and_a_message_is_an_entry(
     assert [each["partition"] for each in popped] == ["Default"] * 4
     [(_, fields)] = await client.xrevrange(stream, count=1)
     assert fields == {"data": '{"pushed": true}'}
+
+
+async def test_entries_are_in_the_windows_of_their_queue(open_server: Open, stream: str) -> None:
+    server, client = open_server()
+    async with Queen(server.url) as queen:
+        windows = queen.stream(f"windows-{stream}").sources(stream).tumbling_time(0.5)
+        await windows.grace_period(0).define()
+        await client.xadd(stream, {"item": "tea"})
+        await client.xadd(stream, {"data": '{"item": "cup"}'})
+        consumer = queen.consumer(windows.name, "group")
+        seen: list[Any] = []
+        while len(seen) < 2:
+            window = await consumer.poll_window(10)
+            assert window is not None
+            seen += [message.data for message in window.messages]
+            await window.ack()
+    assert seen == [{"item": "tea"}, {"item": "cup"}]
