@@ -54,6 +54,7 @@ demo: $(STAMP) ## Serve, push, consume, cut into windows, compute on Spark, and 
 
 bench: $(STAMP) ## Measure and print the tables of rates: the broker, and NEXMark on Spark
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.entry_streams
 	$(BIN)/python -m benchmarks.nexmark --events 200000
 
 bench-spark: $(STAMP) ## Measure Spark over queues: NEXMark, reading speed, latency, joins
