@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from decimal import Decimal
 from typing import Any
 
 import asyncpg
@@ -195,6 +196,29 @@ async def test_long_journals_become_snapshots_and_free_what_was_trimmed(
     entries = await run(here, "XRANGE", key, "-", "+")
     assert isinstance(entries, list)
     assert all(entry[1] == [b"n", b"1"] for entry in entries)  # type: ignore[index]
+
+
+async def test_what_is_trimmed_or_deleted_gives_its_space_back(
+    here: EntryExecutor, key: bytes, connection: asyncpg.Connection
+) -> None:
+    large = b"x" * 100_000
+    for _ in range(20):
+        await run(here, "XADD", key, "MAXLEN", 3, "*", "n", large)
+    stored = """select coalesce(sum(g.end_offset - g.base_offset), 0) from queen.segments g
+                join queen.queues q on q.id = g.queue_id where q.name = $1"""
+
+    async def are_few() -> bool:
+        count = await connection.fetchval(stored, key.decode())
+        return isinstance(count, int | Decimal) and count <= 8
+
+    await until_async(are_few)
+    assert await run(here, "XLEN", key) == 3
+    await run(here, "DEL", key)
+
+    async def are_none() -> bool:
+        return not await connection.fetchval(stored, key.decode())
+
+    await until_async(are_none)
 
 
 async def test_what_retention_removes_is_trimmed(

@@ -116,15 +116,6 @@ _XINFO = _container(
     _reads("xinfo|stream", -3, heavy=True)._replace(keys=(2, 2, 1)),
     Spec("xinfo|help", 2, Role.READ),
 )
-_OBJECT = _container(
-    "object",
-    _reads("object|encoding", 3)._replace(keys=(2, 2, 1)),
-    _reads("object|freq", 3)._replace(keys=(2, 2, 1)),
-    _reads("object|idletime", 3)._replace(keys=(2, 2, 1)),
-    _reads("object|refcount", 3)._replace(keys=(2, 2, 1)),
-    Spec("object|help", 2, Role.READ),
-)
-
 _HANDED_ON = (
     _writes("xadd", -5, fast=True),
     _writes("xtrim", -4),
@@ -155,9 +146,6 @@ _HANDED_ON = (
     _reads("scan", -2, heavy=True)._replace(keys=(0, 0, 0)),
     _reads("dbsize", 1, fast=True)._replace(keys=(0, 0, 0)),
     _reads("randomkey", 1)._replace(keys=(0, 0, 0)),
-    _writes("rename", 3)._replace(keys=(1, 2, 1)),
-    _writes("renamenx", 3, fast=True)._replace(keys=(1, 2, 1)),
-    _writes("copy", -3)._replace(keys=(1, 2, 1)),
     _writes("expire", -3, fast=True),
     _writes("pexpire", -3, fast=True),
     _writes("expireat", -3, fast=True),
@@ -169,7 +157,6 @@ _HANDED_ON = (
     _writes("persist", 2, fast=True),
     Spec("flushdb", -1, Role.ADMIN, _WRITE, is_global=True),
     Spec("flushall", -1, Role.ADMIN, _WRITE, is_global=True),
-    _OBJECT,
 )
 
 HANDED_ON = {spec.name.upper().encode(): spec for spec in _HANDED_ON}

@@ -282,7 +282,9 @@ class Worker:
             replica.partition.saw_head(base)
             self._replicas.count_bodies(replica)
         stream.journal, stream.appended = [], []
-        if replica.journal_bytes > max(_SNAPSHOT_BYTES, replica.snapshot_bytes):
+        # What a snapshot would free counts as much as what it would shorten.
+        worth = replica.journal_bytes + stream.entries.freed_bytes
+        if worth > max(_SNAPSHOT_BYTES, replica.snapshot_bytes):
             self._snapshot(replica)
 
     def _tell(self, commit: Commit) -> None:
@@ -303,6 +305,7 @@ class Worker:
         assert replica.id is not None
         snapshot = encode_stream(replica.stream)
         replica.journal_bytes, replica.snapshot_bytes = 0, len(snapshot)
+        replica.stream.entries.freed_bytes = 0
         floor = replica.stream.entries.first_ordinal()
         self._background.start(
             self._database.background.execute(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from queen.streambroker.engine.arguments import NOT_AN_INTEGER, SYNTAX, parse_integer
 from queen.streambroker.engine.globs import matcher
 from queen.streambroker.engine.keyspace import Arguments, Keyspace, command
@@ -31,6 +33,17 @@ def _drop(space: Keyspace, command: Arguments, now: int) -> int:
 @command("EXISTS", -2)
 def exists(space: Keyspace, command: Arguments, now: int) -> Reply:
     return sum(space.stream(key, now) is not None for key in command[1:])
+
+
+@command("TOUCH", -2)
+def touch(space: Keyspace, command: Arguments, now: int) -> Reply:
+    return sum(space.stream(key, now) is not None for key in command[1:])
+
+
+@command("RANDOMKEY", 1)
+def randomkey(space: Keyspace, command: Arguments, now: int) -> Reply:
+    names = space.names(now)
+    return random.choice(names) if names else None  # noqa: S311
 
 
 @command("TYPE", 2)

@@ -85,6 +85,8 @@ class Entries:
         self._firsts: list[int] = []
         self.length = 0
         self.next_ordinal = next_ordinal
+        # Bytes of entries that were removed.
+        self.freed_bytes = 0
         # Lists that were handed out empty, to be filled before anybody reads them.
         self.unread: list[Fields] = []
 
@@ -177,6 +179,7 @@ class Entries:
         chunk.bodies[place.at] = None
         chunk.live -= 1
         self.length -= 1
+        self.freed_bytes += chunk.size // len(chunk.ids)
         if chunk.live == 0:
             number = bisect_right(self._firsts, entry_id) - 1
             del self.chunks[number], self._firsts[number]
@@ -184,6 +187,7 @@ class Entries:
 
     def drop_first_chunk(self) -> None:
         self.length -= self.chunks[0].live
+        self.freed_bytes += self.chunks[0].size
         del self.chunks[0], self._firsts[0]
 
     def _chunks_from(self, entry_id: int) -> Iterator[Chunk]:

@@ -82,10 +82,11 @@ class Stream:
         """Delete everything; the ordinals of entries go on where they were."""
         self._note(codes.RESET)
         self.is_alive = False
-        unread = self.entries.unread
-        self._clear(self.entries.next_ordinal)
+        before = self.entries
+        self._clear(before.next_ordinal)
         # What was read before is still to be told.
-        self.entries.unread = unread
+        self.entries.unread = before.unread
+        self.entries.freed_bytes = before.freed_bytes + sum(chunk.size for chunk in before.chunks)
 
     def apply(self, code: int, arguments: Sequence[Any]) -> None:
         """Repeat a change that another has made and noted."""
