@@ -9,7 +9,14 @@ import pytest
 from queen.errors import Forbidden, NotFound, OutcomeUnknown, Unauthenticated, Unreachable
 from queen.service.admin.tokens import Tokens
 from queen.storage.database import Database
-from queen.streambroker import HttpStreamBroker, SyncStreamBroker, stream_broker_from_url
+from queen.streambroker import (
+    Capability,
+    HttpStreamBroker,
+    RedisStreamBroker,
+    StreamBroker,
+    SyncStreamBroker,
+    stream_broker_from_url,
+)
 from queen.streambroker.urls import sync_stream_broker_from_url
 from tests.client.fake import CLOSE, Fake, answer
 from tests.conftest import ServerProcess
@@ -116,11 +123,12 @@ async def test_a_wait_goes_on_when_the_server_is_started_again(
 
 
 async def _wait_for_consumer(broker: HttpStreamBroker, stream: str) -> None:
-    async def is_there() -> bool:
-        info = await broker.get_stream_group_info(stream, "g")
-        return info is not None and bool(info.consumers)
+    await until_async(lambda: _has_consumers(broker, stream, 1))
 
-    await until_async(is_there)
+
+async def _has_consumers(broker: HttpStreamBroker, stream: str, count: int) -> bool:
+    info = await broker.get_stream_group_info(stream, "g")
+    return info is not None and len(info.consumers) >= count
 
 
 async def test_a_token_may_stand_in_the_url(
@@ -147,6 +155,27 @@ async def test_a_token_may_stand_in_the_url(
         assert await broker.scan_streams("*") == [own]
     with pytest.raises(Unauthenticated):
         await stream_broker_from_url(f"queen://{address}").open()
+
+
+async def test_a_server_may_have_its_streams_on_redis(
+    start_server: Start, dsn: str, redis_url: str, redis_broker: StreamBroker, stream: str
+) -> None:
+    port = free_port()
+    arguments = ("--database-url", dsn, "--resp-port", str(port), "--stream-backend", redis_url)
+    running = start_server(*arguments)
+    async with HttpStreamBroker(running.url) as broker:
+        assert Capability.SHARED_DELIVERY_LIMIT not in broker.capabilities
+        await broker.create_group(stream, "g")
+        waiting = asyncio.create_task(broker.xreadgroup("g", "c", stream, 1, None))
+        await _wait_for_consumer(broker, stream)
+        added = await redis_broker.xadd(stream, {"a": 1})
+        assert ids_of(await waiting) == [added]
+        async with RedisStreamBroker(f"redis://127.0.0.1:{port}") as by_port:
+            assert ids_of(await by_port.xrange(stream)) == [added]
+        waiting = asyncio.create_task(broker.xreadgroup("g", "d", stream, 1, 60_000))
+        await until_async(lambda: _has_consumers(broker, stream, 2))
+        assert await asyncio.to_thread(running.stop) == 0
+        waiting.cancel()
 
 
 def test_tls_is_asked_for_in_the_url() -> None:
