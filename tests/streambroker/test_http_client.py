@@ -19,11 +19,12 @@ from queen.streambroker import (
 )
 from queen.streambroker.urls import sync_stream_broker_from_url
 from tests.client.fake import CLOSE, Fake, answer
+from tests.client.gate import gate_to
 from tests.conftest import ServerProcess
 from tests.integration.test_serve import Start
 from tests.ports import free_port
 from tests.streambroker.test_originals import ids_of
-from tests.waiting import until_async
+from tests.waiting import spend_async, until_async
 
 _ADDED = answer("200 OK", b'{"status":"added","messageId":"1-1","stream":"s"}')
 _AWAY = answer(
@@ -120,6 +121,31 @@ async def test_a_wait_goes_on_when_the_server_is_started_again(
     added = await broker.xadd(stream, 1)
     assert ids_of(await waiting) == [added]
     await broker.close()
+
+
+async def test_a_connection_that_breaks_late_in_a_wait_is_made_again(
+    stream_server: ServerProcess, http_broker: StreamBroker, stream: str
+) -> None:
+    async with gate_to(stream_server.port) as gate:
+        await gate.turn("open")
+        broker = HttpStreamBroker(gate.url, retry_s=0.2)
+        await broker.create_group(stream, "g")
+        waiting = asyncio.create_task(broker.xreadgroup("g", "c", stream, 1, None))
+        await _wait_for_consumer(broker, stream)
+        await spend_async(0.3)
+        await gate.turn("open")
+        added = []
+
+        async def is_served() -> bool:
+            # The first may go to the wait that was broken, before the server has noticed.
+            added.append(await http_broker.xadd(stream, 1))
+            await asyncio.wait([waiting], timeout=0.1)
+            return waiting.done()
+
+        await until_async(is_served)
+        (message,) = await waiting
+        assert message.id in added
+        await broker.close()
 
 
 async def _wait_for_consumer(broker: HttpStreamBroker, stream: str) -> None:
