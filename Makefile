@@ -54,6 +54,7 @@ demo: $(STAMP) ## Serve, push, consume, cut into windows, compute on Spark, and 
 
 bench: $(STAMP) ## Measure and print the tables of rates: the broker, and NEXMark on Spark
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.entry_streams
 	$(BIN)/python -m benchmarks.nexmark --events 200000
 
 bench-spark: $(STAMP) ## Measure Spark over queues: NEXMark, reading speed, latency, joins
@@ -67,6 +68,7 @@ reference: $(STAMP) ## Write docs/reference from the served API document, the co
 	$(BIN)/python -m tools.serve_reference
 	$(BIN)/python -m tools.cli_reference
 	$(BIN)/python -m tools.client_reference
+	$(BIN)/python -m tools.stream_broker_reference
 	$(BIN)/python -m tools.error_reference
 	$(BIN)/python -m tools.module_map
 

@@ -2,32 +2,18 @@
 
 A worker takes one test after the other from what is left, so none is idle while another has
 much to do. Some tests stay together: they share something that is not worth making twice,
-a JVM, the processes of the original clients, a log of five million messages, a type check.
+a cluster, the processes of the original clients, a log of five million messages, a type check.
 """
 
 from __future__ import annotations
 
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
+_SPARK = "tests/spark/"
 # They need no session of Spark, or start their own.
 _APART = (
-    "tests/spark/test_cluster.py",
     "tests/spark/test_pipeline_commands.py::test_sigterm",
     "tests/spark/test_wheel_java.py",
-)
-# All tests of Spark on one worker would last longer than everything else.
-_JVMS = (
-    (
-        "tests/spark/test_examples.py",
-        "tests/spark/test_nexmark.py",
-        "tests/spark/test_pages.py",
-    ),
-    (
-        "tests/spark/test_exact_windows.py",
-        "tests/spark/test_outer_joins.py",
-        "tests/spark/test_pipeline_commands.py",
-        "tests/spark/test_pipelines.py",
-    ),
 )
 _TOGETHER = (
     "tests/acceptance/test_scale.py",
@@ -37,7 +23,6 @@ _TOGETHER = (
     "tests/integration/test_embedded.py",
     "tests/originals/",
     "tests/security/",
-    "tests/spark/",
     "tests/storage/test_staging.py",
     "tests/storage/test_statements.py",
     "tests/testing/",
@@ -46,7 +31,7 @@ _TOGETHER = (
 
 def turn(nodeid: str, is_slow: bool) -> int:
     """When a test is begun, the lowest first: what takes long must not be left for the end."""
-    if nodeid.startswith("tests/spark/"):
+    if nodeid.startswith(_SPARK):
         return 0
     return 1 if is_slow else 2
 
@@ -56,7 +41,7 @@ class Distribution(LoadScopeScheduling):  # type: ignore[misc]
         """Return the name of what is given to one worker as a whole."""
         if nodeid.startswith(_APART):
             return nodeid
-        for number, theirs in enumerate(_JVMS):
-            if nodeid.startswith(theirs):
-                return f"JVM {number}"
+        if nodeid.startswith(_SPARK):
+            # A worker keeps its JVM from file to file, so whoever is free takes the next one.
+            return nodeid.partition("::")[0]
         return next((each for each in _TOGETHER if nodeid.startswith(each)), nodeid)

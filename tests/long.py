@@ -6,6 +6,5 @@ import os
 
 import pytest
 
-LONG = pytest.mark.skipif(
-    "QUEEN_TEST_LONG" not in os.environ, reason="QUEEN_TEST_LONG=1 runs what takes long"
-)
+IS_LONG = "QUEEN_TEST_LONG" in os.environ
+LONG = pytest.mark.skipif(not IS_LONG, reason="QUEEN_TEST_LONG=1 runs what takes long")

@@ -120,7 +120,7 @@ def render() -> str:
     """Return the page."""
     parts = [_HEAD]
     for kind in CLASSES:
-        parts.append("\n".join(_of_class(kind)))
+        parts.append("\n".join(of_class(kind, is_made_by_users=kind in _MADE_BY_USERS)))
     parts.append("\n".join(_of_errors()))
     return "\n".join(parts).rstrip() + "\n"
 
@@ -140,10 +140,11 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
     yield from ((name, value) for name, value in found.items() if name not in hidden)
 
 
-def _of_class(kind: type) -> Iterator[str]:
+def of_class(kind: type, *, is_made_by_users: bool = False) -> Iterator[str]:
+    """Yield the lines of a class: how it is made, what it says of itself, and its members."""
     yield f"## {kind.__name__}"
     yield ""
-    if kind in _MADE_BY_USERS:
+    if is_made_by_users:
         yield f"```\n{kind.__name__}{_signature(kind).removesuffix(f' -> {kind.__name__}')}\n```"
         yield ""
     yield _text(kind)

@@ -20,10 +20,10 @@ from tests.acceptance.client import Client
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.history import History, Item, Needs, Outcome, Status, check
 
-SECONDS = float(os.environ.get("QUEEN_TEST_SECONDS", "5"))
+SECONDS = float(os.environ.get("QUEEN_TEST_SECONDS", "3"))
 PRODUCERS = 16
 # A run with fewer proves nothing; on a slow machine it lasts longer.
-PUSHES = int(20 * SECONDS)
+PUSHES = int(35 * SECONDS)
 QUEUE, PARTITION = "hot", "one"
 DRAIN_S = 60.0
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.api import Answer, Api
 from tests.conftest import ServerProcess
+from tests.long import LONG
 from tests.waiting import spend, until
 
 Start = Callable[..., ServerProcess]
@@ -101,8 +102,10 @@ def test_a_full_disk_of_the_database_is_told_and_pushes_wait_in_the_spool(
     assert running.stop() == 0
 
 
-@pytest.mark.slow
-def test_a_database_that_is_read_only_is_told(own_database: str, start_server: Start) -> None:
+@pytest.mark.parametrize("is_written", [True, pytest.param(False, marks=LONG)])
+def test_a_database_that_is_read_only_is_told(
+    own_database: str, start_server: Start, is_written: bool
+) -> None:
     running = start_server("--database-url", own_database)
     api = running.api()
     with psycopg.connect(own_database, autocommit=True) as connection:
@@ -112,7 +115,9 @@ def test_a_database_that_is_read_only_is_told(own_database: str, start_server: S
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and application_name = 'queen'"
         )
-        # Nobody pushes: what the server writes of itself is enough to know.
+        if is_written:
+            api.push({"queue": "q", "payload": 1})
+        # Where nobody pushes, what the server writes of itself is enough to know, half a minute on.
         answer = health_when(api, lambda one: "problems" in one.json)
         assert answer.status == 503
         assert answer.json["problems"] == ["PostgreSQL is read-only (SQLSTATE 25006)"]

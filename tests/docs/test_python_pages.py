@@ -114,19 +114,31 @@ def test_a_page_prints_what_it_says(
 ) -> None:
     program, said = blocks(page)
     assert program
-    program = program.replace("port=6379", f"port={resp_port}")
-    program = program.replace("queen://127.0.0.1:6632", f"queen://127.0.0.1:{servers[0].port}")
+    program = _with_ports(program, servers[0], resp_port)
     for number, server in enumerate(servers, start=1):
         program = program.replace(f"http://queen-{number}:6632", server.url)
     assert run(program, servers[0]) == said
 
 
-@pytest.mark.parametrize("page", ["README.md"])
-def test_the_ways_in_follow_one_another_on_one_broker(servers: list[ServerProcess]) -> None:
+@pytest.mark.parametrize("page", ["docs/tutorial/first-stream-worker.md"])
+def test_the_ways_in_follow_one_another_on_one_broker(
+    page: str, servers: list[ServerProcess], resp_port: int
+) -> None:
     """Who goes from one to the next has what the last one left, and sees what the page says."""
-    for page in ("README.md", "docs/tutorial/first-queue.md", "docs/tutorial/first-stream.md"):
-        program, said = blocks(page)
-        assert run(program, servers[0]) == said
+    for each in (
+        "README.md",
+        "docs/tutorial/first-queue.md",
+        "docs/tutorial/first-stream.md",
+        page,
+    ):
+        program, said = blocks(each)
+        assert run(_with_ports(program, servers[0], resp_port), servers[0]) == said
+
+
+def _with_ports(program: str, server: ServerProcess, resp_port: int) -> str:
+    """Return a program that looks for the broker where it is."""
+    program = program.replace("port=6379", f"port={resp_port}")
+    return program.replace("queen://127.0.0.1:6632", f"queen://127.0.0.1:{server.port}")
 
 
 def run(program: str, server: ServerProcess) -> list[str]:

@@ -302,15 +302,24 @@ def redis_url(dsn: str) -> Iterator[str]:
     assert running.stop() == 0
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "queen"])
 def streams_url(request: pytest.FixtureRequest) -> str:
     """The URL of each kind of stream broker that needs nothing but this project."""
-    return "memory://" if request.param == "memory" else request.getfixturevalue("redis_url")
+    if request.param == "memory":
+        return "memory://"
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    return f"queen://127.0.0.1:{request.getfixturevalue('server').port}"
 
 
 @pytest.mark.parametrize("name", sorted(SHOWN_OF_STREAM_BROKERS))
 def test_an_example_of_stream_brokers_runs_on_each_of_them(name: str, streams_url: str) -> None:
     check(run_with(name, STREAMS_URL=streams_url), SHOWN_OF_STREAM_BROKERS[name])
+
+
+@pytest.mark.parametrize("name", ["40_first_worker", "46_email_service"])
+def test_an_example_of_stream_brokers_runs_without_a_server(name: str, dsn: str) -> None:
+    check(run_with(name, STREAMS_URL=dsn), SHOWN_OF_STREAM_BROKERS[name])
 
 
 @pytest.mark.parametrize("name", sorted(SHOWN_OF_REDIS_CLIENTS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -13,6 +14,9 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from queen import SyncQueen
 from queen.spark import session
 from tests.conftest import ServerProcess
+
+# The most used.
+_FUNCTIONS = ("coalesce", "col", "count", "count_if", "expr", "lit", "struct", "when", "window")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,11 +40,27 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             spark_ui_enabled=False,
             # Small data: what is saved by code that is made to measure does not pay for it.
             spark_sql_codegen_wholeStage=False,
+            # Which line of a test has made a column costs as many calls as the column.
+            spark_python_sql_dataFrameDebugging_enabled=False,
             spark_driver_memory="1g",
             spark_sql_warehouse_dir=str(tmp_path_factory.mktemp("warehouse")),
         )
+        _remember_functions(started)
         yield started
         started.stop()
+
+
+def _remember_functions(spark: SparkSession) -> None:
+    """Let PySpark find functions without asking the JVM for each, whenever one is used.
+
+    Of what it takes to make a pipeline that is a quarter.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    functions = jvm.functions
+    for name in _FUNCTIONS:
+        setattr(functions, name, getattr(functions, name))
+    for path in ("functions", "org.apache.spark.sql.functions"):
+        setattr(jvm, path, functions)
 
 
 @pytest.fixture

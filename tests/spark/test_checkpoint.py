@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from queen import SyncQueen
 from queen.errors import Conflict
 from queen.spark.pipelines import files
 from queen.spark.pipelines.checkpoint import Checkpoint
 from queen.wire.pipelines import Definition, decode_definition
+from tests.api import Api
+from tests.spark.history import run_to_end
 
 
 def _definition(where: str) -> Definition:
@@ -82,3 +85,21 @@ def test_a_query_that_does_not_start_leaves_the_note_as_it_was(
     with pytest.raises(RuntimeError), checkpoint.claim(changed):
         raise RuntimeError
     assert (tmp_path / "queen.json").read_bytes() == before
+
+
+def test_a_run_that_ended_while_it_wrote_its_first_offsets_is_followed_by_another(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path
+) -> None:
+    api.push({"queue": queue, "payload": {}})
+    offsets = tmp_path / "offsets"
+    offsets.mkdir()
+    for left in (".0.8f6b.tmp", "..0.8f6b.tmp.crc"):
+        (offsets / left).write_text("v1")
+    stream = queen.stream(f"p-{queue}").sources(queue).select("offset").to(f"out-{queue}")
+    running = run_to_end(stream, spark, tmp_path)
+    assert running.progress.output_rows == 1
+    # Of a batch that was begun nothing is removed, whatever else is there.
+    (offsets / ".1.8f6b.tmp").write_text("v1")
+    before = {path.name for path in offsets.iterdir()}
+    assert run_to_end(stream, spark, tmp_path).progress.output_rows == 0
+    assert {path.name for path in offsets.iterdir()} >= before

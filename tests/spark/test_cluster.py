@@ -1,4 +1,4 @@
-"""A real cluster: a master and two workers, one of which dies in the end.
+"""A real cluster: a master and two workers, one of which may die in the end.
 
 The machines of the cluster have Spark, pyarrow and numpy, and nothing of ours: executors get
 Queen from the archive of `queen pipeline package`. The driver runs in a process of its own, as
@@ -298,6 +298,7 @@ def test_the_page_about_spark_submit_does_what_it_says(
     assert messages(api, f"large-{queue}") == orders[10:]
 
 
+@LONG
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_pipeline_survives_the_death_of_a_worker(

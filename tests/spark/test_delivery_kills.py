@@ -6,7 +6,8 @@ commit of what they wrote and the note of it in Spark's log. What is there in th
 simple program over the same events says, and what a backfill gives where there is one.
 
 `QUEEN_ORACLE_KILLS` says how many drivers die, the others at any moment; `QUEEN_ORACLE_EVENTS`
-how many events there are.
+how many events there are. It takes long. In every run of the tests a driver is killed between two
+commits (`test_kills`), and tables and files are written again as it leaves them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from queen.spark.pipelines.run import Options, checked_definition
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.contract.groupcalls import pause, resume
+from tests.long import LONG
 from tests.spark import delivering
 from tests.spark.delivering import KINDS, Deliveries
 from tests.spark.drivers import Driver
@@ -152,6 +154,7 @@ def _table_rows(dsn: str, table: str) -> list[dict[str, Any]]:
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
+@LONG
 @pytest.mark.timeout(900 + 180 * KILLS)
 def test_whenever_the_driver_is_killed_each_result_is_delivered_once(
     campaign: Campaign,

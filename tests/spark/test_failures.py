@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 
 from queen import SyncQueen
 from queen.errors import BadRequest, PipelineFailed
-from queen.spark.pipelines.backfill import backfill, deliver, plain_rows
+from queen.spark.pipelines.backfill import backfill, backfill_definition, deliver, plain_rows
 from queen.spark.pipelines.run import Options, checked_definition
 from tests.api import Api
 from tests.conftest import ServerProcess
-from tests.spark.history import canonical, messages
+from tests.spark.history import BEGIN, canonical, messages, move, past_rows
 
 SCHEMA = "user string, ms bigint, amount string"
 # A time that no calendar has, and a text that is no number.
@@ -123,6 +123,42 @@ def test_what_is_left_out_by_where_cannot_fail(
     running = _run(stream, spark, tmp_path)
     assert len(messages(api, stream.definition()["output"]["queue"])) == 2
     assert running.progress.failed_rows == 0
+
+
+def test_what_several_expressions_have_in_common_fails_in_none_of_them(
+    queen: SyncQueen, spark: SparkSession, server: ServerProcess, api: Api, orders: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Spark computes first, once and outside of all trials, what it finds in several places."""
+    common = "cast(data.amount as int)"
+    stream = _stream(queen, orders).where(f"{common} >= 2", f"{common} < 9")
+    stream = stream.select(amount=f"{common} + 1")
+    running = _run(stream, spark, tmp_path)
+    rows = messages(api, stream.definition()["output"]["queue"])
+    assert [row["amount"] for row in rows] == [3, 3]
+    assert running.progress.failed_rows == 1
+    assert list(_letters(queen, orders, stream.name)) == ["bob"]
+    assert canonical(past_rows(stream, spark, server)) == canonical(rows)
+    # What is asked of the results is asked of the messages, for all that Spark cares.
+    history = backfill_definition(stream.definition(), spark, url=server.url)
+    assert history.where("amount > 2 and amount < 9").count() == 2
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_nor_does_it_fail_a_backfill(
+    queen: SyncQueen, spark: SparkSession, server: ServerProcess, dsn: str, orders: str,
+    is_joined: bool,
+) -> None:  # fmt: skip
+    with psycopg.connect(dsn, autocommit=True) as database:
+        move(database, {orders}, BEGIN)
+    common = "cast(data.amount as int)"
+    stream = _stream(queen, orders).where(f"{common} >= 2").dedup("1").sliding_time(4, 1)
+    if is_joined:
+        stream = stream.named("m").join(orders, on={common: "offset"}, within=5, how="left")
+        stream = stream.aggregate(total="sum(cast(m.data.amount as int))")
+    else:
+        stream = stream.key(rest=f"{common} % 3").aggregate(total=f"sum({common})")
+    assert [row["total"] for row in past_rows(stream, spark, server)] == [2] * 4
 
 
 @pytest.fixture

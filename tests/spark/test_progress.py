@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from queen.spark.source.streaming import StreamReader, stream_reader
 from tests import waiting
 from tests.api import Api
 from tests.conftest import ServerProcess
+from tests.spark.history import run_to_end
 from tests.spark.test_batch import push
 from tests.spark.test_streaming import DATA, Collected, Read, sealed
 
@@ -156,3 +160,18 @@ def test_the_broker_knows_how_far_a_pipeline_is(
     assert done["doneUntil"] > halfway["doneUntil"]
     status = CliRunner().invoke(app, ["pipeline", "status", f"p-{queue}", "--url", server.url])
     assert json.loads(status.output)["progress"]["behindMessages"] == 0
+
+
+def test_nothing_keeps_a_run_that_is_over(
+    queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path
+) -> None:
+    """Plans are large, and a session may see many runs."""
+    push(api, queue, 1)
+    stream = queen.stream(f"p-{queue}").sources(queue).select("offset").to(f"out-{queue}")
+    query = weakref.ref(run_to_end(stream, spark, tmp_path).query)
+
+    def is_gone() -> bool:
+        gc.collect()
+        return query() is None
+
+    waiting.until(is_gone)

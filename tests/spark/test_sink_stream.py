@@ -21,6 +21,7 @@ from queen.service.sinks.sinks import JOB
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.contract.sinkcalls import Sink
+from tests.long import LONG
 from tests.spark.copying import Copy
 from tests.spark.drivers import Driver
 from tests.waiting import spend, until
@@ -170,6 +171,7 @@ async def staged(connection: asyncpg.Connection, query: str) -> list[int]:
     return [row[0] for row in rows]
 
 
+@LONG
 @pytest.mark.timeout(400)
 async def test_a_driver_killed_between_staging_and_commit_publishes_nothing_of_it(
     spark: SparkSession,

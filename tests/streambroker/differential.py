@@ -53,10 +53,11 @@ ACCEPTED = [
         "does not know it when entries were deleted.",
         ("lag",),
     ),
+    # Commands with such a number are not made up here.
     Accepted(
         "entries-read",
         "A number of entries read that is larger than the number ever added is cut down to that, "
-        "as Redis 8 does. Valkey keeps it. Such a number is not made up here.",
+        "as Redis 8 does. Valkey keeps it.",
     ),
     Accepted(
         "idempotent adds and released entries",

@@ -259,7 +259,7 @@ class Broker:
     def _drain_of(self, basins: Basins) -> Drain:
         tries = FirstTries(self.database, self.encryption)
         store = SpoolStore(self.database, self.appender, basins, tries)
-        return Drain(basins, store, self.hot.breaker, self.maintenance)
+        return Drain(basins, store, self.hot.breaker, self.maintenance, lambda: self.pusher.flushes)
 
     def _decide_together(self) -> None:
         """What acks and appends in one transaction, and what publishes for many."""

@@ -14,8 +14,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
 
 import asyncpg
 
@@ -32,6 +32,7 @@ _NO_ANSWER = (
 _INTERVAL_S = 0.25
 # Together less than a second. A machine that is only busy answers within that.
 _PATIENCE_S = 0.65
+_LOOKS = 13
 
 
 class Probe(Protocol):
@@ -50,21 +51,40 @@ class ConnectionProbe:
         self._connection: asyncpg.Connection | None = None
 
     async def ask(self) -> None:
-        async with asyncio.timeout(_PATIENCE_S):
-            if self._connection is not None:
-                try:
-                    await self._connection.fetchval("select 1")
-                    return
-                except _NO_ANSWER:
-                    # It was cut, which says nothing of the next one.
-                    self.close()
-            self._connection = await self._connect()
+        await _within_patience(self._ask())
+
+    async def _ask(self) -> None:
+        if self._connection is not None:
+            try:
+                await self._connection.fetchval("select 1")
+                return
+            except _NO_ANSWER:
+                # It was cut, which says nothing of the next one.
+                self.close()
+        self._connection = await self._connect()
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(asyncpg.InterfaceError):
                 connection.terminate()
+
+
+async def _within_patience(question: Coroutine[Any, Any, None]) -> None:
+    """Wait for an answer, and raise `TimeoutError` if none comes.
+
+    Looks again and again: while this process did not run, no answer could be heard, so that a
+    process that was held up for seconds counts no more than one look of them.
+    """
+    asking = asyncio.ensure_future(question)
+    try:
+        for _ in range(_LOOKS):
+            await asyncio.wait((asking,), timeout=_PATIENCE_S / _LOOKS)
+            if asking.done():
+                return asking.result()
+        raise TimeoutError
+    finally:
+        asking.cancel()
 
 
 class Breaker:

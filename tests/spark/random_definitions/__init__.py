@@ -12,4 +12,5 @@ is late and what cannot be computed with are compared too.
     generator     makes them up
     oracle        says what they give
     runner        lets Spark say it, and compares
+    telling       does so for many, and prints what became of them
 """

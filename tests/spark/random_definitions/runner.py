@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import traceback
@@ -86,6 +87,8 @@ def tried(broker: Broker, seed: int) -> Outcome:
     except Exception as error:
         # Whatever it is: it is told, and the others go on.
         outcome.differences.append("".join(traceback.format_exception(error))[-3000:])
+    # The JVM keeps what Python has not collected: plans, and tables that were sent to all tasks.
+    gc.collect()
     return outcome
 
 

@@ -54,6 +54,8 @@ class Pusher:
         self._catalog = catalog
         self._appender = appender
         self._activity = activity
+        # How often something was written.
+        self.flushes = 0
         # A partition always goes through the same one, so its appends stay in order and no two
         # flushes of this server wait for one lock.
         self._batchers: list[Batcher[Append]] = [
@@ -125,6 +127,7 @@ class Pusher:
             else:
                 ready.append(append)
         if ready:
+            self.flushes += 1
             await self._try(ready, alone=False)
 
     def _is_held_up(self, append: Append) -> bool:

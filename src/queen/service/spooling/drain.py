@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from queen.errors import (
@@ -44,6 +45,8 @@ _log = logging.getLogger(__name__)
 _BATCH_RECORDS = 5000
 _BATCH_BYTES = 8 * 1024 * 1024
 _PAUSE_S = 0.25
+# Between batches, while others push.
+_MAX_REST_S = 0.5
 _ADOPT_S = 30.0
 _LONGEST_PAUSE_S = 5.0
 # What waits for its queue is tried again after this, and after so long that no more than this is
@@ -54,12 +57,19 @@ _REWRITTEN_BYTES_PER_S = 10 * 1024 * 1024
 
 class Drain:
     def __init__(
-        self, basins: Basins, store: SpoolStore, breaker: Breaker, maintenance: Maintenance
+        self,
+        basins: Basins,
+        store: SpoolStore,
+        breaker: Breaker,
+        maintenance: Maintenance,
+        live_flushes: Callable[[], int],
     ) -> None:
         self._basins = basins
         self._store = store
         self._breaker = breaker
         self._maintenance = maintenance
+        # How often others have written meanwhile.
+        self._live_flushes = live_flushes
         # Partitions with records in any basin, and those of them that wait for their queues.
         self.keys = WaitingKeys()
         self._held = WaitingKeys()
@@ -219,11 +229,15 @@ class Drain:
             assert basin.position is not None
             if until is not None and basin.position >= until:
                 return
+            began, flushes = time.monotonic(), self._live_flushes()
             records = await basin.spool.read(basin.position, _BATCH_RECORDS, _BATCH_BYTES)
             if not records:
                 return
             await self._drain_records(basin, records)
             await basin.spool.release(basin.position)
+            if self._live_flushes() != flushes:
+                # Half of the time is for those who push now.
+                await asyncio.sleep(min(time.monotonic() - began, _MAX_REST_S))
             if basin is self._basins.own and len(records) < _BATCH_RECORDS // 2:
                 # What came meanwhile may have time; together with others it costs less.
                 now = time.monotonic()

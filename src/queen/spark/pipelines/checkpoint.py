@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FILE = "queen.json"
+# Of Spark: a file for each batch that was begun.
+_OFFSETS = "offsets"
 _ANEW = (
     "another checkpoint (--checkpoint NEW, and --from to choose from where; in Python "
     "run(spark, checkpoint=…, starting=…))"
@@ -87,6 +89,7 @@ class Checkpoint:
         now = msgspec.json.encode(fields)
         if now != before:
             files.write(self._spark, self._note_path, now)
+        self._clear_first_offsets()
 
         def take_back() -> None:
             if before is not None and now != before:
@@ -99,6 +102,17 @@ class Checkpoint:
                 files.remove(self._spark, self._note_path)
             take_back()
             raise
+
+    def _clear_first_offsets(self) -> None:
+        """Remove what is left of the offsets of the very first batch, if they never got their name.
+
+        Spark makes nothing of such a file. But where it finds one and no batch, it takes the folder
+        for one of which the batches were lost, and refuses it.
+        """
+        names = files.names_in(self._spark, f"{self.folder}/{_OFFSETS}")
+        if all(name.startswith(".") for name in names):
+            for name in names:
+                files.remove(self._spark, f"{self.folder}/{_OFFSETS}/{name}")
 
     def _read_note(self) -> Note | None:
         content = files.read(self._spark, self._note_path)

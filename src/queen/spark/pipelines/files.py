@@ -33,6 +33,14 @@ def exists(spark: SparkSession, location: str) -> bool:
     return bool(system.exists(path))
 
 
+def names_in(spark: SparkSession, folder: str) -> list[str]:
+    """Return the names of what is in a folder: nothing, if there is none."""
+    path, system = resolve(spark, folder)
+    if not system.exists(path):
+        return []
+    return [str(status.getPath().getName()) for status in system.listStatus(path)]
+
+
 def read(spark: SparkSession, location: str) -> bytes | None:
     path, system = resolve(spark, location)
     if not system.exists(path):

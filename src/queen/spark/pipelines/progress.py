@@ -154,6 +154,15 @@ class Tally(StreamingQueryListener):
         jvm: Any = SparkContext._jvm
         return jvm.PythonStreamingQueryListenerWrapper(_JvmListener(self))
 
+    def forget(self) -> None:
+        """Let go of the JVM's listener, and of the run; after `removeListener`.
+
+        The JVM's holds ours, and ours the JVM's: nobody could tell that neither is needed, and
+        with them the query and its plans would stay for as long as the session does.
+        """
+        self.__dict__.pop("_jlistener", None)
+        self._on_end = lambda _: None
+
     def is_mine(self, query_run_id: str) -> bool:
         return query_run_id == self._query_run_id
 

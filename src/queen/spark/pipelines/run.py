@@ -265,9 +265,13 @@ class Running:
         try:
             self.query = writer.queryName(self.definition.name).start()
         except BaseException:
-            self._spark.streams.removeListener(self._tally)
+            self._stop_listening()
             raise
         self._reporter.start()
+
+    def _stop_listening(self) -> None:
+        self._spark.streams.removeListener(self._tally)
+        self._tally.forget()
 
     def stop(self) -> None:
         """End after the micro-batch that is under way; returns when it has ended.
@@ -355,7 +359,7 @@ class Running:
                 self.take_back_note()
             # Spark writes nothing there any more: it is the next run's.
             self._lock.release()
-            self._spark.streams.removeListener(self._tally)
+            self._stop_listening()
             self._reporter.close()
 
 

@@ -2,6 +2,15 @@
 
 Spark's own parser takes an expression apart, so that what is computed of single messages is told
 from what is computed of many.
+
+Spark computes what several expressions have in common once, before all of them, and so outside of
+any trial: of `cast(a as int) > 2` and `cast(a as int) % 3` that is the cast, which fails there. It
+does not look into the branches of a condition, since they may be left out. So what is tried is
+such a branch, of a condition that always holds, though Spark does not know. The other branch is
+one that Spark can make nothing of either: a null would be moved out of the trial, and the condition
+after it.
+
+        try(if(always, computed, never))
 """
 
 from __future__ import annotations
@@ -21,11 +30,13 @@ if TYPE_CHECKING:
 VALUE = "v"
 _COLUMN = re.compile(r"(?:`[^`]+`|\w+)(?:\.(?:`[^`]+`|\w+))*")
 # As Spark's parser calls them: a column, a value, and the star of `count(*)`.
-_CANNOT_FAIL = ("UnresolvedAttribute", "AttributeReference", "Literal", "UnresolvedStar")
+_COLUMNS = ("UnresolvedAttribute", "AttributeReference")
+_CANNOT_FAIL = (*_COLUMNS, "Literal", "UnresolvedStar")
 # Of functions that take many rows, or give many: what they are given is of one message.
 _GENERATORS = "generator_funcs"
 _AGGREGATES = ("agg_funcs",)
 _NOT_BY_ROW = (*_AGGREGATES, _GENERATORS, "window_funcs")
+_NEVER = "raise_error('this is never computed')"
 _AGGREGATE_CLASSES = "org.apache.spark.sql.catalyst.expressions.aggregate."
 
 
@@ -57,7 +68,8 @@ class Trials:
 
         Spark looks into what they are given before it takes out what fails, so that is tried too.
         """
-        return self._as_column(self._guard(self._parser.parseExpression(text)))
+        parsed = self._parser.parseExpression(text)
+        return self._as_column(self._guard(parsed)) if self._has_many(parsed) else self.value(text)
 
     def by_row(self, text: str, df: DataFrame) -> list[Column]:
         """Return what of an expression is computed message by message and may fail, tried."""
@@ -88,16 +100,24 @@ class Trials:
                     given = [self._only_if(condition, part) for part in given]
                 yield from given
 
-    def _only_if(self, condition: Any, part: Any) -> Any:
-        guarded = self._parser.parseExpression("if(true, 0, null)")
-        nothing = guarded.children().apply(2)
-        return guarded.withNewChildren(self._sequence([condition, part, nothing]))
+    def _only_if(self, condition: Any, part: Any, otherwise: str = "null") -> Any:
+        guarded = self._parser.parseExpression(f"if(true, 0, {otherwise})")
+        other = guarded.children().apply(2)
+        return guarded.withNewChildren(self._sequence([condition, part, other]))
 
     def _tried(self, expression: Any) -> Column:
         # Put together of what is parsed: as text, Spark leaves out casts to arrays.
         children = self._structure.children()
         structure = self._structure.withNewChildren(self._sequence([children.apply(0), expression]))
-        return self._as_column(self._catalyst.expressions.TryEval(structure))
+        return self._as_column(self._try(structure))
+
+    def _try(self, expression: Any) -> Any:
+        column = next(_columns_of(expression), None)
+        if column is not None:
+            # At least none of its columns is not null.
+            always = self._catalyst.expressions.AtLeastNNonNulls(0, self._sequence([column]))
+            expression = self._only_if(always, expression, _NEVER)
+        return self._catalyst.expressions.TryEval(expression)
 
     def _as_column(self, expression: Any) -> Column:
         return Column(self._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
@@ -110,7 +130,7 @@ class Trials:
         if not parts:
             return expression
         if self._group_of(expression) == _GENERATORS:
-            guarded = [self._catalyst.expressions.TryEval(part) for part in parts]
+            guarded = [self._try(part) for part in parts]
         else:
             guarded = [self._guard(part) for part in parts]
         return expression.withNewChildren(self._sequence(guarded))
@@ -157,12 +177,16 @@ def _cannot_fail(expression: Any) -> bool:
     return kind in _CANNOT_FAIL
 
 
-def _nodes_of(expression: Any, kind: str) -> Iterator[Any]:
-    if _kind_of(expression) == kind:
+def _columns_of(expression: Any) -> Iterator[Any]:
+    return _nodes_of(expression, *_COLUMNS)
+
+
+def _nodes_of(expression: Any, *kinds: str) -> Iterator[Any]:
+    if _kind_of(expression) in kinds:
         yield expression
         return
     for part in _children_of(expression):
-        yield from _nodes_of(part, kind)
+        yield from _nodes_of(part, *kinds)
 
 
 def _given_to(function: Any) -> Iterator[Any]:
