@@ -61,6 +61,24 @@ async def test_who_waits_is_told_that_it_is_closed(
     await broker.close()
 
 
+async def test_what_is_under_way_is_finished(
+    dsn: str, durable_broker: StreamBroker, stream: str
+) -> None:
+    broker = DurableStreamBroker(dsn)
+    await broker.open()
+    adding = [asyncio.create_task(broker.xadd(stream, number)) for number in range(50)]
+    # They are taken as one batch, which is being committed now.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await broker.close()
+        outcomes = await asyncio.gather(*adding, return_exceptions=True)
+    added = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    assert all(isinstance(outcome, str | Unreachable) for outcome in outcomes)
+    assert added
+    assert ids_of(await durable_broker.xrange(stream)) == added
+
+
 async def _wait_for_consumer(broker: StreamBroker, stream: str) -> None:
     async def is_there() -> bool:
         info = await broker.get_stream_group_info(stream, "g")

@@ -9,14 +9,22 @@ import pytest
 from queen.errors import Forbidden, NotFound, OutcomeUnknown, Unauthenticated, Unreachable
 from queen.service.admin.tokens import Tokens
 from queen.storage.database import Database
-from queen.streambroker import HttpStreamBroker, SyncStreamBroker, stream_broker_from_url
+from queen.streambroker import (
+    Capability,
+    HttpStreamBroker,
+    RedisStreamBroker,
+    StreamBroker,
+    SyncStreamBroker,
+    stream_broker_from_url,
+)
 from queen.streambroker.urls import sync_stream_broker_from_url
 from tests.client.fake import CLOSE, Fake, answer
+from tests.client.gate import gate_to
 from tests.conftest import ServerProcess
 from tests.integration.test_serve import Start
 from tests.ports import free_port
 from tests.streambroker.test_originals import ids_of
-from tests.waiting import until_async
+from tests.waiting import spend_async, until_async
 
 _ADDED = answer("200 OK", b'{"status":"added","messageId":"1-1","stream":"s"}')
 _AWAY = answer(
@@ -115,12 +123,38 @@ async def test_a_wait_goes_on_when_the_server_is_started_again(
     await broker.close()
 
 
-async def _wait_for_consumer(broker: HttpStreamBroker, stream: str) -> None:
-    async def is_there() -> bool:
-        info = await broker.get_stream_group_info(stream, "g")
-        return info is not None and bool(info.consumers)
+async def test_a_connection_that_breaks_late_in_a_wait_is_made_again(
+    stream_server: ServerProcess, http_broker: StreamBroker, stream: str
+) -> None:
+    async with gate_to(stream_server.port) as gate:
+        await gate.turn("open")
+        broker = HttpStreamBroker(gate.url, retry_s=0.2)
+        await broker.create_group(stream, "g")
+        waiting = asyncio.create_task(broker.xreadgroup("g", "c", stream, 1, None))
+        await _wait_for_consumer(broker, stream)
+        await spend_async(0.3)
+        await gate.turn("open")
+        added = []
 
-    await until_async(is_there)
+        async def is_served() -> bool:
+            # The first may go to the wait that was broken, before the server has noticed.
+            added.append(await http_broker.xadd(stream, 1))
+            await asyncio.wait([waiting], timeout=0.1)
+            return waiting.done()
+
+        await until_async(is_served)
+        (message,) = await waiting
+        assert message.id in added
+        await broker.close()
+
+
+async def _wait_for_consumer(broker: HttpStreamBroker, stream: str) -> None:
+    await until_async(lambda: _has_consumers(broker, stream, 1))
+
+
+async def _has_consumers(broker: HttpStreamBroker, stream: str, count: int) -> bool:
+    info = await broker.get_stream_group_info(stream, "g")
+    return info is not None and len(info.consumers) >= count
 
 
 async def test_a_token_may_stand_in_the_url(
@@ -147,6 +181,27 @@ async def test_a_token_may_stand_in_the_url(
         assert await broker.scan_streams("*") == [own]
     with pytest.raises(Unauthenticated):
         await stream_broker_from_url(f"queen://{address}").open()
+
+
+async def test_a_server_may_have_its_streams_on_redis(
+    start_server: Start, dsn: str, redis_url: str, redis_broker: StreamBroker, stream: str
+) -> None:
+    port = free_port()
+    arguments = ("--database-url", dsn, "--resp-port", str(port), "--stream-backend", redis_url)
+    running = start_server(*arguments)
+    async with HttpStreamBroker(running.url) as broker:
+        assert Capability.SHARED_DELIVERY_LIMIT not in broker.capabilities
+        await broker.create_group(stream, "g")
+        waiting = asyncio.create_task(broker.xreadgroup("g", "c", stream, 1, None))
+        await _wait_for_consumer(broker, stream)
+        added = await redis_broker.xadd(stream, {"a": 1})
+        assert ids_of(await waiting) == [added]
+        async with RedisStreamBroker(f"redis://127.0.0.1:{port}") as by_port:
+            assert ids_of(await by_port.xrange(stream)) == [added]
+        waiting = asyncio.create_task(broker.xreadgroup("g", "d", stream, 1, 60_000))
+        await until_async(lambda: _has_consumers(broker, stream, 2))
+        assert await asyncio.to_thread(running.stop) == 0
+        waiting.cancel()
 
 
 def test_tls_is_asked_for_in_the_url() -> None:

@@ -25,7 +25,7 @@ import msgspec
 from queen.client.transport.cluster import Cluster, Patience
 from queen.client.transport.errors_from_answer import decode_answer
 from queen.client.transport.http import Poll
-from queen.errors import BadRequest, NotFound, QueenError, Unreachable
+from queen.errors import BadRequest, NotFound, QueenError, Unavailable, Unreachable
 from queen.streambroker import checks
 from queen.streambroker.entry_data import fields_of
 from queen.streambroker.interface import DEFAULT_PRODUCER, Capability, StreamBroker
@@ -294,7 +294,14 @@ class HttpStreamBroker(StreamBroker):
             if ends_at is not None:
                 part_ms = min(part_ms, max(0, int((ends_at - began) * 1000)))
             path = _consumer_path(stream, group, consumer, **options, block=str(part_ms))
-            messages = await self._ask_for_messages("GET", path, stream=stream, wait_ms=part_ms)
+            try:
+                messages = await self._ask_for_messages("GET", path, stream=stream, wait_ms=part_ms)
+            except Unavailable:
+                # Time to try again runs from when the connection is lost, not from when a wait
+                # began.
+                if self._is_closed or time.monotonic() - began < self._cluster.retry_s:
+                    raise
+                continue
             waited_ms = (time.monotonic() - began) * 1000
             # There is no such group, or no longer: nothing will come.
             is_early = waited_ms < part_ms - _EARLY_MS

@@ -47,6 +47,7 @@ class EntryDesk:
         # Those that are trying again just now.
         self._trying: set[Waiter] = set()
         self._is_idle = asyncio.Event()
+        self._is_idle.set()
         self._is_closed = False
         events.written.subscribe(self._saw_written)
         events.written_elsewhere.subscribe(self._saw_written)
@@ -77,6 +78,10 @@ class EntryDesk:
     def _submit(self, unit: Unit) -> None:
         self._queue.append(unit)
         self._queued_bytes += unit.weight
+        self._wake()
+
+    def _wake(self) -> None:
+        self._is_idle.clear()
         self._work.set()
 
     async def run_batches(self) -> None:
@@ -84,7 +89,6 @@ class EntryDesk:
         while True:
             await self._work.wait()
             self._work.clear()
-            self._is_idle.clear()
             while self._queue:
                 await self._run_batch(self._take())
             self._is_idle.set()
@@ -178,7 +182,7 @@ class EntryDesk:
         if units:
             self._queue.extendleft(reversed(units))
             self._queued_bytes += sum(unit.weight for unit in units)
-            self._work.set()
+            self._wake()
 
     def _saw_written(self, partitions: list[Partition]) -> None:
         if len(self._waiters):
@@ -199,9 +203,13 @@ class EntryDesk:
     async def close(self) -> None:
         """Answer who waits, and finish what is under way."""
         self._is_closed = True
+        self._end_waits()
+        await self._is_idle.wait()
+        # A read that was under way may have begun to wait only now.
+        self._end_waits()
+
+    def _end_waits(self) -> None:
         error = Unavailable("the server is stopping")
         for waiter in self._waiters.on(self._waiters.keys):
             self._waiters.remove(waiter)
             waiter.fail(error)
-        if self._queue:
-            await self._is_idle.wait()
