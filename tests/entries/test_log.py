@@ -14,6 +14,7 @@ from queen import Queen
 from queen.service.broker import Broker
 from queen.service.entries.executor import EntryExecutor
 from queen.service.entries.payloads import fields_of, message_of, messages_of
+from queen.streambroker.engine import keyspace
 from queen.streambroker.replies import NO_ARRAY, ByStream, Failure, Reply
 from tests.conftest import ServerProcess
 from tests.entries.conftest import Caller
@@ -268,6 +269,20 @@ async def test_what_is_wrong_with_one_is_told_to_that_one(here: EntryExecutor, k
     )
     assert [isinstance(reply, Failure) for reply in replies] == [False, True, True, False]
     assert await run(here, "XLEN", key) == 2
+
+
+async def test_a_command_that_breaks_breaks_no_other(
+    here: EntryExecutor, key: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> Reply:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(keyspace._HANDLERS, b"BREAK", (breaks, -1))
+    adds = [run(here, "XADD", key, "*", "n", number) for number in range(5)]
+    broken, *ids = await asyncio.gather(run(here, "BREAK"), *adds)
+    assert isinstance(broken, Failure)
+    assert all(isinstance(entry_id, bytes) for entry_id in ids)
+    assert await run(here, "XLEN", key) == 5
 
 
 async def test_a_deleted_queue_is_a_stream_that_is_gone(

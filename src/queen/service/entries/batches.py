@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from itertools import chain
 
-from queen.errors import Unavailable
+from queen.errors import OutcomeUnknown, QueenError, Unavailable
 from queen.service.background import Background
 from queen.service.catalog import Partition
 from queen.service.entries.bodies import Bodies
@@ -37,6 +37,10 @@ from queen.streambroker.replies import Failure, Reply
 _MAX_TRIES = 50
 _SNAPSHOT_BYTES = 256 * 1024
 _MISSING = (StreamMissing, BodyMissing, NamesMissing)
+
+
+class NotRun(Exception):
+    """Commands failed in a way that nobody has thought of; nothing is committed."""
 
 
 class Unit:
@@ -135,16 +139,16 @@ class Worker:
             if is_locked:
                 within = await stack.enter_async_context(self._database.transaction())
                 await self._lock(self._named(units), within)
-            for unit in units:
-                await self._run(unit)
+            await self._run_all(units)
             touched = list(self._space.touched.values())
             commit = await self._commit(touched, within)
         if commit is None:
             self._forget_absent(touched)
             return None
+        self._note_committed(commit)
         self._tell(commit)
         for replica in touched:
-            await self._bodies.fill(replica)
+            await self._fill(replica, units)
         self._forget_absent(touched)
         self._replicas.keep_within_bounds()
         return set(self._space.ready)
@@ -160,6 +164,28 @@ class Worker:
                 self._replicas.forget(replica.stream.name)
 
     # ---- running ----
+
+    async def _run_all(self, units: Sequence[Unit]) -> None:
+        try:
+            for unit in units:
+                await self._run(unit)
+        except (Unavailable, OutcomeUnknown):
+            raise
+        except Exception as error:
+            # Nothing is committed: the others can still be run without the one that is to blame.
+            raise NotRun from error
+
+    async def _fill(self, replica: Replica, units: Sequence[Unit]) -> None:
+        """Read the bodies that replies have room for; who named a stream that cannot be read is
+        told so, though what it did is committed."""
+        try:
+            await self._bodies.fill(replica)
+        except QueenError as error:
+            failure = Failure(f"ERR {error}")
+            for unit in units:
+                for at, command in enumerate(unit.commands):
+                    if replica.stream.name in command and unit.replies[at]:
+                        unit.replies[at] = failure
 
     async def _run(self, unit: Unit) -> None:
         unit.replies = []
@@ -229,9 +255,7 @@ class Worker:
         if not rows[0]["is_done"]:
             await self._follow(commit, rows)
             return None
-        for replica, record, row in zip(commit.replicas, commit.records, rows, strict=True):
-            if record is not None:
-                self._note_committed(commit, replica, record, row)
+        commit.rows = rows
         return commit
 
     async def _place(self, replica: Replica) -> bool:
@@ -269,7 +293,12 @@ class Worker:
             elif not await self._replicas.follow(replica, row, None):
                 self._replicas.forget(replica.stream.name)
 
-    def _note_committed(self, commit: Commit, replica: Replica, record: bytes, row: Record) -> None:
+    def _note_committed(self, commit: Commit) -> None:
+        for replica, record, row in zip(commit.replicas, commit.records, commit.rows, strict=False):
+            if record is not None:
+                self._note_record(commit, replica, record, row)
+
+    def _note_record(self, commit: Commit, replica: Replica, record: bytes, row: Record) -> None:
         replica.version += 1
         replica.used_at = time.monotonic()
         replica.journal_bytes += len(record)

@@ -18,6 +18,7 @@ from queen.service.catalog import Partition
 from queen.service.entries.payloads import messages_of
 from queen.service.entries.replicas import Replica
 from queen.service.log.segment_encryption import SegmentEncryption
+from queen.storage.database import Record
 from queen.streambroker.engine.state.events import encode
 
 
@@ -39,6 +40,8 @@ class Commit:
             encode(replica.stream.journal) if replica.stream.journal else None
             for replica in self.replicas
         ]
+        # What the database said of each replica, once it is done.
+        self.rows: Sequence[Record] = ()
         self._encryption = encryption
         self.appended = sorted(
             (replica for replica in self.replicas if replica.stream.appended),

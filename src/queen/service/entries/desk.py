@@ -20,13 +20,13 @@ from collections.abc import Sequence
 
 from queen.errors import Overloaded, QueenError, Unavailable
 from queen.service.catalog import Partition
-from queen.service.entries.batches import Unit, Worker
+from queen.service.entries.batches import NotRun, Unit, Worker
 from queen.service.entries.replicas import Replicas
 from queen.service.events import Events
 from queen.service.scope import Viewer
 from queen.streambroker.engine.keyspace import Arguments, Wait
 from queen.streambroker.engine.waiting import Waiter, Waiters
-from queen.streambroker.replies import NO_ARRAY, Reply
+from queen.streambroker.replies import NO_ARRAY, Failure, Reply
 
 _log = logging.getLogger(__name__)
 
@@ -107,6 +107,9 @@ class EntryDesk:
     async def _run_batch(self, units: list[Unit]) -> None:
         try:
             ready = await self._worker.work(units)
+        except NotRun as error:
+            await self._run_each(units, error)
+            return
         except QueenError as error:
             self._fail(units, error)
             return
@@ -117,6 +120,18 @@ class EntryDesk:
         for unit in units:
             self._answer(unit)
         self._try_again(ready)
+
+    async def _run_each(self, units: list[Unit], error: NotRun) -> None:
+        """Find out whose commands cannot be run; the others are run without them."""
+        if len(units) > 1:
+            for unit in units:
+                await self._run_batch([unit])
+            return
+        _log.error("a command on streams failed", exc_info=error.__cause__)
+        cause = error.__cause__
+        text = str(cause) if isinstance(cause, QueenError) else "internal error, see the log"
+        units[0].replies = [Failure(f"ERR {text}") for _ in units[0].commands]
+        self._answer(units[0])
 
     def _fail(self, units: list[Unit], error: QueenError) -> None:
         for unit in units:
