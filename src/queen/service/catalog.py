@@ -212,8 +212,7 @@ class Catalog:
         pairs = list(dict.fromkeys(names))
         queue_names = list(dict.fromkeys(queue_name for queue_name, _ in pairs))
         await self._load_queues(queue_names)
-        for queue_name in queue_names:
-            await self.ensure_queue(queue_name, wait_ms)
+        await self._ensure_queues(queue_names, wait_ms)
         # One that was deleted in the same moment is missing; the next try makes it anew.
         existing = [(self._queues[queue], name) for queue, name in pairs if queue in self._queues]
         missing = [(queue, name) for queue, name in existing if name not in queue.partitions]
@@ -226,10 +225,16 @@ class Catalog:
 
     async def ensure_queue(self, name: str, wait_ms: int | None = None) -> None:
         """Create a queue with default options unless it exists."""
-        if name not in self._queues:
-            namespace, task = labels_of(name)
-            await self._database.execute("ensure_queues", [name], [namespace], [task], wait_ms)
-            await self._load_queues([name])
+        await self._ensure_queues([name], wait_ms)
+
+    async def _ensure_queues(self, names: Iterable[str], wait_ms: int | None) -> None:
+        # In one order, so that no two servers wait for each other.
+        missing = sorted(name for name in names if name not in self._queues)
+        if missing:
+            labels = [labels_of(name) for name in missing]
+            namespaces, tasks = [each[0] for each in labels], [each[1] for each in labels]
+            await self._database.execute("ensure_queues", missing, namespaces, tasks, wait_ms)
+            await self._load_queues(missing)
 
     async def _resolve_partitions(
         self, pairs: list[tuple[Queue, str]], wait_ms: int | None

@@ -13,14 +13,14 @@ from queen.errors import OutcomeUnknown, QueenError, Unavailable
 from queen.service.background import Background
 from queen.service.catalog import Partition
 from queen.service.entries.bodies import Bodies
-from queen.service.entries.commits import Commit, head_of
+from queen.service.entries.commits import Commit
 from queen.service.entries.keyspace import (
     BodyMissing,
     LogKeyspace,
     NamesMissing,
     StreamMissing,
 )
-from queen.service.entries.replicas import Replica, Replicas, begins_before
+from queen.service.entries.replicas import Replica, Replicas, begins_before, head_of, is_name
 from queen.service.entries.times import DatabaseTime
 from queen.service.events import Events
 from queen.service.log.segment_cache import SegmentCache
@@ -36,6 +36,7 @@ from queen.streambroker.replies import Failure, Reply
 # Others make progress each time; so many times in a row is no accident.
 _MAX_TRIES = 50
 _SNAPSHOT_BYTES = 256 * 1024
+_LOADED_AT_ONCE = 1000
 _MISSING = (StreamMissing, BodyMissing, NamesMissing)
 
 
@@ -97,6 +98,8 @@ class Worker:
         self._background = background
         self._events = events
         self._space = LogKeyspace(replicas)
+        # What is being run.
+        self._units: Sequence[Unit] = ()
 
     async def work(self, units: Sequence[Unit]) -> set[bytes]:
         """Run and commit commands; returns the streams with something new for who waits."""
@@ -134,6 +137,7 @@ class Worker:
     async def _try(self, units: Sequence[Unit], *, is_locked: bool) -> set[bytes] | None:
         """Run commands and commit; None when others wrote meanwhile."""
         self._space.begin()
+        self._units = units
         async with AsyncExitStack() as stack:
             within: Transaction | None = None
             if is_locked:
@@ -213,7 +217,7 @@ class Worker:
         except Failure:
             return False
         except StreamMissing as missing:
-            await self._replicas.load(missing.key)
+            await self._load(missing.key)
             return await self._add_run(unit, commands, now)
         unit.replies += replies or ()
         return replies is not None
@@ -226,7 +230,7 @@ class Worker:
             try:
                 return self._space.run(command, self._clock.now_ms(), may_wait=may_wait)
             except StreamMissing as missing:
-                await self._replicas.load(missing.key)
+                await self._load(missing.key)
             except BodyMissing as missing:
                 replica = self._replicas.by_key[missing.stream.name]
                 await self._bodies.load(replica, missing.entry_id)
@@ -234,16 +238,27 @@ class Worker:
                 rows = await self._database.fetch("entry_stream_names", listed(viewer.namespaces))
                 self._space.stored_names = [row["name"].encode() for row in rows]
 
+    async def _load(self, key: bytes) -> None:
+        """Have a stream in memory, and others that the same commands will ask for: one question
+        for all of them."""
+        known, others = self._replicas.by_key, set[bytes]()
+        for unit in self._units:
+            for command in unit.commands:
+                name = command[1] if len(command) > 1 else b""
+                if name not in known and command[0][:1] in {b"X", b"x"} and is_name(name):
+                    others.add(name)
+        await self._replicas.load([key, *sorted(others - {key})[:_LOADED_AT_ONCE]])
+
     # ---- committing ----
 
     async def _commit(
         self, touched: Sequence[Replica], within: Transaction | None
     ) -> Commit | None:
-        for replica in touched:
-            if replica.id is None and replica.stream.journal and not await self._place(replica):
-                self._forget_changed()
-                return None
-        commit = Commit([each for each in touched if each.id is not None], self._encryption)
+        new = [each for each in touched if each.id is None and each.stream.journal]
+        if new and not await self._replicas.place(new):
+            self._forget_changed()
+            return None
+        commit = self._build([each for each in touched if each.id is not None])
         if not commit.replicas:
             return commit
         source = within or self._database
@@ -258,14 +273,11 @@ class Worker:
         commit.rows = rows
         return commit
 
-    async def _place(self, replica: Replica) -> bool:
-        """Give a new stream its place; returns whether it is what it was taken for."""
-        await self._replicas.store(replica)
-        fresh = await self._replicas.look(replica.stream.name)
-        if fresh is None or fresh["version"] or fresh["head"] != head_of(replica):
-            return False
-        await self._replicas.adopt(replica, fresh)
-        return True
+    def _build(self, replicas: Sequence[Replica]) -> Commit:
+        try:
+            return Commit(replicas, self._encryption)
+        except Exception as error:
+            raise NotRun from error
 
     async def _are_current(self, commit: Commit, rows: Sequence[Record]) -> bool:
         by_id = {row["id"]: row for row in rows}

@@ -16,7 +16,7 @@ from queen.core.frame import (
 from queen.core.hashing import hash_ids
 from queen.service.catalog import Partition
 from queen.service.entries.payloads import messages_of
-from queen.service.entries.replicas import Replica
+from queen.service.entries.replicas import Replica, head_of
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Record
 from queen.streambroker.engine.state.events import encode
@@ -107,11 +107,6 @@ class Commit:
         if partition.queue.options.encryption_enabled:
             codec, body = self._encryption.encrypt_segment(partition.id, codec, body)
         return _Built(columns, codec, body, hash_ids(ids).tobytes())
-
-
-def head_of(replica: Replica) -> int:
-    """Return how many messages a replica takes its partition to have."""
-    return replica.stream.entries.next_ordinal - len(replica.stream.appended)
 
 
 def _id_of(replica: Replica) -> int:

@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 _MAX_COMMANDS = 4096
 _MAX_BYTES = 16 * 1024 * 1024
 _MAX_WAITING_BYTES = 64 * 1024 * 1024
+_LAST_LOOK_S = 0.01
 
 
 class EntryDesk:
@@ -166,17 +167,20 @@ class EntryDesk:
         for_ms = waiter.wait.for_ms
         ends_at = time.monotonic() + for_ms / 1000 if for_ms else None
         try:
-            while True:
+            while not waiter.is_served:
                 left = None if ends_at is None else ends_at - time.monotonic()
-                if left is not None and left <= 0 and waiter not in self._trying:
-                    return NO_ARRAY
-                again = waiter.wait.again_in_ms
-                within = [] if again is None else [again / 1000]
-                within += [] if left is None else [max(left, 0.001)]
-                if await waiter.woken(min(within, default=None)):
-                    return waiter.result()
-                if again is not None:
+                if left is not None and left <= 0:
+                    if waiter not in self._trying:
+                        return NO_ARRAY
+                    # What is being delivered to it just now is its own, however late it is.
+                    await waiter.woken(_LAST_LOOK_S)
+                    continue
+                again_in_ms = waiter.wait.again_in_ms
+                again = None if again_in_ms is None else again_in_ms / 1000
+                within = min((each for each in (left, again) if each is not None), default=None)
+                if not await waiter.woken(within) and within == again:
                     self._try_waiters([waiter])
+            return waiter.result()
         finally:
             self._waiters.remove(waiter)
             self._viewers.pop(waiter, None)

@@ -86,7 +86,7 @@ def _is_payload(value: bytes) -> bool:
         return False
     try:
         _checker.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return reason_against_payload(value) is None
 

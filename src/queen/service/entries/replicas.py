@@ -8,10 +8,12 @@ somebody did, the replica is not what the stream is: it is forgotten, and loaded
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from queen.core.names import DEFAULT_PARTITION, labels_of, reason_against_name
-from queen.service.catalog import Catalog, Partition
+from queen.errors import Unavailable
+from queen.service.catalog import Catalog, Partition, Queue
 from queen.storage.database import Database, Record, Transaction
 from queen.streambroker.engine.ids import make_id
 from queen.streambroker.engine.state.entries import Chunk
@@ -24,7 +26,9 @@ from queen.streambroker.replies import Failure
 _MAX_ENTRIES = 4_000_000
 _MAX_REPLICAS = 20_000
 # Bodies of what was added here, so that readers who keep up need not ask for them.
-_MAX_BODY_BYTES = 32 * 1024 * 1024
+_MAX_BODY_BYTES = 64 * 1024 * 1024
+# Of an id, a list and its strings, beside what they hold.
+_OBJECT_BYTES = 300
 # Where others write too, their records are read before ours are made.
 _SHARED_S = 10.0
 # An entry that was pushed as a message counts as so many bytes.
@@ -83,6 +87,15 @@ def name_of(key: bytes) -> str:
     return name
 
 
+def is_name(key: bytes) -> bool:
+    """Whether a stream can have a name."""
+    try:
+        name_of(key)
+    except Failure:
+        return False
+    return True
+
+
 class Replicas:
     def __init__(self, database: Database, catalog: Catalog) -> None:
         self._database = database
@@ -106,43 +119,53 @@ class Replicas:
 
     # ---- loading ----
 
-    async def load(self, key: bytes) -> Replica:
-        """Have a stream in memory, as it is stored now."""
-        name = name_of(key)
-        queue = await self._catalog.queue(name)
-        namespace = labels_of(name)[0] if queue is None else queue.namespace
-        row = None if queue is None else await self._database.findrow("entry_stream", name)
-        if row is None or queue is None:
-            replica = Replica(Stream(key), namespace)
-        else:
+    async def load(self, keys: Iterable[bytes]) -> None:
+        """Have streams in memory, as they are stored now."""
+        names = {name_of(key): key for key in keys}
+        queues = {queue.name: queue for queue in await self._catalog.queues(names)}
+        rows = await self._database.fetch("entry_streams", list(queues)) if queues else []
+        stored = {row["name"]: row for row in rows}
+        for name, key in names.items():
+            queue, row = queues.get(name), stored.get(name)
+            namespace = labels_of(name)[0] if queue is None else queue.namespace
+            if queue is None or row is None:
+                self._keep(Replica(Stream(key), namespace))
+                continue
             replica = Replica(_stream_of(key, row), namespace)
-            await self.adopt(replica, row)
+            self._adopt(replica, queue, row)
             replica.snapshot_bytes = len(row["snapshot"] or b"")
             replica.journal_bytes = sum(map(len, row["records"]))
+            self._keep(replica)
+            await self._follow_partition(replica, row)
+
+    def _keep(self, replica: Replica) -> None:
+        key = replica.stream.name
         replica.stream.journal = []
         replica.shared_until = self._shared.pop(key, 0.0)
         self.by_key[key] = replica
-        if row is not None:
-            await self._follow_partition(replica, row)
-        return replica
 
-    async def store(self, replica: Replica) -> None:
-        """Give a stream that is only in memory its place in the database."""
-        name = name_of(replica.stream.name)
-        pair = (name, DEFAULT_PARTITION)
-        await self._catalog.resolve([pair])
-        partition = self._catalog.known(*pair)
-        if partition is None:
-            raise Failure("TRYAGAIN the queue of this stream was deleted a moment ago")
-        await self._database.execute("make_entry_stream", partition.queue.id, partition.id)
+    async def place(self, replicas: Sequence[Replica]) -> bool:
+        """Give streams that are only in memory their places in the database; returns whether all
+        of them are what they were taken for."""
+        pairs = {name_of(each.stream.name): each for each in replicas}
+        await self._catalog.resolve((name, DEFAULT_PARTITION) for name in pairs)
+        partitions = [self._catalog.known(name, DEFAULT_PARTITION) for name in pairs]
+        made = [partition for partition in partitions if partition is not None]
+        if len(made) < len(pairs):
+            raise Unavailable("the queue of a stream was deleted a moment ago")
+        queue_ids, ids = [each.queue.id for each in made], [each.id for each in made]
+        await self._database.execute("make_entry_streams", queue_ids, ids)
+        rows = await self._database.fetch("entry_places", list(pairs))
+        places = {row["name"]: row for row in rows}
+        for partition in made:
+            replica, row = pairs[partition.queue.name], places.get(partition.queue.name)
+            if row is None or row["version"] or row["head"] != head_of(replica):
+                return False
+            self._adopt(replica, partition.queue, row)
+        return True
 
-    async def look(self, key: bytes) -> Record | None:
-        return await self._database.findrow("entry_stream", name_of(key))
-
-    async def adopt(self, replica: Replica, row: Record) -> None:
-        """Take the place that was made for a stream."""
-        queue = await self._catalog.queue(name_of(replica.stream.name))
-        assert queue is not None
+    def _adopt(self, replica: Replica, queue: Queue, row: Record) -> None:
+        """Take the place of a stream."""
         replica.id, replica.version = row["id"], row["version"]
         replica.partition = self._catalog.remember_row(
             queue, row["partition_id"], DEFAULT_PARTITION, row["head"]
@@ -225,7 +248,7 @@ class Replicas:
             if chunk is replica.chunks_seen:
                 break
             self._bodies.append(chunk)
-            self._body_bytes += max(chunk.size, 1)
+            self._body_bytes += _memory_of(chunk)
         if chunks:
             replica.chunks_seen = chunks[-1]
         if self._body_bytes > _MAX_BODY_BYTES:
@@ -233,7 +256,17 @@ class Replicas:
             for chunk in self._bodies[:half]:
                 chunk.pack()
             del self._bodies[:half]
-            self._body_bytes = sum(max(chunk.size, 1) for chunk in self._bodies)
+            self._body_bytes = sum(map(_memory_of, self._bodies))
+
+
+def _memory_of(chunk: Chunk) -> int:
+    """Estimate the bytes of a chunk whose bodies are in memory."""
+    return chunk.size + _OBJECT_BYTES * len(chunk.ids)
+
+
+def head_of(replica: Replica) -> int:
+    """Return how many messages a replica takes its partition to have."""
+    return replica.stream.entries.next_ordinal - len(replica.stream.appended)
 
 
 def begins_before(replica: Replica, tail: int) -> bool:

@@ -15,6 +15,8 @@ SYNTAX = Failure("ERR syntax error")
 
 _INTEGER = re.compile(rb"-?[1-9][0-9]*|0")
 _LIMIT = 1 << 63
+# A wait ends at an instant that is a number too.
+_LONGEST_WAIT_MS = _LIMIT - (1 << 42)
 
 
 def parse_integer(text: bytes, error: str = NOT_AN_INTEGER) -> int:
@@ -46,6 +48,8 @@ def parse_block(text: bytes) -> int:
     timeout = parse_integer(text, "ERR timeout is not an integer or out of range")
     if timeout < 0:
         raise Failure("ERR timeout is negative")
+    if timeout > _LONGEST_WAIT_MS:
+        raise Failure("ERR timeout is out of range")
     return timeout
 
 

@@ -22,6 +22,8 @@ from queen.streambroker.engine.state.memory_of_producers import ProducerMemory
 # Rough bytes of an entry beside its names and values, as Redis packs it.
 _ENTRY_BYTES = 8
 _FIELD_BYTES = 3
+# The largest number that clients can read.
+_MAX_COUNT = (1 << 63) - 1
 
 
 class Stream:
@@ -138,7 +140,7 @@ class Stream:
         ids = range(first_id, first_id + len(bodies))
         self.entries.add_run(ids, bodies, size, room, capacity)
         self.last_id = ids[-1]
-        self.added += len(ids)
+        self.added = min(self.added + len(ids), _MAX_COUNT)
 
     def add_elsewhere(self, entry_id: int, size: int) -> None:
         """Add an entry whose body is where its ordinal says, and not in memory."""
@@ -164,7 +166,7 @@ class Stream:
     ) -> None:
         self.entries.add(entry_id, fields, size, is_new_chunk)
         self.last_id = entry_id
-        self.added += 1
+        self.added = min(self.added + 1, _MAX_COUNT)
         if key is not None:
             self.keys[entry_id] = key
 
@@ -309,6 +311,7 @@ class Stream:
         active: int = NEVER,
     ) -> None:
         """Give pending entries to a consumer, or release them; rows that are missing are made."""
+        counts = [min(count, _MAX_COUNT) for count in counts]
         self._note(codes.ASSIGN, group_name, consumer_name, ids, times, counts, active)
         group = self.groups[group_name]
         consumer = None if consumer_name is None else group.consumers[consumer_name]

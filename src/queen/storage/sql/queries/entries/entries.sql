@@ -1,13 +1,21 @@
--- name: entry_stream :maybe
--- A stream as its last snapshot and the records behind it say, and its partition.
-select s.id, s.queue_id, s.partition_id, s.version, s.snapshot_version, s.snapshot, p.head, p.tail,
+-- name: entry_streams :many
+-- Streams as their last snapshots and the records behind them say, and their partitions.
+select q.name, s.id, s.queue_id, s.partition_id, s.version, s.snapshot_version, s.snapshot, p.head, p.tail,
        array(select j.body from queen.entry_journal j
               where j.stream_id = s.id and j.version > s.snapshot_version
               order by j.version) as records
 from queen.queues q
 join queen.entry_streams s on s.queue_id = q.id
 join queen.partitions p on p.id = s.partition_id
-where q.name = $1
+where q.name = any ($1::text[])
+
+-- name: entry_places :many
+-- Where streams are kept, and how far they are.
+select q.name, s.id, s.partition_id, s.version, p.head
+from queen.queues q
+join queen.entry_streams s on s.queue_id = q.id
+join queen.partitions p on p.id = s.partition_id
+where q.name = any ($1::text[])
 
 -- name: entry_records :many
 -- What happened to a stream since a version.
@@ -27,9 +35,12 @@ where s.id = any ($1::bigint[])
 select 1 from queen.entry_streams s where s.id = any ($1::bigint[])
 order by s.id for no key update
 
--- name: make_entry_stream :exec again
--- A place for a stream over a partition; there is no stream yet.
-insert into queen.entry_streams (queue_id, partition_id) values ($1, $2)
+-- name: make_entry_streams :exec again
+-- Places for streams over partitions; there are no streams yet.
+insert into queen.entry_streams (queue_id, partition_id)
+select w.queue_id, w.partition_id
+from unnest($1::integer[], $2::bigint[]) w (queue_id, partition_id)
+order by w.queue_id
 on conflict (queue_id) do nothing
 
 -- name: entry_stream_names :many
