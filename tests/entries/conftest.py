@@ -25,14 +25,15 @@ class Caller:
 EVERYBODY = Caller()
 
 
-@pytest.fixture(scope="session")
+# No longer than for its module: a broker whose loop other tests block keeps jobs from others.
+@pytest.fixture(scope="module")
 async def broker(dsn: str) -> AsyncIterator[Broker]:
     running = await Broker.start(dsn)
     yield running
     await running.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 async def other_broker(dsn: str) -> AsyncIterator[Broker]:
     """Another server on the same database."""
     running = await Broker.start(dsn)

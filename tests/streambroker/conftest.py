@@ -91,7 +91,8 @@ async def redis_resp2_broker(redis_url: str) -> AsyncIterator[StreamBroker]:
         yield opened
 
 
-@pytest.fixture(scope="session")
+# No longer than for its module: a broker whose loop other tests block keeps jobs from others.
+@pytest.fixture(scope="module")
 async def durable(dsn: str) -> AsyncIterator[DurableStreamBroker]:
     async with DurableStreamBroker(dsn, encryption_key=ENCRYPTION_KEY) as opened:
         yield opened

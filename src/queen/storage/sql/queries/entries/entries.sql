@@ -30,7 +30,7 @@ select s.id, s.version, p.head, p.tail,
 from queen.entry_streams s join queen.partitions p on p.id = s.partition_id
 where s.id = any ($1::bigint[])
 
--- name: lock_entry_streams :exec once
+-- name: lock_entry_streams :exec
 -- Keeps others from writing to streams until the transaction ends.
 select 1 from queen.entry_streams s where s.id = any ($1::bigint[])
 order by s.id for no key update
