@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lint types contracts unit test tests demo bench bench-spark reference lock clean
+.PHONY: help setup check format lint types contracts unit test tests test-long demo bench bench-spark screenshots reference wheel lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -47,7 +47,10 @@ test: lint contracts ## All checks and all tests
 	@$(MAKE) --no-print-directory -j 2 types tests
 
 tests: $(STAMP)
-	$(BIN)/pytest -n 3
+	$(BIN)/pytest -n 4
+
+test-long: lint contracts types ## The same with every case and every campaign in full, for an hour or more
+	QUEEN_TEST_LONG=1 $(BIN)/pytest -n 4
 
 demo: $(STAMP) ## Serve, push, consume, cut into windows, compute on Spark, and compare the counts
 	$(BIN)/queen demo
@@ -55,6 +58,8 @@ demo: $(STAMP) ## Serve, push, consume, cut into windows, compute on Spark, and 
 bench: $(STAMP) ## Measure and print the tables of rates: the broker, and NEXMark on Spark
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.entry_streams
+	$(BIN)/python -m benchmarks.shared_groups
+	$(BIN)/python -m benchmarks.tasks --jobs 5000
 	$(BIN)/python -m benchmarks.nexmark --events 200000
 
 bench-spark: $(STAMP) ## Measure Spark over queues: NEXMark, reading speed, latency, joins
@@ -62,6 +67,9 @@ bench-spark: $(STAMP) ## Measure Spark over queues: NEXMark, reading speed, late
 	$(BIN)/python -m benchmarks.spark_read
 	$(BIN)/python -m benchmarks.spark_latency
 	$(BIN)/python -m benchmarks.spark_joins
+
+screenshots: $(STAMP) ## Take the pictures of the dashboard in docs/images again
+	$(BIN)/python -m tools.screenshots
 
 reference: $(STAMP) ## Write docs/reference from the served API document, the commands and the code
 	$(BIN)/python -m tools.reference
@@ -72,11 +80,14 @@ reference: $(STAMP) ## Write docs/reference from the served API document, the co
 	$(BIN)/python -m tools.error_reference
 	$(BIN)/python -m tools.module_map
 
+wheel: $(STAMP) ## Build the package into dist/, to install it elsewhere
+	$(BIN)/python -m hatchling build -t wheel -d dist
+
 lock: ## Resolve requirements/*.in again (needs uv)
-	for each in dev original-0.7.4 original-0.15.0 original-2.6.0; do \
+	for each in dev original-0.7.4 original-0.15.0 original-2.6.0 bench-tasks; do \
 		uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 			requirements/$$each.in -o requirements/$$each.txt || exit 1; \
 	done
 
 clean: ## Remove the environments and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .bench .originals
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .bench .originals dist

@@ -33,8 +33,9 @@ def _free_port() -> int:
 class Broker:
     """Starts the server on a fresh data folder, and removes both on leaving."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._options = options
         self.port = _free_port()
         self.log = folder / "server.log"
         self._postmaster: psutil.Process | None = None
@@ -42,7 +43,7 @@ class Broker:
 
     def __enter__(self) -> Self:
         command = [str(Path(sys.executable).parent / "queen"), "serve"]
-        command += ["--port", str(self.port), "--data-dir", str(self._data)]
+        command += ["--port", str(self.port), "--data-dir", str(self._data), *self._options]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:

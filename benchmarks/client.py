@@ -6,9 +6,11 @@ Buffered pushes count when they are stored, not when `push` returns.
 
     push-buffered   one task pushes one message at a time into a buffer of 5,000; frames are sent
     push-bulk       two tasks push lists of 1,000; frames are sent
-    push-one        64 tasks await one message at a time
+    push-list       16 tasks push lists of 100; frames are sent, several lists in a request
+    push-one        64 tasks await one message at a time, and share requests
     consume         4 consumers, batches of 100, a handler that does nothing
     consume-each    the same, one message at a time to the handler
+    consume-plain   `consume(handler)` with nothing else said, and a handler that reads one field
 """
 
 import asyncio
@@ -23,10 +25,12 @@ import msgspec
 from benchmarks.jobs import JobResult, RoleResult, percentiles_ms
 from benchmarks.load import Mark, Tally
 from benchmarks.messages import MessagePool, partition_for, partition_name
-from queen import Queen
+from queen import Queen, Received
 
 _BULK = 1_000
 _BULK_TASKS = 2
+_LIST = 100
+_LIST_TASKS = 16
 _ONE_TASKS = 64
 _BUFFER = 5_000
 _CONSUMERS = 4
@@ -144,18 +148,26 @@ async def _push_buffered(queen: Queen, load: _Load) -> None:
 
 
 async def _push_bulk(queen: Queen, load: _Load) -> None:
+    await _push_lists(queen, load, _BULK, _BULK_TASKS)
+
+
+async def _push_list(queen: Queen, load: _Load) -> None:
+    await _push_lists(queen, load, _LIST, _LIST_TASKS)
+
+
+async def _push_lists(queen: Queen, load: _Load, size: int, tasks: int) -> None:
     payloads = load.payloads()
     numbers = itertools.count()
 
     async def task() -> None:
         while not load.stopping:
             partition = partition_name(partition_for(next(numbers), load.job.partitions))
-            many = [payload for _, payload in itertools.islice(payloads, _BULK)]
+            many = [payload for _, payload in itertools.islice(payloads, size)]
             began_ns = time.perf_counter_ns()
             await queen.queue(load.job.queue).partition(partition).push(many)
             load.took(began_ns, len(many))
 
-    await asyncio.gather(*(task() for _ in range(_BULK_TASKS)))
+    await asyncio.gather(*(task() for _ in range(tasks)))
 
 
 async def _push_one(queen: Queen, load: _Load) -> None:
@@ -191,6 +203,21 @@ async def _consume_each(queen: Queen, load: _Load) -> None:
     await _consume(queen, load, each=True)
 
 
+async def _consume_plain(queen: Queen, load: _Load) -> None:
+    tally, available = load.tally, load.job.available
+
+    async def handle(message: Received) -> None:
+        tally.messages += 1 if message.data is not None else 0
+        tally.exhausted = available is not None and tally.messages >= available
+
+    queue = queen.queue(load.job.queue).group(load.job.group).wait(1)
+    consumer = queue.consume(handle, signals=False)
+    load.stop = consumer.stop
+    await consumer
+    if consumer.failed:
+        tally.fail(0, b"a handler failed")
+
+
 async def _run(kind: str, queen: Queen, load: _Load) -> None:
     await _KINDS[kind](queen, load)
 
@@ -198,7 +225,9 @@ async def _run(kind: str, queen: Queen, load: _Load) -> None:
 _KINDS: dict[str, Callable[[Queen, _Load], Awaitable[None]]] = {
     "push-buffered": _push_buffered,
     "push-bulk": _push_bulk,
+    "push-list": _push_list,
     "push-one": _push_one,
     "consume": _consume,
     "consume-each": _consume_each,
+    "consume-plain": _consume_plain,
 }

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
-from queen.core.frame import encode_frame, unpack_frames
+from queen.core.frame import compress, encode_body, encode_frame, segment_of
+from queen.core.hashing import hash_ids
+from queen.wire.frames.joined_frame import ACCEPT_JOINED, received_frames
 
 MEDIA_TYPE = "application/vnd.queen.segment"
+JOINED_MEDIA_TYPE = ACCEPT_JOINED
 
 
 def frame(
@@ -14,4 +17,13 @@ def frame(
 
 
 def count_messages(frames: bytes) -> int:
-    return sum(one.count for one in unpack_frames(frames))
+    return sum(frame.segment().count for frame in received_frames(frames))
+
+
+def stored_row(
+    transaction_ids: Sequence[str], payloads: Sequence[bytes]
+) -> tuple[int, bytes, bytes]:
+    """Return codec, hashes and body of messages as the broker stores them."""
+    ids = [name.encode() for name in transaction_ids]
+    codec, body = compress(encode_body(segment_of(ids, list(payloads))))
+    return codec, hash_ids(ids).tobytes(), body

@@ -194,5 +194,5 @@ def post_head(path: str, host: str, body_bytes: int, media_type: str = "applicat
     ).encode()
 
 
-def get_request(path: str, host: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode()
+def get_request(path: str, host: str, accept: str = "*/*") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nhost: {host}\r\naccept: {accept}\r\n\r\n".encode()

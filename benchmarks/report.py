@@ -134,6 +134,8 @@ def aims(summaries: Summaries, many: int) -> list[Aim]:
         ratio(f"pop + ack, {many:,} / 10 partitions", f"{lots}/pop-ack", f"{few}/pop-ack", 0.7),
         ratio("client: consume / raw pop + ack", "client/consume", "pop-ack", 0.3),
         ratio("client: buffered push / raw JSON push 100", "client/push-buffered", push100, 0.5),
+        ratio("client: lists of 100 / rows, 100 per statement", "client/push-list", "rows100", 1.0),
+        ratio("client: 64 tasks, 1 each / raw push 1", "client/push-one", "push1/p100/c64", 1.0),
         _rate(summaries, "client: consume", "client/consume", _CLIENT_AIM),
         _rate(summaries, "client: buffered push", "client/push-buffered", _CLIENT_AIM),
         _rss(summaries),

@@ -25,6 +25,7 @@ _TRANSACTION_ID = b'"transactionId":"'
 _PARTITION_ID = b'"partitionId":"'
 _LEASE_ID = b'"leaseId":"'
 _ID_BYTES = 36
+_FRAMES = "application/vnd.queen.segment"
 
 
 class _PushAnswers:
@@ -291,4 +292,77 @@ class FetchExchange:
         return True
 
 
-Role = Push | PushFrames | Pop | Fetch
+@dataclass(frozen=True)
+class PopFrames:
+    """Pop batches as leased frames; with `ack`, acknowledge each as a span of offsets."""
+
+    queue: str
+    group: str
+    connections: int
+    ack: bool
+    batch: int = 100
+    available: int | None = None
+
+    def exchanges(self, host: str, seed: int) -> list["PopFramesExchange"]:
+        tally = Tally()
+        pop = get_request(
+            f"/api/v1/pop/queue/{self.queue}?batch={self.batch}&wait=false&partitions=1"
+            f"&consumerGroup={self.group}&autoAck={'false' if self.ack else 'true'}",
+            host,
+            accept=_FRAMES,
+        )
+        return [PopFramesExchange(self, pop, host, tally) for _ in range(self.connections)]
+
+
+class PopFramesExchange:
+    def __init__(self, role: PopFrames, pop: bytes, host: str, tally: Tally) -> None:
+        self.tally = tally
+        self.holding = False
+        self._role = role
+        self._pop = pop
+        self._host = host
+        self._ack = b""
+        self._leased = 0
+
+    def request(self) -> bytes:
+        return self._ack if self.holding else self._pop
+
+    def answered(self, status: int, body: bytearray, start: int, end: int) -> bool:
+        if self.holding:
+            self.holding = False
+            if status == 200 and body.find(b'"success":true', start, end) >= 0:
+                self._count(self._leased)
+            else:
+                self.tally.fail(status, bytes(body[start:end]))
+            return True
+        if status == 200:
+            self._popped(body, start)
+            return True
+        if status == 204:
+            self.tally.empty += 1
+        else:
+            self.tally.fail(status, bytes(body[start:end]))
+        return False
+
+    def _popped(self, body: bytearray, start: int) -> None:
+        # A mark, a version and three zeros, the size of the head, the head; then the frames.
+        size = int.from_bytes(body[start + 8 : start + 12], "little")
+        head = json.loads(body[start + 12 : start + 12 + size])
+        (claim,) = head["claims"]
+        run = [claim["firstOffset"], claim["endOffset"]]
+        self._leased = run[1] - run[0]
+        if not self._role.ack:
+            self._count(self._leased)
+            return
+        span = {"partitionId": claim["partitionId"], "leaseId": head["leaseId"], "done": [run]}
+        acks = json.dumps({"consumerGroup": self._role.group, "spans": [span]}).encode()
+        self._ack = post_head("/api/v1/ack/spans", self._host, len(acks)) + acks
+        self.holding = True
+
+    def _count(self, messages: int) -> None:
+        self.tally.messages += messages
+        available = self._role.available
+        self.tally.exhausted = available is not None and self.tally.messages >= available
+
+
+Role = Push | PushFrames | Pop | PopFrames | Fetch

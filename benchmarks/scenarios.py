@@ -14,7 +14,7 @@ from benchmarks import baseline, postgres
 from benchmarks.broker import Broker
 from benchmarks.client import ClientJob
 from benchmarks.jobs import BenchError, HttpJob, Job, JobResult, RoleResult, run_job
-from benchmarks.roles import Fetch, Pop, Push, PushFrames, Role
+from benchmarks.roles import Fetch, Pop, PopFrames, Push, PushFrames, Role
 
 # Enough frames for this rate; they are encoded before the clock starts and kept in memory.
 _FRAMES_PER_S = 6_500
@@ -243,7 +243,22 @@ def pop(*, partitions: int, connections: int, ack: bool) -> Callable[[Bench, str
     return run
 
 
-def _measure_pop(bench: Bench, name: str, round_: int, role: Pop) -> None:
+def pop_frames(
+    *, partitions: int, connections: int, ack: bool
+) -> Callable[[Bench, str, int], None]:
+    """The same as leased frames, acknowledged by offsets."""
+
+    def run(bench: Bench, name: str, round_: int) -> None:
+        queue = f"pop-{partitions}"
+        bench.fill(queue, partitions, requests=_requests_to_read(bench))
+        group = f"{name}-{round_}"
+        role = PopFrames(queue, group, connections, ack=ack, available=bench.stored(queue))
+        _measure_pop(bench, name, round_, role)
+
+    return run
+
+
+def _measure_pop(bench: Bench, name: str, round_: int, role: Pop | PopFrames) -> None:
     result, rows = bench.measure([name], round_, bench.http_job((role,)))
     bench.consumed(role.queue, role.group, result.roles[0].total_messages)
     bench.report(rows)
@@ -375,6 +390,12 @@ def _headline(rounds: int) -> Group:
             Scenario("fetch", fetch(connections=2)),
             Scenario("pop-autoack", pop(partitions=100, connections=16, ack=False), rounds),
             Scenario("pop-ack", pop(partitions=100, connections=16, ack=True), rounds),
+            Scenario(
+                "pop-frames-autoack", pop_frames(partitions=100, connections=16, ack=False), rounds
+            ),
+            Scenario(
+                "pop-frames-ack", pop_frames(partitions=100, connections=16, ack=True), rounds
+            ),
             Scenario("rows1", rows(per_statement=1, connections=64), rounds),
             Scenario("push1/p100/c64", push(per_request=1, partitions=100, connections=64), rounds),
             *_client(rounds),
@@ -387,9 +408,11 @@ def _client(rounds: int) -> list[Scenario]:
     return [
         Scenario("client/push-buffered", client_push("push-buffered"), rounds),
         Scenario("client/push-bulk", client_push("push-bulk"), rounds),
+        Scenario("client/push-list", client_push("push-list"), rounds),
         Scenario("client/push-one", client_push("push-one"), rounds),
         Scenario("client/consume", client_consume("consume"), rounds),
         Scenario("client/consume-each", client_consume("consume-each"), rounds),
+        Scenario("client/consume-plain", client_consume("consume-plain"), rounds),
     ]
 
 

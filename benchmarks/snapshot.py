@@ -56,6 +56,8 @@ class Snapshot:
         self._watcher = watcher
 
     async def hold(self) -> None:
+        # PostgreSQL would end it after a minute. A dump is never idle.
+        await self._holder.execute("set idle_in_transaction_session_timeout = 0")
         await self._holder.execute("begin isolation level repeatable read")
         await self._holder.fetchval("select count(*) from queen.queues")
 

@@ -49,12 +49,56 @@ cross join lateral (select g.name = '__QUEUE_MODE__' and p.id % 100 = 0 as lease
 """
 
 
+# Ten thousand queues that each have a partition, a group and something to read.
+_BREADTH = """
+with q as (
+    insert into queen.queues (name, namespace) select 'queue-' || i, 'breadth'
+    from generate_series(1, $1) i returning id
+),
+g as (insert into queen.groups (queue_id, name) select id, 'readers' from q),
+p as (
+    insert into queen.partitions (queue_id, name, head, head_at)
+    select id, 'Default', $2, clock_timestamp() from q returning id, queue_id, head, head_at
+)
+insert into queen.segments
+    (partition_id, base_offset, end_offset, created_at, queue_id, codec, hashes, body)
+select id, 0, head, head_at, queue_id, $3, null, $4 from p
+"""
+# A million dead letters of the large queue, of a hundred errors.
+_DEAD = """
+insert into queen.dead_letters
+    (partition_id, queue_id, group_id, consumer_group, message_offset, transaction_id, payload,
+     error, attempts, created_at, failed_at)
+select p.id, p.queue_id, g.id, g.name, 1000 + i, 'dead-' || p.id || '-' || i, '{"n":1}',
+       'error ' || (p.id % 100), 3, clock_timestamp() - interval '1 hour',
+       clock_timestamp() - interval '1 hour' * random()
+from queen.partitions p
+join queen.queues q on q.id = p.queue_id and q.name = $1
+join queen.groups g on g.queue_id = q.id and g.name = '__QUEUE_MODE__'
+cross join generate_series(1, $2) i
+"""
+
+
+async def fill_breadth(
+    connection: asyncpg.Connection, queues: int, dead_letters_each: int, each: int = MESSAGES_EACH
+) -> None:
+    """Write many queues, and dead letters in every partition of the large one."""
+    codec, body = _body(each)
+    await connection.execute(_BREADTH, queues, each, codec, body, timeout=600)
+    await connection.execute(_DEAD, QUEUE, dead_letters_each, timeout=600)
+    await connection.execute("analyze", timeout=600)
+
+
+def _body(each: int) -> tuple[int, bytes]:
+    ids = [f"message-{n}".encode() for n in range(each)]
+    payloads = [b'{"n":%d,"text":"some forty bytes of ordinary payload"}' % n for n in range(each)]
+    return compress(encode_body(segment_of(ids, payloads)))
+
+
 async def fill(
     connection: asyncpg.Connection, partitions: int = PARTITIONS, each: int = MESSAGES_EACH
 ) -> None:
     """Write the queue with everything in it."""
-    ids = [f"message-{n}".encode() for n in range(each)]
-    payloads = [b'{"n":%d,"text":"some forty bytes of ordinary payload"}' % n for n in range(each)]
-    codec, body = compress(encode_body(segment_of(ids, payloads)))
+    codec, body = _body(each)
     await connection.execute(_FILL, QUEUE, partitions, each, codec, body, timeout=600)
     await connection.execute("analyze", timeout=600)

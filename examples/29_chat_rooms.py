@@ -16,12 +16,12 @@ async def main() -> None:
         stream = queen.stream(f"chat-activity-{RUN}", "chat").sources(MESSAGES, REACTIONS, EDITS)
         await stream.partitioned().tumbling_time(1).grace_period(0).define()
 
-        room = {"partition": "room-42"}
+        room = "room-42"
         pushes = queen.transaction()
-        pushes.push(MESSAGES, {"user": "anna", "text": "Helo!"}, **room)
-        pushes.push(MESSAGES, {"user": "bruno", "text": "Hi."}, **room)
-        pushes.push(REACTIONS, {"user": "bruno", "emoji": "wave"}, **room)
-        pushes.push(EDITS, {"user": "anna", "edited": "Hello!"}, **room)
+        pushes.push(MESSAGES, {"user": "anna", "text": "Helo!"}, partition=room)
+        pushes.push(MESSAGES, {"user": "bruno", "text": "Hi."}, partition=room)
+        pushes.push(REACTIONS, {"user": "bruno", "emoji": "wave"}, partition=room)
+        pushes.push(EDITS, {"user": "anna", "edited": "Hello!"}, partition=room)
         pushes.push(MESSAGES, {"user": "carla", "text": "Anybody?"}, partition="room-43")
         await pushes.commit()
 

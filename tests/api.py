@@ -180,9 +180,9 @@ class Api:
 class Poll:
     """A long poll on a connection of its own: sent, and not answered yet."""
 
-    def __init__(self, api: Api, path: str) -> None:
+    def __init__(self, api: Api, path: str, headers: dict[str, str] | None = None) -> None:
         self._own = api.twin()
-        self._own.send("GET", path)
+        self._own.send("GET", path, headers=headers)
 
     def is_answered(self, within_s: float = 0) -> bool:
         return self._own.is_answered(within_s)

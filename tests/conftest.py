@@ -38,6 +38,8 @@ ENCRYPTION_KEY = "0123456789abcdef" * 4
 # A shell that starts its jobs in the background lets them ignore Ctrl-C, and whatever they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest_plugins = ["tests.cpu"]
+
 # Tests are over before the second compiler of a JVM has paid for itself. The cache is as large as
 # it is with both: when it is full, nothing is compiled any more.
 os.environ.setdefault(

@@ -15,6 +15,7 @@ from typer.core import TyperArgument, TyperOption
 
 from queen.cli.exits import MEANINGS
 from queen.cli.main import app
+from queen.cli.server_options import SHARED
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 
@@ -29,7 +30,7 @@ terminal and NDJSON on a pipe; standard output holds data only, the rest goes to
 | exit code | meaning |
 | --- | --- |
 """
-_SHARED = {"url", "token", "as_json"}
+_SHARED = set(SHARED)
 _ELSEWHERE = {"serve"}
 
 

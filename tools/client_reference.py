@@ -77,7 +77,16 @@ CLASSES: list[type] = [
 
 # What other modules of the client use, and its users have no use for.
 _INNER = {
-    Consumer: {"finish", "is_at_limit", "keep_lease", "next_batch", "settle", "stop_on_signals"},
+    Consumer: {
+        "finish",
+        "is_at_limit",
+        "keep_lease",
+        "leave",
+        "next_batch",
+        "note_pace",
+        "settle",
+        "stop_on_signals",
+    },
     Processing: {"finish", "keep_lease", "load", "next_window", "settle", "stop_on_signals"},
     ClientSpool: {
         "is_for_spool",

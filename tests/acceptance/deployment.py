@@ -14,6 +14,7 @@ import asyncpg
 import psutil  # type: ignore[import-untyped]
 
 from queen.storage.embedded import EmbeddedPostgres
+from tests.acceptance.client import HttpClient, NoAnswer
 from tests.conftest import ServerProcess
 from tests.ports import free_port
 from tests.waiting import until_async
@@ -135,6 +136,9 @@ class Deployment:
 
     async def is_drained(self, queue: str, group: str) -> bool:
         """Return whether a group has finished everything in a queue, false if nobody can say."""
+        # What was answered 202 comes into the queue when its spool is drained.
+        if not all([await self._has_empty_spool(port) for port in self.ports]):
+            return False
         try:
             connection = await asyncpg.connect(self._postgres.dsn)
         except (OSError, asyncpg.PostgresError):
@@ -144,6 +148,16 @@ class Deployment:
             return unread == 0
         finally:
             await connection.close()
+
+    async def _has_empty_spool(self, port: int) -> bool:
+        http = HttpClient(port)
+        try:
+            spool = (await http.call("GET", "/api/v1/spool")).body
+        except NoAnswer:
+            return False
+        finally:
+            await http.close()
+        return bool(spool["counted"] and not spool["records"])
 
     # ---- the end ----
 

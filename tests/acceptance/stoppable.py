@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 
 from queen import Queen, Received
-from tests.waiting import spend_async
+from tests.waiting import spend_async, until_met
 
 
 async def main(url: str, queue: str, effects: str) -> None:
@@ -23,7 +24,9 @@ async def main(url: str, queue: str, effects: str) -> None:
 
     async with Queen(url) as queen:
         consumer = queen.queue(queue).group("g").batch(20).each().concurrency(2)
-        running = consumer.consume(handler)
+        running = asyncio.create_task(consumer.consume(handler))
+        # Before that a signal would end the process, as it ends any.
+        await until_met(lambda: signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL)
         print("ready", flush=True)
         await running
 

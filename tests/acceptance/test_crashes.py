@@ -23,13 +23,12 @@ import pytest
 from tests.acceptance.client import Client
 from tests.acceptance.deployment import Deployment, until
 from tests.acceptance.history import Ack, History, Item, Needs, Outcome, Pop, Status, check
+from tests.long import IS_LONG, long
 from tests.waiting import spend_async
 
-# By the count of servers.
-KILLS = {
-    1: {"server": 3, "postmaster": 2, "postgres": 2, "backend": 1},
-    2: {"server": 5, "postmaster": 3, "postgres": 4, "backend": 2},
-}
+KILLS = {"server": 3, "postmaster": 2, "postgres": 2, "backend": 1}
+if IS_LONG:
+    KILLS = {"server": 5, "postmaster": 3, "postgres": 4, "backend": 2}
 QUEUE, GROUPS = "orders", ("billing", "shipping")
 # What some consumers push in the transaction that acks.
 OUTPUT = "invoices"
@@ -43,8 +42,17 @@ HEAL_S = DRAIN_S = 60.0
 class Load:
     """Producers and consumers, and what they saw."""
 
-    def __init__(self, deployment: Deployment, seed: int, actors: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        seed: int,
+        actors: asyncio.TaskGroup,
+        partitions: int = PARTITIONS,
+        **options: object,
+    ) -> None:
         self.history = History()
+        self._partitions = partitions
+        self._options = options
         self._deployment = deployment
         self._seed = seed
         self._actors = actors
@@ -62,7 +70,8 @@ class Load:
     async def start(self) -> None:
         async with self._client(0) as client:
             # Consumers that die use up attempts; none of that shall end in the dead letters.
-            await client.configure(QUEUE, leaseTime=LEASE_S, retryLimit=1_000_000)
+            patience = {"leaseTime": LEASE_S, "retryLimit": 1_000_000}
+            await client.configure(QUEUE, **patience, **self._options)
         for number in range(PRODUCERS):
             self._producers.append(self._actors.create_task(self._produce(number)))
         for group in GROUPS:
@@ -134,7 +143,7 @@ class Load:
         try:
             while self._pushing:
                 size = choice.randint(1, 3)
-                lanes = [f"lane-{choice.randrange(PARTITIONS)}" for _ in range(size)]
+                lanes = [f"lane-{choice.randrange(self._partitions)}" for _ in range(size)]
                 items = [Item(f"{name}-{sent + at}", lane) for at, lane in enumerate(lanes)]
                 sent += size
                 await self._push(name, items, clients, choice)
@@ -231,19 +240,24 @@ class Load:
 
 
 class Nemesis:
-    """Kills processes, each kind as often as `KILLS` says, in random order."""
+    """Kills processes, each kind as often as it is told, in random order."""
 
     def __init__(
-        self, deployment: Deployment, load: Load, seed: int, actors: asyncio.TaskGroup
+        self,
+        deployment: Deployment,
+        load: Load,
+        seed: int,
+        actors: asyncio.TaskGroup,
+        kills: dict[str, int] = KILLS,
     ) -> None:
+        self._kills = kills
         self._deployment = deployment
         self._load = load
         self._actors = actors
         self._choice = random.Random(f"{seed} nemesis")
 
     async def run(self) -> None:
-        kills = KILLS[len(self._deployment.ports)]
-        plan = [kind for kind, times in kills.items() for _ in range(times)]
+        plan = [kind for kind, times in self._kills.items() for _ in range(times)]
         self._choice.shuffle(plan)
         for kind in plan:
             await spend_async(self._choice.uniform(0.2, 1.0))
@@ -293,7 +307,7 @@ class Nemesis:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("servers", [2, *long(1)])
 async def test_each_confirmed_message_is_finished_once_by_each_group(
     deployment: Deployment, servers: int
 ) -> None:
@@ -309,9 +323,7 @@ async def test_each_confirmed_message_is_finished_once_by_each_group(
         await nemesis.healed()
         await load.reach(PUSHES)
         await load.finish()
-    needs = Needs(
-        pushes=PUSHES, redeliveries=1, refusals=1, unknown_pushes=1, faults=KILLS[servers]
-    )
+    needs = Needs(pushes=PUSHES, redeliveries=1, refusals=1, unknown_pushes=1, faults=KILLS)
     print(summary(load.history))
     verdict = check(load.history, GROUPS, needs, lease_s=LEASE_S, several_servers=servers > 1)
     assert verdict.status is Status.VALID, str(verdict)

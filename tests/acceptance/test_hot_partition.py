@@ -19,6 +19,7 @@ import pytest
 from tests.acceptance.client import Client
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.history import History, Item, Needs, Outcome, Status, check
+from tests.long import long
 
 SECONDS = float(os.environ.get("QUEEN_TEST_SECONDS", "3"))
 PRODUCERS = 16
@@ -104,7 +105,7 @@ class Run:
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 200)
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("servers", [2, *long(1)])
 async def test_a_reader_at_the_tail_of_a_hot_partition_skips_nothing(
     deployment: Deployment, servers: int
 ) -> None:

@@ -21,12 +21,13 @@ import pytest
 
 from tests.api import Api
 from tests.conftest import ServerProcess
+from tests.long import IS_LONG
 from tests.waiting import until_async
 
 MESSAGES = int(os.environ.get("QUEEN_TEST_POISON_MESSAGES", "2000"))
 # In partitions that differ, so that the waits for their leases pass together.
 POISON = {1000 * k + k * 331 % 1000 for k in range(MESSAGES // 1000)}
-CONSUMERS, PARTITIONS = 8, 8
+CONSUMERS, PARTITIONS = 8 if IS_LONG else 4, 8
 LEASE_S, RETRY_LIMIT = 3, 2
 ROOT = Path(__file__).parents[2]
 

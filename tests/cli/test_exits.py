@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from queen.cli.exits import MEANINGS
+from queen.cli.exits import INTERRUPTED, MEANINGS
 from tests.cli.conftest import QUEEN, Run, environment
 from tests.conftest import ServerProcess
 from tests.ports import free_port
@@ -99,3 +101,25 @@ def test_queue_names_are_completed_from_the_server(
 
 def test_no_input_at_all_is_fine(run: Run, queue: str) -> None:
     assert "0 stored" in run("push", queue, text="").err
+
+
+def test_a_token_of_two_lines_is_wrong_usage(run: Run) -> None:
+    assert "--token" in run("status", "--token", "a\r\nx-b: c", code=2).err
+
+
+def test_debug_says_what_is_asked_and_no_secret(run: Run, queue: str) -> None:
+    given = ("--token", "hidden-token", "--log-level", "debug")
+    said = run("push", queue, '"hidden-payload"', *given).err
+    assert re.search(r"queen: POST /api/v1/\S+ at 127.0.0.1:\d+: 20\d, [\d.]+ ms", said)
+    assert "hidden" not in said
+    assert "selector" not in said
+
+
+def test_ctrl_c_is_130(start: Callable[..., subprocess.Popen[str]], run: Run, queue: str) -> None:
+    process = start("push", queue, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write("1\n")
+    process.stdin.flush()
+    assert run("pop", queue, "--wait", "20").row["data"] == 1
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == INTERRUPTED

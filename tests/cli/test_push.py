@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pytest
 from pyarrow import parquet
 
 from tests.api import Api
@@ -146,6 +147,24 @@ def test_a_delay_is_kept(run: Run, queue: str) -> None:
     assert run("pop", queue).out == ""
 
 
+@pytest.mark.parametrize("delay", ["inf", "1e400", "nan", "-1"])
+def test_a_delay_without_an_end_is_wrong_usage(run: Run, queue: str, delay: str) -> None:
+    assert "--delay" in run("push", queue, "1", "--delay", delay, code=2).err
+
+
+def test_one_partition_and_a_field_that_names_it_are_wrong_usage(run: Run, queue: str) -> None:
+    given = ("--partition", "p", "--partition-by", "id")
+    assert "not both" in run("push", queue, '{"id": 1}', *given, code=2).err
+
+
+@pytest.mark.parametrize(("kind", "text"), [("ndjson", "1\n2\n"), ("json", "[1, 2]")])
+def test_a_byte_order_mark_is_no_part_of_the_text(
+    run: Run, queue: str, kind: str, text: str
+) -> None:
+    run("push", queue, "--format", kind, text=b"\xef\xbb\xbf" + text.encode())
+    assert [row["data"] for row in run("replay", queue).rows] == [1, 2]
+
+
 def test_lines_that_trickle_are_stored_as_they_come(
     start: Callable[..., subprocess.Popen[str]], run: Run, queue: str
 ) -> None:
@@ -158,3 +177,30 @@ def test_lines_that_trickle_are_stored_as_they_come(
     process.stdin.close()
     process.stdin = None
     assert process.wait(timeout=20) == 0
+
+
+def test_a_json_array_is_many_messages(run: Run, queue: str, tmp_path: Path) -> None:
+    file = tmp_path / "orders.json"
+    file.write_text('[{"n": 1},\n {"n": 2, "list": [1, 2]},\n 3]\n')
+    run("push", queue, "--file", str(file))
+    assert [row["data"] for row in run("replay", queue).rows] == [
+        {"n": 1},
+        {"n": 2, "list": [1, 2]},
+        3,
+    ]
+    other = f"{queue}-b"
+    run("push", other, "--format", "json", text="[1, 2]")
+    assert [row["data"] for row in run("replay", other).rows] == [1, 2]
+
+
+def test_what_is_no_array_in_a_json_file_is_still_pushed(
+    run: Run, queue: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "one.json"
+    file.write_text('{\n  "n": 1\n}\n')
+    run("push", queue, "--file", str(file))
+    file.write_text('{"n": 2}\n[3]\n')
+    run("push", queue, "--file", str(file))
+    assert [row["data"] for row in run("replay", queue).rows] == [{"n": 1}, {"n": 2}, [3]]
+    file.write_text("[1, 2")
+    assert "line 1" in run("push", queue, "--file", str(file), code=1).err

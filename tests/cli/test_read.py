@@ -35,7 +35,7 @@ def test_pop_without_ack_keeps_the_lease(run: Run, queue: str) -> None:
 def test_pop_draws_a_table_on_a_terminal(run: Run, on_terminal: Run, queue: str) -> None:
     run("push", queue, '{"total": 12}', "2")
     shown = on_terminal("pop", queue).out
-    assert "┃ partition" in shown
+    assert "partition" in shown
     assert '{"total": 12}' in shown
     assert json.loads(on_terminal("pop", queue, "--json").out)["data"] == 2
 
@@ -131,3 +131,16 @@ def test_a_reader_that_has_seen_enough_is_no_error(
         os.close(ours)
         _, said = process.communicate(timeout=30)
     assert (process.returncode, said) == (0, "")
+
+
+def test_a_queue_that_is_not_there_is_not_found(run: Run, queue: str) -> None:
+    assert queue in run("pop", queue, code=3).err
+    run("pop", queue, "--wait", "0.2", code=3)
+    run("tail", queue, code=3)
+
+
+def test_a_replay_ends_after_so_many(run: Run, queue: str) -> None:
+    run("push", queue, *map(str, range(20)))
+    assert [row["data"] for row in run("replay", queue, "--limit", "3").rows] == [0, 1, 2]
+    run("replay", queue, "--limit", "5", "--to", f"{queue}-copy")
+    assert len(run("replay", f"{queue}-copy").rows) == 5

@@ -115,6 +115,7 @@ def test_windows_reasons_and_moves(run: Run, queue: str) -> None:
     for target in ("1h", "beginning"):
         moved = run("stream", "seek", queue, "g", "--to", target, "--json").row
         assert (moved["stream"], moved["group"]) == (queue, "g")
+    assert "nobody" in run("stream", "seek", queue, "nobody", "--to", "1h", code=3).err
     assert run("stream", "pause", queue, "g").row["paused"] is True
     assert run("stream", "resume", queue, "g").row["paused"] is False
     assert run("window", "tail", queue, "-g", "g", "--limit", "1").row["id"] == followed[0]["id"]
@@ -185,8 +186,8 @@ def test_tables_on_a_terminal(run: Run, on_terminal: Run, queue: str) -> None:
     shown = on_terminal("window", "tail", queue, "-g", "g", "-m", "--limit", "1").out
     assert "__GLOBAL__  2 messages" in shown
     assert f'{queue}/Default:0 {{"total":12}}' in shown
-    assert "┃ stream" in on_terminal("stream", "list").out
-    assert "┃ group" in on_terminal("stream", "show", queue).out
-    assert "┃ state" in on_terminal("stream", "windows", queue, "--group", "g").out
-    assert "┃ why" in on_terminal("stream", "explain", queue, "--group", "g").out
-    assert "┃ failed" in on_terminal("stream", "dead", queue).out
+    assert "stream" in on_terminal("stream", "list").out
+    assert "group" in on_terminal("stream", "show", queue).out
+    assert "state" in on_terminal("stream", "windows", queue, "--group", "g").out
+    assert "why" in on_terminal("stream", "explain", queue, "--group", "g").out
+    assert "failed" in on_terminal("stream", "dead", queue).out

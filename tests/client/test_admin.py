@@ -46,6 +46,7 @@ async def test_everything_about_one_queue(
     await one.trace({"n": 1}, names=queue)
     await _look_around(admin, queue)
     await _messages(queen, admin, queue, one.partition_id)
+    await _schedules(admin, queue)
     await _groups(admin, queue)
     await _switches(admin)
     await _tokens(start_server, dsn)
@@ -53,11 +54,35 @@ async def test_everything_about_one_queue(
     assert {name for name in public if not name.startswith("_")} <= Noted.made
 
 
+async def test_answers_are_found_in_either_spelling(queen: Queen, queue: str) -> None:
+    await queen.queue(queue).group("g").push([{"someKey": 1}])
+    (message,) = await queen.queue(queue).group("g").pop()
+    (group,) = [one for one in await queen.admin.groups() if one["queue_name"] == queue]
+    assert group["queueName"] == group.get("queue_name") == queue
+    assert "queue_name" in group
+    assert "no_such_key" not in group
+    assert group.get("noSuchKey", 7) == 7
+    with pytest.raises(KeyError):
+        group["no_such_key"]
+    await message.trace({"n": 1}, names=queue)
+    (trace,) = (await queen.admin.traces_by_name(queue))["traces"]
+    assert trace["queueName"] == trace["queue_name"] == queue
+    # What users have pushed is theirs.
+    stored = await queen.admin.message(message.partition_id, message.transaction_id)
+    assert "some_key" not in (stored.get("data") or stored["payload"])
+
+
 async def _look_around(admin: Noted, queue: str) -> None:
     assert (await admin.health())["status"] == "healthy"
     assert isinstance(await admin.metrics(), dict)
+    assert (await admin.steps(queue))["steps"] == []
     assert "queues" in await admin.overview()
+    assert "databaseBytes" in await admin.storage()
+    assert (await admin.doctor())["findings"]
     assert queue in str(await admin.queues(limit=1000))
+    changed = await admin.alter_queue(queue, options={"ttl": 0})
+    assert changed["options"]["ttl"] == 0
+    assert "ttl" in str(await admin.queue_options(queue))
     assert (await admin.queue(queue))["name"] == queue
     assert f"n-{queue}" in str(await admin.namespaces())
     assert f"t-{queue}" in str(await admin.tasks())
@@ -87,7 +112,21 @@ async def _messages(queen: Queen, admin: Noted, queue: str, partition_id: str) -
     assert "later" not in str(await admin.scheduled(queue))
 
 
+async def _schedules(admin: Noted, queue: str) -> None:
+    await admin.define_schedule(queue, queue, "0 0 1 1 *", {"n": 1}, zone="Europe/Berlin")
+    assert queue in str(await admin.schedules(queue))
+    assert (await admin.schedule(queue))["cron"] == "0 0 1 1 *"
+    assert len((await admin.schedule_ticks(queue, 3))["ticks"]) == 3
+    await admin.pause_schedule(queue)
+    await admin.resume_schedule(queue)
+    await admin.delete_schedule(queue)
+    with pytest.raises(NotFound):
+        await admin.schedule(queue)
+
+
 async def _groups(admin: Noted, queue: str) -> None:
+    await admin.share(queue, queue)
+    await admin.order(queue, queue)
     assert queue in str(await admin.groups(limit=1000))
     assert queue in str(await admin.group(queue))
     await admin.lagging(0)

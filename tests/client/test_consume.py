@@ -6,8 +6,12 @@ import asyncio
 import dataclasses
 import functools
 import gc
+import logging
+import os
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -174,6 +178,64 @@ async def test_an_exception_is_a_nack_and_in_the_end_a_dead_letter(
     assert told == [["good"], ("bad", "too bad"), ("bad", "too bad")]
     (letter,) = (await queen.queue(queue).dlq().get()).messages
     assert (letter.data, letter.error_message) == ("bad", "ValueError: too bad")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+
+def _look_into_nothing() -> None:
+    next(iter(()))
+
+
+def _name_a_file() -> None:
+    raise ValueError("cannot open " + os.fsdecode(b"caf\xe9"))
+
+
+def _say_nothing() -> None:
+    raise Mute
+
+
+@pytest.mark.parametrize("size", [None, 1, 2])
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (_look_into_nothing, "StopIteration"),
+        (_name_a_file, r"ValueError: cannot open caf\udce9"),
+        (_say_nothing, "Mute: <its text cannot be had>"),
+    ],
+    ids=["stop iteration", "no text", "no words"],
+)
+async def test_odd_errors_are_failures_like_any_other(
+    queen: Queen,
+    queue: str,
+    broken: Callable[[], None],
+    said: str,
+    is_async: bool,
+    size: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What is logged here is no text either, and those who collect reports of tests take only text.
+    monkeypatch.setattr(logging.getLogger("queen.client"), "disabled", True)
+    await queen.queue(queue).config(retry_limit=0).create()
+    await queen.queue(queue).push([1])
+
+    async def in_the_loop(_given: Any) -> None:
+        broken()
+
+    def in_a_thread(_given: Any) -> None:
+        broken()
+
+    builder = queen.queue(queue).limit(1)
+    if size is not None:
+        builder = builder.batch(size)
+    consuming = builder.consume(in_the_loop if is_async else in_a_thread)
+    consumer = await asyncio.wait_for(consuming, 20)
+    assert consumer.failed == 1
+    (letter,) = (await queen.queue(queue).dlq().get()).messages
+    assert said in (letter.error_message or "")
 
 
 async def test_a_failing_callback_changes_nothing(queen: Queen, queue: str) -> None:
@@ -444,3 +506,168 @@ async def test_a_server_that_answers_at_once_is_not_asked_without_a_pause(of: st
                 await queen.consumer("s", "g").idle(1).process(handler)
         # Ten in a second, and as many again for a clock that others use too.
         assert len(fake.requests) <= 20
+
+
+async def test_a_task_can_be_made_of_it(queen: Queen, queue: str) -> None:
+    """What everybody types first works, and so does everything else that wants a coroutine."""
+    await queen.queue(queue).push([1, 2, 3])
+    seen: list[int] = []
+
+    async def handler(message: Received) -> None:
+        seen.append(message.data)
+
+    task = asyncio.create_task(queen.queue(queue).limit(1).consume(handler))
+    done = await asyncio.wait_for(task, 30)
+    assert done.handled == 1
+    async with asyncio.TaskGroup() as group:
+        group.create_task(queen.queue(queue).limit(1).consume(handler))
+    await asyncio.gather(queen.queue(queue).limit(1).consume(handler))
+    assert seen == [1, 2, 3]
+
+
+async def test_a_task_of_it_is_cancelled_and_stopped(queen: Queen, queue: str) -> None:
+    def handler(_: Received) -> None:
+        raise AssertionError("nothing was pushed")
+
+    task = asyncio.create_task(queen.queue(queue).consume(handler))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    consumer = queen.queue(queue).consume(handler)
+    stopped = asyncio.create_task(consumer)
+    await asyncio.sleep(0)
+    consumer.stop()
+    assert await asyncio.wait_for(stopped, 30) is consumer
+
+
+async def test_one_that_is_never_started_says_nothing(queen: Queen, queue: str) -> None:
+    consumer = queen.queue(queue).group("g").consume(print)
+    assert repr(consumer) == (f"<Consumer {queue} group='g' open received=0 handled=0 failed=0>")
+    consumer.close()
+
+
+async def test_a_failure_is_logged_with_where_it_happened(
+    queen: Queen, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The traceback, and which message it was; what was in it stays out."""
+    (pushed,) = await queen.queue(queue).partition("p7").push({"card": "4111-1111"})
+
+    def charge(_: Received) -> None:
+        raise RuntimeError("the bank is closed")
+
+    await queen.queue(queue).partition("p7").limit(1).consume(charge)
+    (record,) = [one for one in caplog.records if "a handler failed" in one.message]
+    for part in (queue, "p7", "offset 0", pushed.transaction_id, "RuntimeError"):
+        assert part in record.message
+    # Not the text of the log, which Spark writes as JSON where it was loaded before.
+    assert record.exc_info is not None
+    trace = "".join(traceback.format_exception(*record.exc_info))
+    assert "in charge" in trace
+    assert "the bank is closed" in trace
+    assert "4111" not in caplog.text + trace
+
+
+# ---- one at a time, taken ahead ----
+
+
+async def _fill(queen: Queen, queue: str, count: int) -> None:
+    await queen.queue(queue).partition("p").push([{"n": n} for n in range(count)])
+
+
+async def test_quick_messages_are_taken_ahead_and_handled_one_at_a_time(
+    queen: Queen, queue: str
+) -> None:
+    await _fill(queen, queue, 300)
+    seen: list[int] = []
+    running = 0
+
+    async def handle(message: Received) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        await asyncio.sleep(0)
+        seen.append(message.data["n"])
+        running -= 1
+
+    consumer = queen.queue(queue).group("g").limit(300).consume(handle)
+    await consumer
+    assert seen == list(range(300))
+    assert (consumer.received, consumer.handled, consumer.failed) == (300, 300, 0)
+    # Far fewer leases than messages.
+    assert consumer._ahead.size > 10
+
+
+async def test_a_slow_handler_gets_no_more_than_it_can_do(queen: Queen, queue: str) -> None:
+    await _fill(queen, queue, 6)
+    epochs: list[int] = []
+
+    async def handle(message: Received) -> None:
+        epochs.append(message.epoch)
+        await spend_async(0.3)
+
+    await queen.queue(queue).group("g").limit(6).consume(handle)
+    assert len(set(epochs)) == 6
+
+
+async def test_a_message_that_fails_comes_again_before_those_taken_with_it(
+    queen: Queen, queue: str
+) -> None:
+    await queen.queue(queue).config(retryLimit=5).create()
+    await _fill(queen, queue, 200)
+    seen: list[tuple[int, int]] = []
+    fails = {20: 2, 60: 1, 61: 1}
+
+    async def handle(message: Received) -> None:
+        number = message.data["n"]
+        seen.append((number, message.attempt))
+        if fails.get(number, 0) >= message.attempt:
+            raise ValueError("not yet")
+
+    # Each failure is a delivery more.
+    consumer = queen.queue(queue).group("g").limit(204).consume(handle)
+    await consumer
+    expected: list[tuple[int, int]] = []
+    for number in range(200):
+        expected += [(number, attempt) for attempt in range(1, fails.get(number, 0) + 2)]
+    assert seen == expected
+    assert (consumer.received, consumer.handled, consumer.failed) == (204, 200, 4)
+
+
+async def test_what_a_handler_gives_back_itself_comes_again_first(queen: Queen, queue: str) -> None:
+    await _fill(queen, queue, 50)
+    seen: list[int] = []
+
+    async def handle(message: Received) -> None:
+        seen.append(message.data["n"])
+        if message.data["n"] == 30 and seen.count(30) == 1:
+            await message.give_back()
+
+    await queen.queue(queue).group("g").limit(51).consume(handle)
+    assert seen == [*range(31), *range(30, 50)]
+
+
+async def test_a_loop_takes_ahead_and_gives_back_in_turn(queen: Queen, queue: str) -> None:
+    await _fill(queen, queue, 120)
+    seen: list[int] = []
+    async for message in queen.queue(queue).group("g").limit(121).consume():
+        seen.append(message.data["n"])
+        if message.data["n"] == 90 and seen.count(90) == 1:
+            await message.nack("not yet")
+    assert seen == [*range(91), *range(90, 120)]
+
+
+async def test_a_stop_gives_back_what_was_taken_ahead(queen: Queen, queue: str) -> None:
+    await _fill(queen, queue, 400)
+    seen: list[int] = []
+
+    async def handle(message: Received) -> None:
+        seen.append(message.data["n"])
+        if len(seen) == 100:
+            consumer.stop()
+
+    consumer = queen.queue(queue).group("g").consume(handle)
+    await consumer
+    assert seen == list(range(100))
+    (next_one,) = await queen.queue(queue).group("g").pop()
+    assert (next_one.data["n"], next_one.attempt) == (100, 1)

@@ -113,6 +113,26 @@ async def test_options_in_both_spellings(queen: Queen, queue: str) -> None:
     assert (created["options"]["leaseTime"], created["options"]["retryLimit"]) == (11, 7)
 
 
+async def test_only_options_that_are_named_change(queen: Queen, queue: str) -> None:
+    orders = queen.queue(queue)
+    await orders.namespace("shop").config(retry_limit=7, encryption_enabled=True).create()
+    again = await orders.config(lease_time=11).create()
+    assert again["created"] is False
+    assert [change["name"] for change in again["changed"]] == ["leaseTime"]
+    await orders.config(retry_limit=None).task("bill").alter()
+    options = {option.name: option for option in await orders.options()}
+    assert options["encryptionEnabled"].value is True
+    assert (options["leaseTime"].value, options["leaseTime"].origin) == (11, "set")
+    assert (options["retryLimit"].value, options["retryLimit"].origin) == (3, "default")
+    assert options["retryLimit"].meaning
+    shown = await queen.admin.queue_options(queue)
+    assert (shown["namespace"], shown["task"]) == ("shop", "bill")
+    with pytest.raises(BadRequest, match="say false"):
+        await orders.config(encryption_enabled=None).alter()
+    with pytest.raises(NotFound):
+        await queen.queue(f"no-{queue}").config(lease_time=5).alter()
+
+
 async def test_a_builder_can_be_kept(queen: Queen, queue: str) -> None:
     base = queen.queue(queue)
     await base.partition("a").push("in a")

@@ -103,3 +103,126 @@ async def test_idle_counts_for_the_whole_consumer(queen: Queen, queue: str) -> N
     wanted = queen.queue(queue).group("g").concurrency(3).idle(0.3)
     await wanted.consume(handled.append, signals=False)
     assert len(handled) == 10
+
+
+# ---- batches, taken ahead ----
+
+
+async def test_quick_batches_are_taken_ahead_and_handled_one_at_a_time(
+    queen: Queen, queue: str
+) -> None:
+    await _fill(queen, queue, 1, 300)
+    seen: list[list[int]] = []
+    epochs: set[int] = set()
+    running = 0
+
+    async def handle(batch: list[Received]) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        await asyncio.sleep(0)
+        seen.append([one.offset for one in batch])
+        epochs.add(batch[0].epoch)
+        running -= 1
+
+    consumer = queen.queue(queue).group("g").batch(10).limit(295).consume(handle, signals=False)
+    await consumer
+    assert seen == [list(range(at, min(at + 10, 295))) for at in range(0, 295, 10)]
+    assert (consumer.received, consumer.handled, consumer.failed) == (295, 295, 0)
+    # Far fewer leases than batches.
+    assert len(epochs) < 15
+    (following,) = await queen.queue(queue).group("g").pop()
+    assert (following.offset, following.attempt) == (295, 1)
+
+
+@pytest.mark.parametrize("by", ["raising", "nacking"])
+async def test_a_batch_that_fails_comes_again_before_those_taken_with_it(
+    queen: Queen, queue: str, by: str
+) -> None:
+    await queen.queue(queue).config(retryLimit=5, retryDelay=0).create()
+    await _fill(queen, queue, 1, 200)
+    seen: list[tuple[int, int]] = []
+
+    async def handle(batch: list[Received]) -> None:
+        seen.extend((one.offset, one.attempt) for one in batch)
+        if batch[-1].offset == 149 and batch[-1].attempt == 1:
+            if by == "raising":
+                raise ValueError("not yet")
+            await batch[-1].nack("not yet")
+
+    again = 10 if by == "raising" else 1
+    wanted = queen.queue(queue).group("g").batch(10).limit(200 + again)
+    consumer = await wanted.consume(handle, signals=False)
+    repeated = [(offset, 2) for offset in range(150 - again, 150)]
+    firsts = [(offset, 1) for offset in range(200)]
+    assert seen == firsts[:150] + repeated + firsts[150:]
+    assert (consumer.received, consumer.failed) == (200 + again, 10 if by == "raising" else 0)
+    await expect(queen, queue).to_be_empty(group="g")
+
+
+async def test_a_stop_gives_back_the_batches_that_were_taken_ahead(
+    queen: Queen, queue: str
+) -> None:
+    await _fill(queen, queue, 1, 400)
+    seen: list[int] = []
+
+    async def handle(batch: list[Received]) -> None:
+        seen.extend(one.offset for one in batch)
+        if len(seen) == 150:
+            consumer.stop()
+
+    consumer = queen.queue(queue).group("g").batch(10).consume(handle, signals=False)
+    await consumer
+    assert seen == list(range(150))
+    assert consumer.received == consumer.handled == 150
+    (following,) = await queen.queue(queue).group("g").pop()
+    assert (following.offset, following.attempt) == (150, 1)
+
+
+async def test_whoever_acks_by_hand_gets_no_more_than_one_batch_at_a_time(
+    queen: Queen, queue: str
+) -> None:
+    await _fill(queen, queue, 1, 60)
+    epochs: list[int] = []
+
+    async def handle(batch: list[Received]) -> None:
+        epochs.append(batch[0].epoch)
+        await queen.ack(batch)
+
+    wanted = queen.queue(queue).group("g").auto_ack(False).batch(10).limit(60)
+    await wanted.consume(handle, signals=False)
+    assert len(set(epochs)) == 6
+
+
+async def test_with_each_a_failure_holds_up_nothing_that_was_taken_ahead(
+    queen: Queen, queue: str
+) -> None:
+    await queen.queue(queue).config(retryLimit=5, retryDelay=0).create()
+    await _fill(queen, queue, 1, 200)
+    seen: list[tuple[int, int]] = []
+    epochs: set[int] = set()
+
+    async def handle(message: Received) -> None:
+        seen.append((message.offset, message.attempt))
+        epochs.add(message.epoch)
+        if message.offset % 50 == 49 and message.attempt == 1:
+            raise ValueError("not yet")
+
+    wanted = queen.queue(queue).group("g").each().batch(5).limit(204)
+    consumer = await wanted.consume(handle, signals=False)
+    assert [offset for offset, attempt in seen if attempt == 1] == list(range(200))
+    assert [one for one in seen if one[1] > 1] == [(offset, 2) for offset in range(49, 200, 50)]
+    assert (consumer.handled, consumer.failed) == (200, 4)
+    assert len(epochs) < 40
+    await expect(queen, queue).to_be_empty(group="g")
+
+
+async def test_a_batch_of_one_is_taken_alone(queen: Queen, queue: str) -> None:
+    await _fill(queen, queue, 1, 20)
+    epochs: list[int] = []
+
+    async def handle(message: Received) -> None:
+        epochs.append(message.epoch)
+
+    await queen.queue(queue).group("g").batch(1).limit(20).consume(handle, signals=False)
+    assert len(set(epochs)) == 20

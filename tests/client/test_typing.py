@@ -13,6 +13,8 @@ import queen
 
 _PACKAGE = Path(queen.__file__).parent
 _PROGRAM = Path(__file__).with_name("typed_program.py")
+# Kept from run to run, beside that of our own settings.
+_CACHE = Path(__file__).parents[2] / ".mypy_cache" / "of-users"
 
 
 def test_the_package_says_that_it_is_typed() -> None:
@@ -27,7 +29,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     wrong.write_text("import queen\n\nqueen.Message({}).transaction_id + 1\nqueen.nothing\n")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary"]
     done = subprocess.run(
-        [*command, "--cache-dir", str(folder / "cache"), str(_PROGRAM), str(wrong)],
+        [*command, "--cache-dir", str(_CACHE), str(_PROGRAM), str(wrong)],
         capture_output=True,
         text=True,
         check=False,

@@ -477,6 +477,28 @@ def _fields(one: Any) -> list[Any]:
     return [*(one[name] for name in names), one.data]
 
 
+async def test_a_large_window_of_lone_messages_is_the_same_as_a_small_one(
+    queen: Queen, queue: str
+) -> None:
+    await counted(queen, queue, 50)
+    for number in range(60):
+        message = Message({"n": number}, trace_id=str(uuid.uuid4()) if number % 7 == 0 else None)
+        await queen.queue(queue).partition(f"p{number % 2}").push(message)
+    small = await queen.consumer(queue, "small").poll_window(10)
+    large = await queen.consumer(queue, "large").max_inline_bytes(0).poll_window(10)
+    assert small is not None
+    assert large is not None
+    assert [_fields(one) for one in large.all_messages] == [
+        _fields(one) for one in small.all_messages
+    ]
+    stored = {one.transaction_id: one async for one in queen.queue(queue).replay()}
+    for one in small.all_messages:
+        replayed = stored[one.transaction_id]
+        assert (replayed.created_at, replayed.offset) == (one.created_at, one.offset)
+        assert (replayed.partition, replayed.trace_id) == (one.partition, one.trace_id)
+        assert replayed.data == one.data
+
+
 async def test_a_large_window_can_be_streamed(queen: Queen, queue: str) -> None:
     await counted(queen, queue, 500)
     for _ in range(3):

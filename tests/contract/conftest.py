@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, closing
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
 
 from queen.storage.embedded import EmbeddedPostgres
-from queen.storage.migrate import migrate
+from tests import databases
 from tests.api import Api, Poll, pop_path
 from tests.conftest import ServerProcess
 from tests.contract.rawhttp import RawConnection
@@ -25,16 +23,8 @@ Connect = Callable[[ServerProcess], Api]
 @pytest.fixture
 async def own_database(postgres: EmbeddedPostgres) -> AsyncIterator[str]:
     """A database of the test's own: what it deletes or switches off is nobody else's."""
-    name = f"own_{uuid.uuid4().hex[:12]}"
-    connection = await asyncpg.connect(postgres.dsn)
-    await connection.execute(f"create database {name}")
-    dsn = urlunsplit(urlsplit(postgres.dsn)._replace(path=f"/{name}"))
-    inside = await asyncpg.connect(dsn)
-    await migrate(inside)
-    await inside.close()
-    yield dsn
-    await connection.execute(f"drop database {name} with (force)")
-    await connection.close()
+    async with databases.own_database(postgres.dsn) as dsn:
+        yield dsn
 
 
 @pytest.fixture

@@ -393,7 +393,7 @@ def test_without_a_lease_id_what_was_never_popped_cannot_be_acked(api: Api, queu
     "wrong",
     [
         {"partitionId": "nowhere"},
-        {"partitionId": "00000000-0000-8fff-bfff-ffffffffffff"},
+        {"partitionId": "0fffffff-ffff-8fff-bfff-ffffffffffff"},
         {"partitionId": str(uuid.uuid4())},
         {"leaseId": "not a lease"},
         {"leaseId": str(uuid.uuid4())},

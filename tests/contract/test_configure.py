@@ -17,6 +17,17 @@ DEFAULTS = {
     "ttl": 0,
     "retryLimit": 3,
     "retryDelay": 1000,
+    "retryBackoff": "fixed",
+    "retryMaxDelay": 3_600_000,
+    "breaker": 0,
+    "breakerOutcomes": 20,
+    "breakerPause": 10_000,
+    "rateLimit": 0,
+    "rateInterval": 1000,
+    "rateBurst": 0,
+    "rateLimitPerPartition": 0,
+    "maxInFlight": 0,
+    "maxInFlightPerPartition": 0,
     "deadLetterQueue": True,
     "dlqAfterMaxRetries": True,
     "priority": 0,
@@ -29,6 +40,7 @@ DEFAULTS = {
     "maxWaitTimeSeconds": 0,
     "dedup": "window",
     "dedupWindowSeconds": 600,
+    "sharedGroups": False,
 }
 
 
@@ -60,6 +72,7 @@ def test_every_option_is_kept_and_answered(api: Api, queue: str) -> None:
         **{name: 7 for name, value in DEFAULTS.items() if type(value) is int},
         "priority": -3,
         "dedup": "forever",
+        "retryBackoff": "exponential",
     }
     assert options.keys() == DEFAULTS.keys()
     assert configure(api, queue=queue, options=options)["options"] == options

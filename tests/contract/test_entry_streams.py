@@ -6,6 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
+import asyncpg
 import pytest
 
 from tests.api import Api, Poll
@@ -138,6 +139,9 @@ def test_pending_messages_are_listed_claimed_and_given_back(api: Api, queue: str
     assert (listed["count"], ids_of(listed["messages"])) == (3, added)
     assert {message["consumer"] for message in listed["messages"]} == {"c"}
     assert api.call("GET", f"{group}/consumer/other/pending").json["count"] == 0
+    few = api.call("GET", f"{group}/pending?count=2").json
+    assert ids_of(few["messages"]) == added[:2]
+    assert api.call("GET", f"{group}/pending?count=-1").status == 400
     claim = {"consumer": "d", "minIdleMs": 0}
     named = api.call("POST", f"{group}/claim", claim | {"messageIds": added[1:2]}).json
     assert (named["consumer"], ids_of(named["messages"])) == ("d", added[1:2])
@@ -292,3 +296,20 @@ def test_a_backend_that_cannot_be_is_told(arguments: tuple[str, ...], reason: st
     refused = run("serve", *arguments)
     assert refused.returncode == 78
     assert reason in refused.stderr
+
+
+async def test_entries_of_an_encrypted_queue_are_encrypted(
+    api: Api, other_api: Api, queue: str, connection: asyncpg.Connection
+) -> None:
+    api.configure(queue, encryptionEnabled=True)
+    entry_id = add(api, queue, {"secret": "plain words"})
+    body = await connection.fetchval(
+        "select s.body from queen.segments s join queen.queues q on q.id = s.queue_id"
+        " where q.name = $1",
+        queue,
+    )
+    assert isinstance(body, bytes)
+    assert b"plain words" not in body
+    # The other server has it from the database only.
+    (message,) = other_api.call("GET", f"/stream/{queue}/messages").json["messages"]
+    assert (message["id"], message["data"]) == (entry_id, {"secret": "plain words"})

@@ -157,6 +157,34 @@ def test_a_frame_that_is_there_already_is_answered_with_where_it_is(api: Api, qu
     assert [part["baseOffset"] for part in [*two, *api.push_frames(frame).json]] == [0, 0, 0]
 
 
+def test_where_each_message_is_when_some_were_there_before(api: Api, queue: str) -> None:
+    (first,) = api.push_frames(encode_frame(queue, "p", ["a", "b"], [b"0", b"1"])).json
+    assert "offsets" not in first
+    mixed = encode_frame(queue, "p", ["c", "b", "d", "c"], [b"2", b"1", b"3", b"2"])
+    (second,) = api.push_frames(mixed).json
+    assert (second["duplicates"], second["offsets"]) == ([1, 3], [2, 1, 3, 2])
+    by_id = {one["transactionId"]: one["offset"] for one in api.messages(queue, "p", batch=9)}
+    assert by_id == {"a": 0, "b": 1, "c": 2, "d": 3}
+
+
+def test_an_answer_to_items_says_that_frames_are_taken(api: Api, queue: str) -> None:
+    answer = api.push({"queue": queue, "payload": 1})
+    assert CONTENT_TYPE in answer.headers["accept-post"]
+
+
+def test_items_of_many_partitions_are_answered_in_order(api: Api, queue: str) -> None:
+    items = [
+        {"queue": queue, "partition": f"p{n % 7}", "payload": n, "transactionId": f"t{n % 9}"}
+        for n in range(10)
+    ]
+    answer = api.push(*items, {"queue": queue, "partition": "p8", "payload": 0})
+    assert answer.status == 201
+    assert [told["index"] for told in answer.json] == list(range(11))
+    assert [told["transaction_id"] for told in answer.json[:10]] == [f"t{n % 9}" for n in range(10)]
+    for n in range(7):
+        assert api.data(queue, f"p{n}", batch=9) == [n, n + 7][: 2 if n < 3 else 1]
+
+
 def test_trace_ids_stay_with_their_messages_when_a_frame_has_duplicates(
     api: Api, queue: str
 ) -> None:

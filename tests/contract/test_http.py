@@ -47,7 +47,6 @@ def test_a_server_that_lives_says_so(api: Api) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/api",
         "/api/v1",
         "/api/v1/push/",

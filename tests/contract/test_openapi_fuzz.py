@@ -33,18 +33,19 @@ from queen.core.frame import CONTENT_TYPE, encode_frame
 from tests.api import Answer, Api
 from tests.conftest import ServerProcess
 from tests.documented import Documented
+from tests.long import IS_LONG
 from tests.waiting import until
 
-REQUESTS = int(os.environ.get("QUEEN_TEST_FUZZ", "800"))
-# One operation in so many may never have been answered with success.
-_UNSEEN_SHARE = 7 if REQUESTS >= 5000 else 4 if REQUESTS >= 2000 else 2
+REQUESTS = int(os.environ.get("QUEEN_TEST_FUZZ", "5000" if IS_LONG else "400"))
+# So many of a hundred operations may never have been answered with success.
+_UNSEEN_PERCENT = 15 if REQUESTS >= 5000 else 25 if REQUESTS >= 2000 else 75
 SEED = int(os.environ.get("QUEEN_TEST_SEED", "20260102"))
 _LONGEST_WAIT_MS = 20
 _NEGATIVE_PERCENT = 35
 _FAMILIAR_PERCENT = 80
 _REFILL_EVERY = 20
-# From here on nearly every operation must have succeeded at least once.
-_ENOUGH = 500
+# From here on many operations must have succeeded at least once.
+_ENOUGH = 300
 
 load_all_checks()
 
@@ -180,7 +181,7 @@ def _shorten_wait(query: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 + REQUESTS // 5)
 def test_every_answer_is_one_the_document_describes(own_server: ServerProcess) -> None:
     api = own_server.api()
     document = api.call("GET", "/api/v1/openapi.json").json
@@ -251,4 +252,4 @@ def _was_worth_it(seen: Counter[str], judge: Documented) -> None:
         if not any(seen[f"{method} {path} {status}"] for status in good):
             missed.append(f"{method} {path}")
     # Some come at the end of a conversation that chance does not often lead.
-    assert len(missed) <= len(operations) // _UNSEEN_SHARE, missed
+    assert len(missed) <= len(operations) * _UNSEEN_PERCENT // 100, missed

@@ -33,7 +33,7 @@ def _get(api: Api, path: str) -> Any:
     return answer.json
 
 
-def _until(look: Callable[[], Any], what: Callable[[Any], bool], within_s: float = 15) -> Any:
+def _until(look: Callable[[], Any], what: Callable[[Any], bool], within_s: float = 60) -> Any:
     """Ask until the answer is right: another server writes its numbers every few seconds."""
     deadline = time.monotonic() + within_s
     while not what(found := look()):

@@ -31,11 +31,13 @@ def test_every_example_runs(server: ServerProcess, queue: str, tmp_path: Path) -
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env=environment(server.url),
+            env={**environment(server.url), "XDG_CONFIG_HOME": str(tmp_path)},
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, (command, done.stderr)
+        # What the doctor finds depends on the machine: a disk that fills, for instance.
+        codes = (0, 1) if command == "queen doctor" else (0,)
+        assert done.returncode in codes, (command, done.stderr)
         for line in done.stdout.splitlines():
             json.loads(line)
 

@@ -35,11 +35,15 @@ def run(api: Api, example: str) -> Answer:
     return api.call(method, path, body.strip() or None)
 
 
-@pytest.mark.parametrize("page", ["consumer-groups.md", "retries-and-dead-letters.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["consumer-groups.md", "limit-rates.md", "retries-and-dead-letters.md", "shared-groups.md"],
+)
 def test_a_page_shows_what_happens(api: Api, queue: str, page: str) -> None:
     # Names of its own, and of all groups only those that the page speaks of.
     text = (PAGES / page).read_text().replace("billing", f"b-{queue}")
-    text = text.replace("orders", queue).replace("payments", queue)
+    for name in ("orders", "payments", "thumbnails", "mails"):
+        text = text.replace(name, queue)
     blocks = _BLOCK.findall(text)
     assert blocks
     answer: Answer | None = None

@@ -32,17 +32,25 @@ PAGES = [
     "docs/howto/buffering.md",
     "docs/howto/qos0.md",
     "docs/howto/client-spool.md",
+    "docs/howto/come-from-celery.md",
+    "docs/howto/come-from-kafka.md",
+    "docs/howto/come-from-rabbitmq.md",
     "docs/howto/come-from-redis-streams.md",
+    "docs/howto/come-from-sqs.md",
     "docs/howto/consumer-groups.md",
     "docs/howto/dead-windows.md",
     "docs/howto/exactly-once-effects.md",
     "docs/howto/exactly-once-results.md",
+    "docs/howto/headers-and-tracing.md",
+    "docs/howto/job-queue.md",
     "docs/howto/join-two-queues.md",
     "docs/howto/late-and-idle-keys.md",
+    "docs/howto/limit-rates.md",
     "docs/howto/replay-a-stream.md",
     "docs/howto/retries-and-dead-letters.md",
     "docs/howto/run-stream-workers.md",
     "docs/howto/several-servers.md",
+    "docs/howto/shared-groups.md",
     "docs/howto/transactions.md",
 ]
 # Run in `tests/spark`, where Spark is.
@@ -118,21 +126,6 @@ def test_a_page_prints_what_it_says(
     for number, server in enumerate(servers, start=1):
         program = program.replace(f"http://queen-{number}:6632", server.url)
     assert run(program, servers[0]) == said
-
-
-@pytest.mark.parametrize("page", ["docs/tutorial/first-stream-worker.md"])
-def test_the_ways_in_follow_one_another_on_one_broker(
-    page: str, servers: list[ServerProcess], resp_port: int
-) -> None:
-    """Who goes from one to the next has what the last one left, and sees what the page says."""
-    for each in (
-        "README.md",
-        "docs/tutorial/first-queue.md",
-        "docs/tutorial/first-stream.md",
-        page,
-    ):
-        program, said = blocks(each)
-        assert run(_with_ports(program, servers[0], resp_port), servers[0]) == said
 
 
 def _with_ports(program: str, server: ServerProcess, resp_port: int) -> str:

@@ -103,6 +103,22 @@ SHOWN = {
         "and then: delivered late",
         "maintenance is on: False",
     ],
+    "48_tasks": [
+        "the same job: True, it existed: True",
+        "2 jobs were done",
+        "cat is 200 wide now",
+        "the other one failed: ValueError: dog has no width",
+        "report of January, attempt 1",
+        "February is scheduled, taken back: True",
+    ],
+    "49_cron": [
+        "created, and due at 0",
+        "and 2 more that were asked for",
+        "it is paused",
+        "it is active",
+        "29 March at 03:00 CEST, the next after 23.5 hours",
+        "25 October at 02:30 CEST, the next after 25 hours",
+    ],
     "36_qos0_events": [
         "answered: {'buffered'}",
         "300 events, in order: True",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -467,6 +469,21 @@ def test_root_copies_programs_that_others_cannot_reach(fresh: Path) -> None:
     subprocess.run([copy / "initdb", "--version"], check=True, capture_output=True)
     modes = {path.stat().st_mode & 0o777 for path in (fresh / "cache").rglob("*")}
     assert modes == {0o755, 0o644}
+
+
+@as_root
+def test_those_who_make_the_account_at_once_agree_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"queen-test-{os.getpid()}"
+    monkeypatch.setattr(programs, "_SYSTEM_USER", name)
+    context = multiprocessing.get_context("fork")
+    with context.Pool(6) as pool:
+        accounts = [pool.apply_async(programs.system_account) for _ in range(6)]
+        told = {account.get() for account in accounts}
+    try:
+        entry = pwd.getpwnam(name)
+        assert told == {(entry.pw_uid, entry.pw_gid)}
+    finally:
+        subprocess.run(["userdel", name], check=True, capture_output=True)
 
 
 # -- tuning --------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from queen.errors import QueenError, StartupError, Unavailable
 from queen.service.preparation import refusal
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.tuning import settings_for
+from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.ports import free_port
 from tests.waiting import until
@@ -186,6 +187,49 @@ def test_the_originals_variables_make_a_url(monkeypatch: pytest.MonkeyPatch) -> 
     assert (url_from_environment() or "").endswith("?sslmode=verify-full")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("QUEEN_DATABASE_URL", "", "is set, but empty"),
+        ("QUEEN_DATABASE_URL", " ", "is set, but empty"),
+        ("PG_HOST", "", "PG_HOST is set, but empty"),
+        ("QUEEN_DATABASE_URL_FILE", "/run/secrets/x", "queen-with-secrets"),
+    ],
+)
+def test_a_lost_secret_does_not_mean_an_empty_database(
+    tmp_path: Path, name: str, value: str, said: str
+) -> None:
+    arguments = ("serve", "--port", str(free_port()), "--data-dir", str(tmp_path / "data"))
+    refused = run(*arguments, **{name: value})
+    assert refused.returncode == 78
+    assert said in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("QUEEN_PORT", "tcp://10.0.0.1:6632", "integer"),
+        ("PORT", "abc", "integer"),
+        ("QUEEN_WORKERS", "0", "1"),
+        ("QUEEN_LOG_LEVEL", "loud", "debug"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_named_and_nobody_tries_again(
+    name: str, value: str, reason: str
+) -> None:
+    refused = run("serve", **{name: value})
+    assert refused.returncode == 78
+    assert refused.stderr.startswith(f"queen: {name}={value} cannot be used: ")
+    assert reason in refused.stderr
+
+
+def test_an_option_that_is_typed_wrong_is_wrong_usage() -> None:
+    refused = run("serve", "--port", "abc", QUEEN_PORT="6632")
+    assert refused.returncode == 2
+    assert "'--port'" in refused.stderr and "QUEEN_PORT" not in refused.stderr
+
+
 def test_a_killed_server_comes_back_with_everything(tmp_path: Path, start_server: Start) -> None:
     first = start_server("--data-dir", str(tmp_path))
     first.api().push({"queue": "q", "payload": 1, "transactionId": "a"})
@@ -239,15 +283,41 @@ def test_several_workers_share_the_port_and_the_work(tmp_path: Path, start_serve
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_demo_agrees_with_itself() -> None:
-    shown = run_for(590, "demo")
-    assert shown.returncode == 0, (shown.stdout, shown.stderr)
-    assert "All counts agree" in shown.stdout
-    counts = dict(re.findall(r"│ ([^│]+?) +│ +([\d,]+) │ [^│]+ │ +\2 │", shown.stdout))
+    shown = demo_that_stays()
+    assert "All counts agree" in shown
+    counts = dict(re.findall(r"│ ([^│]+?) +│ +([\d,]+) │ [^│]+ │ +\2 │", shown))
     assert counts["orders"] == "10,000"
     assert counts["both"] == "90"
     assert counts["clicks, an hour late"] == "160"
     assert counts["purchases"] == "61"
-    assert re.search(r"anna .* archive-[12] ", shown.stdout)
+    assert re.search(r"anna .* archive-[12] ", shown)
+
+
+def demo_that_stays() -> str:
+    """Run the demo, look at what it leaves, end it; return what it has said."""
+    demo = subprocess.Popen((_QUEEN, "demo", "--keep"), stdout=subprocess.PIPE, text=True)
+    said = []
+    assert demo.stdout is not None
+    try:
+        for line in demo.stdout:
+            said.append(line)
+            stays = re.search(r"look at (http://127\.0\.0\.1:\d+)/", line)
+            if stays is not None:
+                break
+        else:
+            pytest.fail("".join(said))
+        api = Api(stays[1])
+        assert b"/dashboard/app.js" in api.call("GET", "/streams").raw
+        (stream,) = api.call("GET", "/api/v1/resources/streams").json["streams"]
+        assert stream["name"] == "demo.chats"
+        api.close()
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(timeout=60) == 0
+    finally:
+        demo.kill()
+        demo.wait()
+        demo.stdout.close()
+    return "".join(said)
 
 
 def test_without_spark_the_demo_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

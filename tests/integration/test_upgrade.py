@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
@@ -15,6 +13,7 @@ import queen.storage
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import Schema, migrate
 from tests.conftest import ServerProcess
+from tests.databases import own_database
 from tests.integration.test_serve import run
 from tests.ports import free_port
 
@@ -27,12 +26,8 @@ _NEWER = "1000.0.0"
 @pytest.fixture
 async def own_dsn(postgres: EmbeddedPostgres) -> AsyncIterator[str]:
     """A database of the test's own, with nothing in it."""
-    name = f"own_{uuid.uuid4().hex[:12]}"
-    admin = await asyncpg.connect(postgres.dsn)
-    await admin.execute(f"create database {name}")
-    yield urlunsplit(urlsplit(postgres.dsn)._replace(path=f"/{name}"))
-    await admin.execute(f"drop database {name} with (force)")
-    await admin.close()
+    async with own_database(postgres.dsn, migrated=False) as dsn:
+        yield dsn
 
 
 @pytest.fixture
@@ -66,8 +61,11 @@ async def test_an_older_server_serves_on_beside_a_newer_one(
     last = "p_wait_ms integer default null"
     change(newer, "append", f"{last}\n", f"{last},\n    p_more integer default 0\n")
     await upgrade(own_dsn, newer)
+    # Alone, and with others, which takes another function.
     assert api.push({"queue": "q", "payload": 2}).status == 201
-    assert len(api.messages("q", batch=10)) == 2
+    many = [{"queue": "q", "partition": name, "payload": 3} for name in "ab"]
+    assert api.push(*many).status == 201
+    assert len(api.messages("q", batch=10, partitions=3)) == 4
     assert older.stop() == 0
 
 
@@ -85,7 +83,7 @@ async def test_what_an_older_server_cannot_do_any_more_may_be_tried_elsewhere(
     older = start_server("--database-url", own_dsn)
     api = older.api()
     assert api.push({"queue": "q", "payload": 1}).status == 201
-    change(newer, "append", "function queen.append(", "function queen.append_more(")
+    change(newer, "append_lone", "function queen.append_lone(", "function queen.append_more(")
     await upgrade(own_dsn, newer)
     refused = api.push({"queue": "q", "payload": 2})
     assert refused.status == 503

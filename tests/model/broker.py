@@ -25,6 +25,27 @@ QUEUE_MODE = "__QUEUE_MODE__"
 AGE_S = 3600
 
 _LAPSE = "update queen.cursors set lease_until = clock_timestamp() where lease_id = %s"
+_LAPSE_SPANS = "update queen.shared_spans set due_at = clock_timestamp() where lease_id = %s"
+_END_SPAN_WAITS = """
+update queen.shared_spans s set due_at = clock_timestamp()
+from queen.partitions p join queen.queues q on q.id = p.queue_id
+where p.id = s.partition_id and q.name = %s and s.lease_id is null
+"""
+_SPANS = """
+select c.committed, c.handed, c.in_flight, array(
+    select o from queen.shared_spans s
+    cross join lateral generate_series(s.first_offset, s.end_offset - 1) o
+    where s.partition_id = c.partition_id and s.group_id = c.group_id
+      and queen.bits_within(s.acked, s.failed, o - s.first_offset, o - s.first_offset + 1) is null)
+from queen.queues q
+join queen.groups g on g.queue_id = q.id
+join queen.cursors c on c.group_id = g.id
+where q.name = %s and g.name = %s
+"""
+_DEAD = """
+select d.message_offset from queen.dead_letters d join queen.queues q on q.id = d.queue_id
+where q.name = %s order by 1
+"""
 _END_WAITS = """
 update queen.cursors c set retry_at = clock_timestamp()
 from queen.partitions p join queen.queues q on q.id = p.queue_id
@@ -116,9 +137,19 @@ class Broker:
 
     def lapse(self, lease_id: str) -> None:
         self._sql.execute(_LAPSE, [uuid.UUID(lease_id)])
+        self._sql.execute(_LAPSE_SPANS, [uuid.UUID(lease_id)])
 
     def end_waits(self, queue: str) -> None:
         self._sql.execute(_END_WAITS, [queue])
+        self._sql.execute(_END_SPAN_WAITS, [queue])
+
+    def spans(self, queue: str, group: str) -> list[tuple[int, int | None, int, list[int]]]:
+        """Return where a group stands in each partition: up to where all is done, and was handed
+        out, how many messages are in flight, and which."""
+        return self._sql.execute(_SPANS, [queue, group]).fetchall()
+
+    def dead_offsets(self, queue: str) -> list[int]:
+        return [offset for (offset,) in self._sql.execute(_DEAD, [queue]).fetchall()]
 
     def grow_older(self, queue: str) -> None:
         self._sql.execute(_AGE, {"queue": queue, "age": AGE_S})

@@ -287,6 +287,8 @@ class Lane:
         tries = self.failures.get(offset, 0)
         if offset == self.position:
             tries = max(tries, self.tries)
+        if status == DEAD and offset not in lease.failed | lease.returned:
+            tries = max(tries, self.failures.get(offset, 0) + 1)
         if status == DONE:
             self.done.add(offset)
             return COMPLETED

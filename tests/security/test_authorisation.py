@@ -22,6 +22,7 @@ from tests.contract.sinkcalls import Sink, frame
 from tests.security.client import Client, Guarded
 from tests.security.conftest import As
 from tests.security.issuer import signed
+from tests.waiting import until
 
 _ROLES = {"read-only": Role.READ, "read-write": Role.WRITE, "admin": Role.ADMIN}
 
@@ -74,6 +75,7 @@ async def test_only_what_must_be_is_open(guarded: Guarded) -> None:
         ("GET", "/api/v1/pop"),
         ("POST", "/api/v1/ack"),
         ("POST", "/api/v1/ack/batch"),
+        ("POST", "/api/v1/ack/spans"),
         ("POST", "/api/v1/transaction"),
         ("POST", "/streams/v1/cycle"),
         ("POST", "/api/v1/configure"),
@@ -210,6 +212,9 @@ def test_a_stolen_lease_opens_nothing(tenants: Tenants, status: str) -> None:
     answer = tenants.mine.ack(message, status)
     assert answer.status == 404
     same(answer, tenants.mine.ack(unknown, status))
+    span = {**{key: message[key] for key in ("partitionId", "leaseId")}, "done": [[0, 1]]}
+    spans = tenants.mine.call("POST", "/api/v1/ack/spans", {"consumerGroup": "g", "spans": [span]})
+    assert spans.json["spans"][0]["error"] == "Message not found: no such partition"
     batch = tenants.mine.ack_batch([message], status, "g").json["results"]
     assert batch[0]["success"] is False
     assert tenants.mine.extend(message["leaseId"]).status == 404
@@ -421,6 +426,9 @@ async def test_no_route_changes_anything_of_others(guarded: Guarded, as_: As) ->
         ("GET", "/api/v1/status/queues/{q}"),
         ("GET", "/api/v1/status/queues/{q}/messages"),
         ("DELETE", "/api/v1/dlq?queue={q}"),
+        ("DELETE", "/stream/{q}/group/{g}"),
+        ("DELETE", "/stream/{q}/group/{g}/consumer/c"),
+        ("DELETE", "/stream/no-such-stream/group/{g}"),
         ("GET", "/api/v1/traces/{p}/x"),
     ],
 )
@@ -576,3 +584,40 @@ def test_a_pattern_stands_for_queues_of_ours_only(tenants: Tenants) -> None:
     sources = [{"queue": own}, {"queue": tenants.queue}]
     asked = {"sources": sources, "until": answer["sealed"], "existing": True}
     assert tenants.mine.call("POST", "/api/v1/fetch/plan", asked).json["messages"] == 1
+
+
+def test_the_map_and_what_is_scheduled_end_where_a_namespace_ends(as_: As) -> None:
+    mine, theirs = f"ns{uuid.uuid4().hex[:6]}", f"ns{uuid.uuid4().hex[:6]}"
+    admin, inside = as_("admin"), as_("read-write", mine)
+    for name in (mine, theirs):
+        admin.call("POST", "/api/v1/push", {"items": [{"queue": f"{name}.in", "payload": 1}]})
+        (message,) = admin.call("GET", f"/api/v1/pop/queue/{name}.in?consumerGroup=g").json[
+            "messages"
+        ]
+        # From each namespace into the other.
+        other = theirs if name == mine else mine
+        done = {
+            "operations": [
+                ack_of(message),
+                push_of(
+                    {"queue": f"{name}.out", "payload": 1}, {"queue": f"{other}.x", "payload": 1}
+                ),
+            ]
+        }
+        assert admin.call("POST", "/api/v1/transaction", done).status == 200
+        later = {"queue": f"{name}.out", "payload": 1, "delay": 3600}
+        assert admin.call("POST", "/api/v1/push", {"items": [later]}).status == 201
+
+    def nodes(client: Client) -> set[str]:
+        answer = client.call("GET", "/api/v1/system/map")
+        assert answer.status == 200, answer.raw
+        return {node["name"] for node in answer.json["nodes"]}
+
+    # What servers have counted is written every now and then.
+    until(lambda: {f"{mine}.out", f"{theirs}.out"} <= nodes(admin))
+    assert nodes(inside) == {f"{mine}.in", "g", f"{mine}.out"}
+    assert inside.call("GET", f"/api/v1/system/map?queue={theirs}.in").status == 404
+    scheduled = inside.call("GET", "/api/v1/scheduled").json["scheduled"]
+    assert [message["queue"] for message in scheduled] == [f"{mine}.out"]
+    for path in ("servers", "postgres", "settings"):
+        assert as_("admin", mine).call("GET", f"/api/v1/system/{path}").status == 404

@@ -10,6 +10,8 @@ import asyncpg
 import psutil  # type: ignore[import-untyped,unused-ignore]
 import pytest
 
+from queen.errors import StartupError
+from queen.server.auth.security import Security
 from tests.api import Api
 from tests.conftest import ENCRYPTION_KEY, ServerProcess
 from tests.integration.test_serve import Start, run, start_without_database
@@ -156,6 +158,20 @@ def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
         ("--auth", "everybody"),
     ):
         assert run("serve", "--port", str(free_port()), *arguments).returncode == 78
+
+
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    here, none = tmp_path / "here.pem", tmp_path / "none.pem"
+    here.write_text("not a certificate")
+    for cert, key, said in (
+        (none, here, f"the TLS certificate {none} cannot be read: No such file"),
+        (here, none, f"the TLS key {none} cannot be read: No such file"),
+        (here, tmp_path, f"the TLS key {tmp_path} cannot be read: Is a directory"),
+        (here, here, f"the TLS certificate {here} cannot be used with the key {here}: "),
+    ):
+        with pytest.raises(StartupError) as refused:
+            Security(tls_cert=str(cert), tls_key=str(key)).check("127.0.0.1")
+        assert str(refused.value).startswith(said)
 
 
 def test_only_loopback_can_be_reached_by_default(server: ServerProcess) -> None:

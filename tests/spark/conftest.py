@@ -14,6 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from queen import SyncQueen
 from queen.spark import session
 from tests.conftest import ServerProcess
+from tests.long import IS_LONG
 
 # The most used.
 _FUNCTIONS = ("coalesce", "col", "count", "count_if", "expr", "lit", "struct", "when", "window")
@@ -38,8 +39,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "local[2]",
             spark_sql_shuffle_partitions=2,
             spark_ui_enabled=False,
-            # Small data: what is saved by code that is made to measure does not pay for it.
-            spark_sql_codegen_wholeStage=False,
+            # Small data: what is saved by code that is made to measure does not pay for it. The
+            # sessions of users make it, and so do all drivers that tests start as users do.
+            spark_sql_codegen_wholeStage=IS_LONG,
+            spark_sql_codegen_factoryMode="FALLBACK" if IS_LONG else "NO_CODEGEN",
             # Which line of a test has made a column costs as many calls as the column.
             spark_python_sql_dataFrameDebugging_enabled=False,
             spark_driver_memory="1g",

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from queen.core.ids import message_id, parse_message
 from tests.api import Api
 from tests.conftest import ServerProcess
+from tests.long import IS_LONG
 
 Read = Callable[..., DataFrame]
 
@@ -53,6 +54,17 @@ def values(frame: DataFrame) -> list[Any]:
 
 
 # ---- columns ----
+
+
+def test_entries_of_a_stream_are_rows(api: Api, read: Read, queue: str) -> None:
+    added = [
+        api.call("POST", f"/stream/{queue}/add", {"n": number}).json["messageId"]
+        for number in range(3)
+    ]
+    rows = sorted(read(queue=queue).select("data", "transactionId").collect())
+    assert [(json.loads(row.data), row.transactionId) for row in rows] == [
+        ({"n": number}, entry_id) for number, entry_id in enumerate(added)
+    ]
 
 
 def test_every_column_is_what_the_broker_says(api: Api, read: Read, queue: str) -> None:
@@ -195,8 +207,10 @@ def test_an_encrypted_queue_is_read_as_any_other(api: Api, read: Read, queue: st
 
 # ---- how much, and from where ----
 
+MANY = 10_000 if IS_LONG else 2_000
 
-@pytest.mark.parametrize(("partitions", "each"), [(1, 3000), (100, 30), (10_000, 1)])
+
+@pytest.mark.parametrize(("partitions", "each"), [(1, 3000), (100, 30), (MANY, 1)])
 def test_the_count_of_partitions_does_not_matter(
     api: Api, read: Read, queue: str, partitions: int, each: int
 ) -> None:

@@ -36,7 +36,7 @@ from tests.spark.history import messages
 ROOT = Path(__file__).parents[2]
 _HOME = Path(pyspark.__file__).parent
 _EXECUTOR = "CoarseGrainedExecutorBackend"
-_PATIENCE_S = 240
+_PATIENCE_S = 400
 # What is on the PATH of a machine by itself.
 _SYSTEM = "/usr/local/bin:/usr/bin:/bin"
 _SMALL = ("spark.ui.enabled=false", "spark.executor.memory=512m", "spark.cores.max=2")
@@ -210,7 +210,7 @@ def test_the_python_of_the_executors_has_nothing_of_ours(python: Path) -> None:
 
 @LONG
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_session_of_somebody_else_plans_with_that_python(
     python: Path, driver_env: dict[str, str], api: Api, queue: str
 ) -> None:
@@ -224,7 +224,7 @@ def test_a_session_of_somebody_else_plans_with_that_python(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_without_a_python_that_is_named_the_driver_plans_with_its_own(
     cluster: Cluster,
     archive: Path,
@@ -246,7 +246,7 @@ def test_without_a_python_that_is_named_the_driver_plans_with_its_own(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_page_about_spark_submit_does_what_it_says(
     cluster: Cluster,
     driver_env: dict[str, str],
@@ -300,7 +300,7 @@ def test_the_page_about_spark_submit_does_what_it_says(
 
 @LONG
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_pipeline_survives_the_death_of_a_worker(
     cluster: Cluster,
     archive: Path,

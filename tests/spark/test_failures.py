@@ -18,6 +18,7 @@ from queen.spark.pipelines.backfill import backfill, backfill_definition, delive
 from queen.spark.pipelines.run import Options, checked_definition
 from tests.api import Api
 from tests.conftest import ServerProcess
+from tests.long import long
 from tests.spark.history import BEGIN, canonical, messages, move, past_rows
 
 SCHEMA = "user string, ms bigint, amount string"
@@ -169,7 +170,7 @@ def unfit(api: Api, queue: str) -> str:
     return queue
 
 
-@pytest.mark.parametrize("verbs", ["select", "tumbling", "late_to", "message"])
+@pytest.mark.parametrize("verbs", ["select", "late_to", *long("tumbling", "message")])
 def test_a_payload_that_is_not_what_the_schema_says_is_a_dead_letter(
     queen: SyncQueen, spark: SparkSession, server: ServerProcess, api: Api, unfit: str,
     tmp_path: Path, verbs: str,
@@ -393,7 +394,7 @@ def test_what_a_filter_leaves_out_of_an_aggregate_cannot_fail(
     assert (progress.input_rows, progress.failed_rows) == (4, 0)
 
 
-@pytest.mark.parametrize("window", ["tumbling_time", "session", "daily", "join"])
+@pytest.mark.parametrize("window", ["session", "join", *long("tumbling_time", "daily")])
 def test_times_at_the_ends_of_time_are_set_aside(
     queen: SyncQueen, spark: SparkSession, api: Api, queue: str, tmp_path: Path, window: str
 ) -> None:

@@ -21,6 +21,7 @@ from queen import SyncQueen
 from queen.errors import BadRequest
 from tests.api import Api
 from tests.conftest import ServerProcess
+from tests.long import long
 from tests.spark.history import (
     BEGIN,
     SCHEMA,
@@ -35,7 +36,7 @@ from tests.spark.history import (
 )
 
 GRACE = timedelta(seconds=5)
-KINDS = ("tumbling", "sliding", "session", "daily", "join", "dedup", "dedup in windows")
+KINDS = ["sliding", "session", "join", "dedup in windows", *long("tumbling", "daily", "dedup")]
 
 
 class Twice(NamedTuple):
@@ -109,7 +110,7 @@ def test_what_is_pushed_today_counts_as_written_when_it_happened(
     assert len(past_rows(loaded, spark, server, None, None)) < len(expected) or not expected
 
 
-@pytest.mark.parametrize("kind", ["sliding", "session", "dedup"])
+@pytest.mark.parametrize("kind", ["sliding", "dedup", *long("session")])
 def test_a_stretch_in_time_has_what_began_in_it(
     twice: Twice, queen: SyncQueen, spark: SparkSession, server: ServerProcess, kind: str
 ) -> None:

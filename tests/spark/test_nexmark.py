@@ -29,7 +29,7 @@ PER_S = 80
 # While one query waits for Spark or the broker, another computes.
 AT_ONCE = 4
 # One of each kind: filters, expressions, files, joins, a static table, windows, sessions, ranks.
-QUICK = (2, 3, 4, 5, 8, 10, 11, 13, 16, 19, 21)
+QUICK = (3, 5, 10, 11, 13, 19, 21)
 CASES = [
     pytest.param(query, id=f"q{query.number}", marks=() if query.number in QUICK else LONG)
     for query in QUERIES

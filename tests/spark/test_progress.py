@@ -147,6 +147,7 @@ def test_the_broker_knows_how_far_a_pipeline_is(
     try:
         waiting.until(lambda: (shown() or {}).get("inputRows") == 4, 100)
         halfway = shown()
+        assert halfway["queryId"] == str(running.query.id)
     finally:
         running.stop()
     assert halfway["behindMessages"] == 8
@@ -160,6 +161,14 @@ def test_the_broker_knows_how_far_a_pipeline_is(
     assert done["doneUntil"] > halfway["doneUntil"]
     status = CliRunner().invoke(app, ["pipeline", "status", f"p-{queue}", "--url", server.url])
     assert json.loads(status.output)["progress"]["behindMessages"] == 0
+    assert api.call("GET", f"/api/v1/pipelines/p-{queue}").json["runs"] == 2
+    # What it has published is on the map as its own.
+    waiting.until(lambda: flows(api, queue).get((f"pipeline:p-{queue}", f"queue:{queue}-out")))
+
+
+def flows(api: Api, queue: str) -> dict[tuple[str, str], float]:
+    edges = api.call("GET", f"/api/v1/system/map?queue={queue}").json["edges"]
+    return {(edge["source"], edge["target"]): edge["perSecond"] for edge in edges}
 
 
 def test_nothing_keeps_a_run_that_is_over(

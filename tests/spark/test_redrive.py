@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from queen import SyncQueen
 from tests.api import Api
+from tests.long import IS_LONG
 from tests.spark.history import canonical, messages
 
 RUNS = int(os.environ.get("QUEEN_ORACLE_CUTS", "1"))
@@ -65,7 +66,7 @@ class Letters:
 
 def _run(stream: Any, spark: SparkSession, folder: Path, **options: Any) -> None:
     given = {"checkpoint": str(folder), "available_now": True, "starting": "earliest", **options}
-    assert stream.run(spark, max_messages_per_trigger=13, **given).wait()
+    assert stream.run(spark, max_messages_per_trigger=13 if IS_LONG else 26, **given).wait()
 
 
 @pytest.mark.parametrize("seed", range(RUNS))

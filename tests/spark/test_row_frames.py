@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     _parse_datatype_string,
 )
 
-from queen.core.framecheck import check_ids, check_payloads
+from queen.core.columns.framecheck import check_ids, check_payloads
 from queen.spark.options import queue_option
 from queen.spark.sink.json_text import json_texts
 from queen.spark.sink.row_frames import Layout, RowFrame, frames_of, layout_of, reason_with_row

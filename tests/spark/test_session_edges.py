@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from queen import SyncQueen
 from tests.api import Api
 from tests.conftest import ServerProcess
+from tests.long import long
 from tests.spark.history import (
     BEGIN,
     SCHEMA,
@@ -118,7 +119,7 @@ def test_having_chooses_among_sessions_by_their_window(
     assert past_results(stream, spark, server, _at(3600)) == canonical(expected)
 
 
-@pytest.mark.parametrize("kind", ["of everything", "ranked", "ranked by key"])
+@pytest.mark.parametrize("kind", ["of everything", "ranked by key", *long("ranked")])
 def test_sessions_are_of_everything_and_ranked_without_being_merged(
     queen: SyncQueen,
     spark: SparkSession,

@@ -30,6 +30,8 @@ from tests.spark.test_batch import push
 
 Read = Callable[..., DataFrame]
 
+PLACED = StructType([]).add("partition", "string").add("offset", "long").add("data", "string")
+PLACED = PLACED.add("createdAt", "timestamp")
 ROWS = StructType().add("offset", "long").add("data", "string")
 
 
@@ -95,6 +97,28 @@ def test_a_slice_goes_on_where_its_connection_broke(
     rows = [row for batch in read_slice(task, ROWS) for row in batch.to_pylist()]
     assert [row["offset"] for row in rows] == list(range(200))
     assert [json.loads(row["data"]) for row in rows] == texts
+    assert brittle.connections > 2
+
+
+@pytest.mark.parametrize("partition", [{}, {"partition": "b"}])
+def test_a_slice_of_small_segments_goes_on_where_its_connection_broke(
+    api: Api, queue: str, brittle: Brittle, partition: dict[str, str]
+) -> None:
+    texts: dict[str, list[str]] = {"a": [], "b": [], "c": []}
+    for number in range(900):
+        name = "abcbb"[number % 5]
+        texts[name].append("".join(uuid.uuid4().hex for _ in range(50)))
+        push(api, queue, texts[name][-1], partition=name)
+    planner, plan, since = planned(brittle.url, queue, tasks="1", **partition)
+    (task,) = planner.tasks(plan, since)
+    rows = [row for batch in read_slice(task, PLACED) for row in batch.to_pylist()]
+    read = {name: [row for row in rows if row["partition"] == name] for name in texts}
+    for name in partition.values() or texts:
+        assert [row["offset"] for row in read[name]] == list(range(len(texts[name])))
+        assert [json.loads(row["data"]) for row in read[name]] == texts[name]
+    times = [row["createdAt"] for row in rows]
+    assert times == sorted(times)
+    assert len(set(times)) == len(rows) == plan.messages
     assert brittle.connections > 2
 
 
@@ -169,9 +193,9 @@ def test_a_window_over_many_partitions_is_read_in_several_requests(
     asked: list[int] = []
     stream = Broker.stream
 
-    def noted(self: Broker, method: str, path: str, body: bytes) -> Iterator[bytes]:
+    def noted(self: Broker, method: str, path: str, body: bytes, accept: str) -> Iterator[bytes]:
         asked.append(len(json.loads(body)["ranges"]))
-        return stream(self, method, path, body)
+        return stream(self, method, path, body, accept)
 
     monkeypatch.setattr(slices, "_REQUEST_RANGES", 2)
     monkeypatch.setattr(Broker, "stream", noted)

@@ -13,6 +13,7 @@ from queen.core.cipher import KeyRing, parse_keys
 from queen.errors import OutcomeUnknown, SpoolFull
 from queen.service.broker import Broker
 from queen.service.spooling import drain as drain_module
+from queen.service.spooling.entrance import Buffering
 from queen.spool.folder import SpoolRoot
 from queen.spool.options import SpoolOptions
 from tests.spooling.brokers import (
@@ -27,7 +28,7 @@ from tests.spooling.brokers import (
     start_broker,
     stored_ids,
 )
-from tests.waiting import until_async, until_met
+from tests.waiting import spend_async, until_async, until_met
 
 
 async def configure(broker: Broker, queue: str, **options: Any) -> None:
@@ -64,6 +65,41 @@ async def test_a_push_goes_behind_what_waits_for_its_partition_and_no_other(
         await broker.entrance.push([direct])
         assert not direct.is_buffered
         assert await stored_ids(connection, queue) == ["a", "b", "d"]
+
+
+async def test_a_drain_that_was_slow_once_goes_on_in_batches(
+    dsn: str, connection: asyncpg.Connection, queue: str, tmp_path: Path
+) -> None:
+    few = Buffering(within_ms=60_000, most=10)
+    async with broker_with_spool(dsn, tmp_path) as broker:
+        drain = broker.drain
+        assert drain is not None
+        begun, may_end = asyncio.Event(), asyncio.Event()
+        store = drain._store.store
+
+        async def slow_store(batch: Any) -> None:
+            begun.set()
+            await may_end.wait()
+            await store(batch)
+
+        drain._store.store = slow_store  # type: ignore[method-assign]
+        for n in range(10):
+            await broker.entrance.push([append_of(queue, f"{n}")], few)
+        await begun.wait()
+        # Enough for a batch comes while the first one is stored.
+        for n in range(10, 25):
+            await broker.entrance.push([append_of(queue, f"{n}")], few)
+        may_end.set()
+        await until_met(lambda: not drain.keys)
+        before = drain.batches
+        for n in range(25, 44):
+            await broker.entrance.push([append_of(queue, f"{n}")], few)
+            await spend_async(0.02)
+        # One when ten had come; the nine behind them have a minute.
+        assert drain.batches == before + 1
+        assert len(await stored_ids(connection, queue)) < 44
+        await drained(broker)
+        assert await stored_ids(connection, queue) == [f"{n}" for n in range(44)]
 
 
 @pytest.mark.parametrize("dedup", ["off", "window", "forever"])
@@ -135,7 +171,7 @@ async def test_a_push_whose_first_try_had_an_unknown_outcome_is_stored_once(
         fetch = broker.hot.fetch
 
         async def lose(name: str, *arguments: Any) -> Any:
-            if name != "append":
+            if name not in ("append", "append_lone"):
                 return await fetch(name, *arguments)
             if is_committed:
                 await fetch(name, *arguments)
@@ -162,7 +198,7 @@ async def test_where_nothing_is_compared_equal_messages_are_told_apart_by_their_
         await broker.entrance.push([append_of(queue, "same")])
 
         async def lose(name: str, *arguments: Any) -> Any:
-            if name == "append":
+            if name in ("append", "append_lone"):
                 raise OutcomeUnknown
             return await fetch(name, *arguments)
 
@@ -433,6 +469,46 @@ async def test_maintenance_sends_pushes_to_the_spool_and_pauses_the_drain(
         broker.maintenance.pushes_are_held = False
         await drained(broker)
         assert await stored_ids(connection, queue) == ["0", "1", "2"]
+
+
+async def test_a_drain_goes_on_to_the_end_of_the_last_file(
+    dsn: str, connection: asyncpg.Connection, queue: str, tmp_path: Path
+) -> None:
+    async with broker_with_spool(
+        dsn, tmp_path, options=SpoolOptions(max_file_records=10)
+    ) as broker:
+        await drained(broker)
+        drain, maintenance = broker.drain, broker.maintenance
+        assert drain is not None
+        # Nothing looks at the spool by itself.
+        drain._adopt_at = float("inf")
+        refresh, maintenance.refresh = maintenance.refresh, _nothing  # type: ignore[method-assign]
+        maintenance.pushes_are_held = True
+        for n in range(45):
+            await broker.entrance.push([append_of(queue, f"{n}")])
+        maintenance.refresh = refresh  # type: ignore[method-assign]
+        await until_met(lambda: not drain.keys)
+        assert await stored_ids(connection, queue) == [f"{n}" for n in range(45)]
+
+
+async def test_a_start_drains_all_that_earlier_lives_have_left(
+    dsn: str, connection: asyncpg.Connection, queue: str, tmp_path: Path
+) -> None:
+    options = SpoolOptions(max_file_records=10)
+    for life in range(2):
+        broker = await start_broker(dsn, tmp_path, options=options)
+        broker.maintenance.refresh = _nothing  # type: ignore[method-assign]
+        broker.maintenance.pushes_are_held = True
+        for n in range(25):
+            await broker.entrance.push([append_of(queue, f"{life}-{n}")])
+        await end_suddenly(broker)
+    async with broker_with_spool(dsn, tmp_path, options=options) as broker:
+        drain = broker.drain
+        assert drain is not None
+        drain._adopt_at = float("inf")
+        await until_met(lambda: drain.is_clear)
+        expected = [f"{life}-{n}" for life in range(2) for n in range(25)]
+        assert await stored_ids(connection, queue) == expected
 
 
 async def _nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -15,22 +14,17 @@ from queen.service.stats.activity import FIELDS, Activity, ServerName
 from queen.service.stats.activity_report import ActivityReport
 from queen.storage.database import Database, session_settings
 from queen.storage.embedded import EmbeddedPostgres
-from queen.storage.migrate import migrate
 from queen.storage.statements import statements
+from tests.databases import own_database
 
 
 @pytest.fixture
 async def own(postgres: EmbeddedPostgres) -> AsyncIterator[asyncpg.Connection]:
     """A database of the test's own: it forgets what others would miss."""
-    name = f"activity_{uuid.uuid4().hex[:8]}"
-    admin = await asyncpg.connect(postgres.dsn)
-    await admin.execute(f"create database {name}")
-    opened = await asyncpg.connect(postgres.dsn, database=name, server_settings=session_settings())
-    await migrate(opened)
-    yield opened
-    await opened.close()
-    await admin.execute(f"drop database {name}")
-    await admin.close()
+    async with own_database(postgres.dsn) as dsn:
+        opened = await asyncpg.connect(dsn, server_settings=session_settings())
+        yield opened
+        await opened.close()
 
 
 async def _queue(connection: asyncpg.Connection, name: str) -> Queue:

@@ -279,6 +279,14 @@ RELEASED = {
     "0015_horizon.sql": "bb355e8c9cdf",
     "0016_spools.sql": "95c90ad2dee5",
     "0017_entry_streams.sql": "641f92bb2c8e",
+    "0018_named_options.sql": "af01ee00fe89",
+    "0019_flows.sql": "80468dfddf06",
+    "0020_consumers.sql": "91bb392b45d1",
+    "0021_shared_groups.sql": "8e67a42c03f4",
+    "0022_retries.sql": "ca480f0137a8",
+    "0023_headers.sql": "25bd733bde62",
+    "0024_tasks.sql": "7013c2b9de79",
+    "0025_limits.sql": "a7423dc5c850",
 }
 
 

@@ -17,8 +17,11 @@ from queen.service.broker import Broker, Limits
 from queen.service.catalog import Partition, Queue
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.log.append import Append
+from queen.service.read import fetch
 from queen.service.read.sealed_reads import OffsetRange
 from queen.service.streams.content import PagePosition, WindowSpan
+from queen.wire.frames.joined_frame import received_frames
+from tests.frame_contents import told
 
 _SEGMENT_BYTES = 1024 * 1024
 _SEGMENTS = 24
@@ -160,6 +163,26 @@ async def test_partitions_that_were_forgotten_are_fetched_too(
     assert found is not None
     frames = [frame async for page in broker.fetcher.queue(found) for frame in stored_frames(page)]
     assert [frame.partition for frame in frames] == [f"p{n}" for n in range(30)]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 1000])
+async def test_pages_of_joined_frames_skip_nothing(
+    broker: Broker, queue: str, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    for number in range(40):
+        payloads = [b"%d" % number] * (1 + number % 3 // 2)
+        partition = await _push(broker, queue, f"p{number % 3}", *payloads)
+    plain = [page async for page in broker.fetcher.queue(partition.queue)]
+    monkeypatch.setattr(fetch, "_SLICE_ROWS", rows)
+    joined = [page async for page in broker.fetcher.queue(partition.queue, joined=True)]
+    assert len(joined) == -(-40 // rows)
+    assert told(received_frames(b"".join(joined))) == told(stored_frames(b"".join(plain)))
+    one = [page async for page in broker.fetcher.partition(partition, joined=True)]
+    assert told(received_frames(b"".join(one))) == [
+        message
+        for message in told(stored_frames(b"".join(plain)))
+        if message.partition == partition.name
+    ]
 
 
 # ---- many queues at once ----

@@ -67,7 +67,7 @@ async def take(
     connection: asyncpg.Connection, limit: int = 1000, size_bytes: int = 1 << 23
 ) -> list[Any]:
     """Take what is due out of the outbox; return the payloads."""
-    rows = await connection.fetch(statements()["take_staged"].sql, limit, size_bytes)
+    rows = await connection.fetch(statements()["take_outbox"].sql, limit, size_bytes)
     return [int(row["payload"]) for row in rows]
 
 
@@ -352,8 +352,8 @@ async def test_who_sees_some_namespaces_sees_their_messages_only(one: asyncpg.Co
         rows = await one.fetch(statements()[name].sql, *arguments)
         return [row["queue"] for row in rows]
 
-    assert await seen("scheduled_everywhere", 9, 0, ["shop"]) == ["plain", "shop.orders"]
-    assert len(await seen("scheduled_everywhere", 9, 0, None)) == 3
+    assert await seen("scheduled_among", 9, 0, ["shop"]) == ["plain", "shop.orders"]
+    assert len(await seen("scheduled_everywhere", 9, 0)) == 3
     assert await seen("scheduled", "bank.orders", 9, 0, ["shop"]) == []
     assert await seen("scheduled", "bank.orders", 9, 0, ["bank"]) == ["bank.orders"]
     cancel = statements()["cancel_scheduled"].sql
@@ -398,8 +398,9 @@ async def test_an_application_needs_two_grants(
     [
         "select queen.push('q', '1')",
         "select queen.push_many('q', 'p', array['1']::jsonb[])",
-        "select queen.stage('q', 'p', array['1']::jsonb[], array['a'], null, null)",
+        "select queen.stage('q', 'p', array['1']::jsonb[], array['a'], null, null, null)",
         "select * from queen.take_staged(1, 1)",
+        "select * from queen.take_outbox(1, 1)",
         "select queen.delete_queue('q')",
         "select queen.configure_queue('q', '', '', '{}')",
         "select * from queen.append(" + ", ".join(["'{}'"] * 11) + ")",

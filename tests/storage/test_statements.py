@@ -186,6 +186,7 @@ async def test_what_would_count_twice_is_not_sent_again() -> None:
     kept = {name for name, one in statements().items() if one.repeated == "once"}
     assert {
         *("append", "claim", "ack_spans", "stage", "publish", "claim_window"),
+        *("append_lone", "claim_lone", "ack_lone", "claim_shared", "ack_shared"),
         # They would answer that there was nothing to do, or that the lease was lost.
         *("release_lease", "release_window", "delete_queue", "delete_stream", "cancel_scheduled"),
         # They would write a second row, or take a second page.
@@ -213,6 +214,10 @@ async def large(postgres: EmbeddedPostgres) -> AsyncIterator[asyncpg.Connection]
             (partition_id, base_offset, end_offset, created_at, queue_id, codec, hashes, body)
             select p.id, s * 10, s * 10 + 10, now() - interval '1 hour' + (p.id * s) * interval
                    '1 millisecond', 1, 0, '', 'x'
+              from partitions p, generate_series(0, $PER$ - 1) s;
+        insert into shared_spans
+            (partition_id, group_id, first_offset, end_offset, lease_id, due_at, attempts)
+            select p.id, 2, s * 10, s * 10 + 10, gen_random_uuid(), now() + interval '1 hour', 1
               from partitions p, generate_series(0, $PER$ - 1) s;
         analyze
         """.replace("$N$", str(_PARTITIONS)).replace("$PER$", str(_SEGMENTS_EACH))
@@ -256,8 +261,8 @@ async def test_what_was_written_lately_comes_from_the_time_index(
 
 
 async def test_a_sweep_page_is_a_page(large: asyncpg.Connection) -> None:
-    plan = await _plan(large, "sweep_page", 1, 1, _PARTITIONS // 2)
-    assert "Seq Scan" not in plan
+    plan = await _plan(large, "sweep_pages", [1], [1], [_PARTITIONS // 2], 1000)
+    assert "Seq Scan" not in plan.replace("Seq Scan on groups", "")
     assert _rows_touched(plan) <= 2000
 
 
@@ -318,6 +323,46 @@ async def test_append_claim_and_ack_never_scan_a_table(large: asyncpg.Connection
     assert (acked["done"], acked["committed"]) == (True, 52)
     after = await _sequential_scans(large)
     for table in ("partitions", "segments", "cursors"):
+        assert after[table] == before[table], table
+
+
+async def test_a_lone_append_claim_and_ack_never_scan_a_table(large: asyncpg.Connection) -> None:
+    # A connection that has given a lease, and so has a generation.
+    first = ([3], [1], [1], [uuid.uuid4()], [60_000], [False], [1], [3], [0], [0], [0], 100)
+    await large.fetch(statements()["claim"].sql, *first)
+    before, lease = await _sequential_scans(large), uuid.uuid4()
+    segment = (2, 50, None, 0, b"a" * 16, b"x", 0)
+    (appended,) = await large.fetch(statements()["append_lone"].sql, 1, 7, *segment, 100)
+    assert (appended["outcome"], appended["head"]) == (0, 50)
+    plan = await _plan(large, "claim_lone", 7, 1, lease, 60_000, 100)
+    assert _rows_touched(plan) <= 1
+    plan += await _plan(large, "ack_lone", 7, 1, lease, 52)
+    assert _rows_touched(plan) <= 1
+    assert "Seq Scan" not in plan.replace("Seq Scan on groups", "")
+    assert await large.fetchval("select committed from cursors where partition_id = 7") == 52
+    after = await _sequential_scans(large)
+    for table in ("partitions", "segments", "cursors"):
+        assert after[table] == before[table], table
+
+
+async def test_a_shared_claim_and_ack_never_scan_a_table(large: asyncpg.Connection) -> None:
+    lease, other = uuid.uuid4(), uuid.uuid4()
+    shared = statements()["claim_shared"].sql
+    both = ([11, 11], [1, 1], [1, 2], [lease, other], *([value] * 2 for value in (60_000, False)))
+    limits = ([20, 20], [3, 3], [0, 0], [0, 0], [0, 0], 100, False)
+    async with large.transaction():
+        await large.execute("update groups set shared = true")
+        before = await _sequential_scans(large)
+        first, second = await large.fetch(shared, *both, *limits)
+        assert [(row["outcome"], row["committed"]) for row in (first, second)] == [(0, 0), (0, 20)]
+        plan = await _plan(large, "lock_spans", [11], [1], [other])
+        plan += await _plan(large, "spans_between", [11], [1], [0], [20])
+        assert "Seq Scan" not in plan and _rows_touched(plan) <= 2
+        acked = (statements()["ack_shared"].sql, [11], [1], [other], [20], [40], False, 100)
+        assert [tuple(row) for row in await large.fetch(*acked)] == [(True,)]
+        await large.execute("update groups set shared = false")
+        after = await _sequential_scans(large)
+    for table in ("partitions", "segments", "cursors", "shared_spans"):
         assert after[table] == before[table], table
 
 

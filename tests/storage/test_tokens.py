@@ -6,6 +6,7 @@ import asyncpg
 import pytest
 
 from queen.errors import Unavailable
+from queen.service.admin import tokens as tokens_module
 from queen.service.admin.tokens import NewToken, Tokens
 from queen.storage.database import Database
 from tests.ports import free_port
@@ -84,3 +85,27 @@ async def test_without_a_database_no_token_is_called_bad(database: Database) -> 
     with pytest.raises(Unavailable):
         await tokens.find(made.text)
     await nowhere.close()
+
+
+async def test_who_asks_nobody_knows_only_what_was_told(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = Tokens(database), Tokens(database)
+    made = await _make_token(elsewhere, "made")
+    # Nothing was told yet.
+    assert here.known(made.text) is None
+    await here.refresh()
+    token = here.known(made.text)
+    assert token is not None and token.name == "made"
+    other = made.text[:-1] + ("a" if made.text[-1] != "a" else "b")
+    assert here.known(other) is None
+    assert here.known("not a token") is None
+    later = await _make_token(elsewhere, "later")
+    assert here.known(later.text) is None
+    # What was told too long ago is not believed.
+    with monkeypatch.context() as patch:
+        patch.setattr(tokens_module, "_TRUSTED_S", -1.0)
+        assert here.known(made.text) is None
+    assert await elsewhere.revoke(made.id, None)
+    await here.refresh()
+    assert here.known(made.text) is None

@@ -124,4 +124,4 @@ def test_what_is_not_installed_is_told() -> None:
     )
     first, second = done.stdout.splitlines()
     assert first == second
-    assert "asyncpg is not there: pip install 'queen[server]'" in first
+    assert "(asyncpg): pip install 'queen[server]'" in first

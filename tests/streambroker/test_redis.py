@@ -247,6 +247,6 @@ def test_what_is_no_server_is_told(url: str) -> None:
 
 
 def test_without_redis_py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "redis.asyncio.connection", None)
+    monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(ImportError, match=r"queen\[redis\]"):
         RedisStreamBroker("redis://127.0.0.1")

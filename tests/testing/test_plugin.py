@@ -13,8 +13,8 @@ from urllib.request import urlopen
 import pytest
 
 import queen.testing
-from queen.errors import StartupError
-from queen.testing import process
+from queen.errors import MissingExtra, StartupError
+from queen.extras import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "howto" / "test-your-consumer.md"
@@ -161,9 +161,9 @@ def test_it():
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_NEEDED", ("a_module_that_is_not_there",))
+    monkeypatch.setitem(PACKAGES, "server", ("a_module_that_is_not_there",))
     with (
-        pytest.raises(StartupError, match=r'pip install "queen\[server\]"'),
+        pytest.raises(MissingExtra, match=r"pip install 'queen\[server\]'"),
         queen.testing.server(),
     ):
         pass

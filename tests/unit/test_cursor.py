@@ -117,7 +117,7 @@ def test_what_is_given_back_without_fault_has_not_been_tried() -> None:
     after = settle(after.cursor, LEASE, {10: AckStatus.DONE}, 3)
     assert (after.cursor.committed, after.cursor.lease_id) == (11, None)
     assert after.cursor.attempts == 0
-    assert not after.must_wait
+    assert after.given_back == {11: 0}
 
 
 def test_what_is_next_has_been_tried_as_often_as_it_has_failed_and_now() -> None:
@@ -132,9 +132,9 @@ def test_what_is_next_has_been_tried_as_often_as_it_has_failed_and_now() -> None
 def test_only_a_lease_with_failures_makes_the_rest_wait() -> None:
     statuses = {10: AckStatus.RETRY, 11: AckStatus.FAILED}
     failed = settle(leased(end=12), LEASE, statuses, 3)
-    assert failed.must_wait
+    assert failed.given_back == {10: 0, 11: 1}
     again = Cursor(10, 10, 11, OTHER, True, 1, failures=failed.cursor.failures)
-    assert not settle(again, OTHER, {10: AckStatus.DONE}, 3).must_wait
+    assert not settle(again, OTHER, {10: AckStatus.DONE}, 3).given_back
 
 
 def test_a_message_set_aside_under_a_lease_leaves_its_deliveries_behind() -> None:

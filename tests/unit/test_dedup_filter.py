@@ -34,6 +34,32 @@ def test_what_was_added_is_seen_and_nothing_else(batches: list[list[int]]) -> No
     assert recent.seen(keys(everything)).all()
 
 
+@settings(max_examples=30)
+@given(st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=8), max_size=20))
+def test_few_keys_at_a_time_are_the_same_keys(batches: list[list[int]]) -> None:
+    recent, other = RecentKeys(100_000, 600, Clock()), RecentKeys(100_000, 600, Clock())
+    for batch in batches:
+        assert not any(recent.seen(keys(batch))) or recent.may_have_seen_any(batch)
+        recent.add_few(batch)
+        other.add(keys(batch))
+        assert not batch or other.may_have_seen_any(batch)
+        assert recent.seen(keys(batch)).all()
+    assert len(recent) == len(other)
+
+
+def test_few_keys_at_a_time_are_sorted_with_the_others() -> None:
+    recent = RecentKeys(100_000, 600, Clock())
+    random = np.random.default_rng(3)
+    added = random.integers(0, 2**64, 40_000, dtype=np.uint64).tolist()
+    for at in range(0, len(added), 7):
+        recent.add_few(added[at : at + 7])
+    assert recent.seen(keys(added)).all()
+    assert len(recent) == len(added)
+    fresh = random.integers(0, 2**64, 1000, dtype=np.uint64).tolist()
+    # A filter may be wrong now and then, and only to the safe side.
+    assert sum(recent.may_have_seen_any([key]) for key in fresh) < 100
+
+
 def test_many_keys_are_kept_through_sorting_and_merging() -> None:
     recent = RecentKeys(1_000_000, 600, Clock())
     random = np.random.default_rng(1)

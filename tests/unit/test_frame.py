@@ -12,6 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queen.core.columns.framecheck import check_ids, check_payloads
 from queen.core.frame import (
     MAX_RAW_BYTES,
     Frame,
@@ -23,7 +24,6 @@ from queen.core.frame import (
     segment_of,
     unpack_frames,
 )
-from queen.core.framecheck import check_ids, check_payloads
 from queen.errors import InvalidFrame, PayloadTooLarge
 
 _ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
@@ -51,6 +51,19 @@ def test_messages_survive_a_frame(messages: list[tuple[str, object]]) -> None:
     (segment,) = checked(encode_frame("orders", "p", ids, payloads))
     assert segment.transaction_ids() == ids
     assert [json.loads(one) for one in segment.payloads()] == [value for _, value in messages]
+
+
+@given(st.lists(_ids, min_size=1, max_size=12), st.data())
+def test_a_part_of_a_segment_is_a_segment(ids: list[str], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(ids)))
+    stop = data.draw(st.integers(start, len(ids)))
+    payloads = [b"%d" % 10**at for at in range(len(ids))]
+    numbers = list(range(len(ids)))
+    whole = segment_of([name.encode() for name in ids], payloads, {"n": numbers})
+    part = decode_body(encode_body(whole.cut(start, stop)))
+    assert part.transaction_ids() == ids[start:stop]
+    assert part.payloads() == payloads[start:stop]
+    assert part.column("n") == numbers[start:stop]
 
 
 def test_several_frames_stand_one_after_the_other() -> None:
@@ -166,3 +179,27 @@ def test_the_drawn_layout_is_the_layout() -> None:
     (crc,) = struct.unpack_from("<I", frame, 20)
     assert crc == zlib.crc32(frame[:20] + bytes(4) + frame[24:])
     assert decode_body(body).payloads() == [b"1", b"22"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 1000, 1001])
+@pytest.mark.parametrize("ids", ["even", "uneven"])
+def test_parts_of_a_segment_are_cut_out_as_the_whole(count: int, ids: str) -> None:
+    names = [b"t%04d" % at if ids == "even" else b"t%d" % at for at in range(count)]
+    payloads = [b'{"n":%d}' % at for at in range(count)]
+    segment = decode_body(encode_body(segment_of(names, payloads)))
+    assert segment.id_bytes() == names
+    assert segment.payloads() == payloads
+    for start, stop in [(0, 1), (count // 2, count), (1, count), (count, count)]:
+        assert segment.id_bytes(start, stop) == names[start:stop]
+        assert segment.payloads(start, stop) == payloads[start:stop]
+
+
+def test_ids_of_other_lengths_are_not_taken_for_even_ones() -> None:
+    # Together they are as long as four ids of three bytes.
+    names = [b"a", b"bbbbb", b"cc", b"dddd"]
+    assert segment_of(names, [b"1"] * 4).id_bytes() == names
+
+
+def test_payloads_with_line_breaks_are_cut_by_their_offsets() -> None:
+    payloads = [b"[1,\n2]", b"3", b"[\n]"]
+    assert segment_of([b"a", b"b", b"c"], payloads).payloads() == payloads

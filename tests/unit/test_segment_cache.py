@@ -2,8 +2,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from queen.core.frame import Segment, segment_of
-from queen.service.log.segment_cache import SegmentCache
+import pytest
+
+from queen.core.frame import (
+    CODEC_ENCRYPTED,
+    CODEC_RAW,
+    CODEC_ZSTD,
+    Segment,
+    compress,
+    encode_body,
+    segment_of,
+    stored_segment,
+)
+from queen.service.log.segment_cache import SegmentCache, StoredSegment
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -52,3 +63,20 @@ def test_what_is_put_after_everything_was_forgotten_is_found() -> None:
     assert cache.span(2, 0, 10) is None
     assert cache.span(1, 0, 5) is None
     assert cache.span(1, 5, 15) is not None
+
+
+@pytest.mark.parametrize(("count", "codec"), [(1, CODEC_RAW), (500, CODEC_ZSTD)])
+def test_a_body_is_kept_as_it_lies_or_put_together_again(count: int, codec: int) -> None:
+    columns = segment(count)
+    encoded = compress(encode_body(columns))
+    assert encoded[0] == codec
+    stored = StoredSegment(0, NOW, columns, *encoded)
+    assert stored.encoded() == encoded
+    kept_bytes = len(encoded[1]) if codec == CODEC_ZSTD else 0
+    assert stored.size_bytes == columns.size_bytes + kept_bytes
+
+
+def test_a_body_that_is_encrypted_is_framed_in_the_clear() -> None:
+    columns = segment(500)
+    stored = StoredSegment(0, NOW, columns, CODEC_ENCRYPTED, b"nobody can read this")
+    assert stored_segment(*stored.encoded()).payloads() == columns.payloads()

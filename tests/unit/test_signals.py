@@ -67,7 +67,7 @@ class Refusing:
         self.refusals = refusals
         self.told: list[str] = []
 
-    async def execute(self, _name: str, payload: str) -> None:
+    async def fetchval(self, _name: str, payload: str, _id: int | None, _matters: bool) -> bool:
         if self.refusals:
             self.refusals -= 1
             raise Unavailable

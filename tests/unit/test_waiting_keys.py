@@ -26,3 +26,21 @@ def test_beyond_its_bound_everything_waits() -> None:
     assert not keys.holds(("q", "never seen")) and keys.holds(("q", "b"))
     keys.done(("q", "b"))
     assert not keys
+
+
+def test_several_records_are_done_at_once() -> None:
+    keys = WaitingKeys(most=1)
+    keys.add(("q", "a"), 3)
+    keys.add(("q", "b"), 2)
+    keys.done(("q", "a"), 2)
+    assert keys.holds(("q", "a"))
+    keys.done(("q", "b"), 2)
+    keys.done(("q", "a"))
+    assert not keys
+    # Counted in both: the first had no room, the second had.
+    keys.add(("q", "a"))
+    keys.add(("q", "b"), 2)
+    keys.done(("q", "a"))
+    keys.add(("q", "b"), 3)
+    keys.done(("q", "b"), 5)
+    assert not keys

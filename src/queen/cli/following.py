@@ -11,6 +11,9 @@ import typer
 from queen.cli.times import parse_time
 from queen.client.queues.consuming import Consuming
 
+# How long the end of a command takes at most to tidy up behind it.
+FORGET_S = 1.0
+
 C = TypeVar("C", bound=Consuming)
 
 From = Annotated[

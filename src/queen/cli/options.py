@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from queen.cli.complete import queue_names, stream_names
+from queen.cli.complete import group_names, queue_names, stream_group_names, stream_names
+from queen.cli.terminal.group_names import wire_name
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogStyle(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
 
 Host = Annotated[str, typer.Option(envvar=["QUEEN_HOST", "HOST"], help="Address to listen on.")]
 Port = Annotated[
@@ -52,6 +67,14 @@ MetricsQueues = Annotated[
         min=0,
         max=10_000,
         help="Queues that have Prometheus metrics of their own; the others are one, `other`.",
+    ),
+]
+NamespaceWeights = Annotated[
+    str,
+    typer.Option(
+        envvar="QUEEN_NAMESPACE_WEIGHTS",
+        help="How namespaces share a server that has more to do than it can: billing=3,*=1. "
+        "Left out, work is done as it comes.",
     ),
 ]
 Insecure = Annotated[
@@ -186,6 +209,26 @@ SpoolDir = Annotated[
         show_default=False,
     ),
 ]
+ServeLogLevel = Annotated[
+    LogLevel,
+    typer.Option("--log-level", envvar="QUEEN_LOG_LEVEL", help="How much goes to the log."),
+]
+LogFormat = Annotated[
+    LogStyle,
+    typer.Option(
+        "--log-format",
+        envvar="QUEEN_LOG_FORMAT",
+        help="Lines for people, or a JSON object on each line.",
+    ),
+]
+Dashboard = Annotated[
+    bool,
+    typer.Option(
+        "--dashboard/--no-dashboard",
+        envvar="QUEEN_DASHBOARD",
+        help="Serve pages for people at / beside the API; --no-dashboard leaves them out.",
+    ),
+]
 TestClock = Annotated[
     bool,
     typer.Option(
@@ -228,17 +271,49 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 QueueName = Annotated[
     str, typer.Argument(metavar="QUEUE", autocompletion=queue_names, help="The name of a queue.")
 ]
+AnyQueue = Annotated[
+    str | None,
+    typer.Argument(metavar="[QUEUE]", autocompletion=queue_names, help="A queue; all without."),
+]
 StreamName = Annotated[
     str, typer.Argument(metavar="STREAM", autocompletion=stream_names, help="The name of a stream.")
 ]
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The name of a consumer group.")]
-OfGroup = Annotated[str | None, typer.Option("--group", "-g", help="For this consumer group.")]
+GroupName = Annotated[
+    str,
+    typer.Argument(
+        metavar="GROUP",
+        autocompletion=group_names,
+        callback=wire_name,
+        help="The name of a group.",
+    ),
+]
+OfGroup = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        autocompletion=group_names,
+        callback=wire_name,
+        help="For this consumer group.",
+    ),
+]
+StreamGroupName = Annotated[
+    str,
+    typer.Argument(metavar="GROUP", autocompletion=stream_group_names, help="The name of a group."),
+]
+OfStreamGroup = Annotated[
+    str | None,
+    typer.Option(
+        "--group", "-g", autocompletion=stream_group_names, help="For this consumer group."
+    ),
+]
 OfPartition = Annotated[str | None, typer.Option("--partition", "-p", help="Only this partition.")]
 OfQueue = Annotated[
     str | None,
     typer.Option("--queue", "-q", autocompletion=queue_names, help="Only in this queue."),
 ]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")]
+AllOr = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many; all without.")]
 Skip = Annotated[int, typer.Option("--offset", min=0, help="Skip so many.")]
 Since = Annotated[
     str | None, typer.Option(help="From this time on: ISO-8601, or 15m, 2h, 7d for that long ago.")

@@ -1,6 +1,7 @@
 """What operators ask for: lists, states, and the switches.
 
-Answers are what the server sends, decoded: see the HTTP reference for their fields.
+Answers are what the server sends, decoded: see the HTTP reference for their fields. Keys are found
+in the spelling of the wire and in Python's: `row["queueName"]` is `row["queue_name"]`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+import msgspec
+
+from queen.client.payloads import encode_payload
 from queen.client.transport.wire_format import camel, instant
 
 if TYPE_CHECKING:
@@ -36,7 +40,8 @@ def _text(value: Any) -> Any:
 
 
 class Admin:
-    """What operators ask for: `queen.admin`. Answers are those of the HTTP reference, decoded."""
+    """What operators ask for: `queen.admin`. Answers are those of the HTTP reference, decoded;
+    their keys are found in its spelling and in Python's (`queueName`, `queue_name`)."""
 
     def __init__(self, queen: Queen) -> None:
         self._queen = queen
@@ -56,9 +61,21 @@ class Admin:
         """Whether the server and its database are well, and its version."""
         return await self._queen.request("GET", "/health")
 
+    async def doctor(self) -> Json:
+        """What is wrong with the server and its database, and what to do."""
+        return await self._get("system", "doctor")
+
+    async def storage(self) -> Json:
+        """What is stored, which queues keep everything, and how long the disk lasts."""
+        return await self._get("status", "storage")
+
     async def metrics(self) -> Json:
         """The counters of the server as JSON."""
         return await self._queen.request("GET", "/metrics")
+
+    async def steps(self, queue: str) -> Json:
+        """When lone messages of a queue were where, since this was asked last."""
+        return await self._get("system", "steps", queue=queue)
 
     async def maintenance(self, enabled: bool | None = None) -> Json:
         """Read, or switch, whether pushes are held back."""
@@ -105,6 +122,16 @@ class Admin:
     async def queue(self, name: str, **query: Any) -> Json:
         """One queue: its partitions, groups and counts."""
         return await self._get("resources", "queues", name, **query)
+
+    async def queue_options(self, name: str) -> Json:
+        """All options of a queue, each with its default, origin, meaning and limits."""
+        return await self._get("resources", "queues", name, "options")
+
+    async def alter_queue(self, name: str, **change: Any) -> Json:
+        """Change what is named of a queue: `options`, `namespace`, `task`; with `create=True` it
+        may be new, with `revision` it must be the one that was looked at."""
+        path = _path("resources", "queues", name, "options")
+        return await self._queen.request("PATCH", path, change)
 
     async def clear_queue(self, name: str, partition: str | None = None) -> Json:
         """Delete the messages of a queue, or of one of its partitions; the queue stays."""
@@ -155,6 +182,59 @@ class Admin:
         body = {"consumerGroup": group}
         return await self._post("messages", partition_id, transaction_id, "dlq", body=body)
 
+    async def schedules(
+        self, queue: str | None = None, *, limit: int = 100, offset: int = 0
+    ) -> Json:
+        """What is pushed again and again, by name."""
+        return await self._get("schedules", queue=queue, limit=limit, offset=offset)
+
+    async def schedule(self, name: str) -> Json:
+        """One schedule, and how it is doing."""
+        return await self._get("schedules", name)
+
+    async def define_schedule(
+        self,
+        name: str,
+        queue: str,
+        cron: str,
+        payload: Any = None,
+        *,
+        zone: str = "UTC",
+        partition: str | None = None,
+        catch_up: str = "last",
+        catch_up_limit: int = 100,
+        replace: bool = True,
+    ) -> Json:
+        """Push a payload whenever `cron` comes due in a zone; see `queue.cron`."""
+        body = {
+            "name": name,
+            "queue": queue,
+            "cron": cron,
+            "payload": msgspec.Raw(encode_payload(payload)),
+            "zone": zone,
+            "partition": partition,
+            "catchUp": catch_up,
+            "catchUpLimit": catch_up_limit,
+            "replace": replace,
+        }
+        return await self._post("schedules", body=body)
+
+    async def schedule_ticks(self, name: str, count: int = 10) -> Json:
+        """When a schedule comes due next."""
+        return await self._get("schedules", name, "next", count=count)
+
+    async def pause_schedule(self, name: str) -> Json:
+        """Let a schedule rest."""
+        return await self._post("schedules", name, "pause")
+
+    async def resume_schedule(self, name: str) -> Json:
+        """Let it go on with the tick that comes next."""
+        return await self._post("schedules", name, "resume")
+
+    async def delete_schedule(self, name: str) -> Json:
+        """Delete a schedule; what it has pushed stays."""
+        return await self._delete("schedules", name)
+
     async def scheduled(self, queue: str | None = None, **query: Any) -> Json:
         """Messages that wait for their time."""
         return await self._get("scheduled", queue=queue, **query)
@@ -194,6 +274,14 @@ class Admin:
     async def resume(self, group: str, queue: str | None = None) -> Json:
         """Let a paused group go on."""
         return await self._post(*_group_path(group, queue), "resume")
+
+    async def share(self, group: str, queue: str | None = None) -> Json:
+        """Let many consumers of a group work on one partition at once, in no order."""
+        return await self._post(*_group_path(group, queue), "share")
+
+    async def order(self, group: str, queue: str | None = None) -> Json:
+        """Let a group read each partition in order again."""
+        return await self._post(*_group_path(group, queue), "order")
 
     async def seek(
         self,
@@ -238,13 +326,24 @@ class Admin:
 
     # ---- tokens ----
 
-    async def tokens(self) -> Json:
-        """All tokens, without their secrets."""
-        return await self._get("tokens")
+    async def tokens(self, **query: Any) -> Json:
+        """All tokens, without their secrets; `limit` and `offset`."""
+        return await self._get("tokens", **query)
 
-    async def create_token(self, name: str, role: str, namespaces: list[str] | None = None) -> Json:
+    async def create_token(
+        self,
+        name: str,
+        role: str,
+        namespaces: list[str] | None = None,
+        expires_in_s: int | None = None,
+    ) -> Json:
         """Make a token; its secret is in this answer and nowhere else."""
-        body = {"name": name, "role": role, "namespaces": namespaces}
+        body = {
+            "name": name,
+            "role": role,
+            "namespaces": namespaces,
+            "expiresInSeconds": expires_in_s,
+        }
         return await self._post("tokens", body=body)
 
     async def revoke_token(self, token_id: str) -> Json:

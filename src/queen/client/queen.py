@@ -13,38 +13,38 @@ import os
 import ssl
 import struct
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
+from queen.client import tracing
 from queen.client.admin import Admin
-from queen.client.payloads import encode_payload
+from queen.client.camel_case import in_either_spelling
+from queen.client.durations import Seconds
+from queen.client.leases.acks import Acks, LostAcks, acks_of
+from queen.client.names import default_name
+from queen.client.pushing.batches import PushBatch
+from queen.client.pushing.items import FramedMessage
+from queen.client.pushing.pushes import Pushes
 from queen.client.queues.buffers import Buffers
 from queen.client.queues.consumer import Consumer
 from queen.client.queues.messages import (
-    BUFFERED,
-    AckItem,
     Delivered,
     Message,
     Pushed,
     Received,
-    ack_of,
     by_server,
 )
 from queen.client.queues.partial_requests import (
-    ItemPush,
     Outcome,
     outcomes_of,
     refusal,
-    stored_results,
 )
-from queen.client.queues.pushing import in_parts, is_plain, item_of
 from queen.client.queues.queue import Queue
 from queen.client.queues.running import run_all
 from queen.client.queues.transaction import Transaction
@@ -54,10 +54,10 @@ from queen.client.streams.builder import Stream
 from queen.client.streams.consumer import StreamConsumer
 from queen.client.streams.processing import Processing
 from queen.client.streams.window import Window
-from queen.client.transport.cluster import JSON, Cluster, Patience
+from queen.client.transport.cluster import Cluster, Patience
 from queen.client.transport.errors_from_answer import decode_answer, is_worth_repeating
-from queen.client.transport.http import Answer
 from queen.client.transport.signals import stop_on_signals
+from queen.core.columns.headers import HEADERS
 from queen.errors import (
     InvalidFrame,
     LeaseLost,
@@ -69,35 +69,20 @@ from queen.errors import (
 )
 
 if TYPE_CHECKING:
-    # Loaded by those who have a spool.
+    # Loaded by those who have a spool, or tasks.
     from queen.client.spooling.spool import ClientSpool
+    from queen.client.tasks.eager import EagerJobs
+    from queen.client.tasks.task import BaseTask
+
+AnyTask = TypeVar("AnyTask", bound="BaseTask[Any, Any]")
 
 DEFAULT_URL = "http://localhost:6632"
-# More than this in one push is sent as frames: it is smaller on the wire and on the server.
-_FRAMES_PAY_FROM = 200
 
-_pushed = msgspec.json.Decoder(list[Pushed])
 _results = msgspec.json.Decoder(list[dict[str, Any]])
 _any = msgspec.json.Decoder()
 
-# Queue, partition, and the ids and payloads of messages.
-NamedFrame = tuple[str, str, list[tuple[str, bytes]]]
-
-
-class Settled(msgspec.Struct, rename="camel"):
-    """What became of one acknowledgment."""
-
-    transaction_id: str = ""
-    success: bool = True
-    status: str = ""
-    error: str | None = None
-
-
-class _BatchAnswer(msgspec.Struct):
-    results: list[Settled] = []
-
-
-_settled = msgspec.json.Decoder(_BatchAnswer)
+# Queue, partition, and messages.
+NamedFrame = tuple[str, str, list[FramedMessage]]
 
 
 class Queen:
@@ -113,6 +98,9 @@ class Queen:
     and sent later; they are answered `buffered`. `spool_options` is a dict: `max_bytes` and
     `min_free_bytes` limit the folder, `broker` names whom its records are for, `try_s` is how long
     a push is tried, `close_s` how long `close` sends what waits. `queen.spool` tells of it.
+
+    What is consumed comes as it is stored, in frames, from a server that knows them; without
+    `frames` it comes in JSON.
     """
 
     def __init__(
@@ -125,6 +113,7 @@ class Queen:
         ssl_context: ssl.SSLContext | None = None,
         spool: str | os.PathLike[str] | None = None,
         spool_options: SpoolSettings | None = None,
+        frames: bool = True,
     ) -> None:
         url = url or os.environ.get("QUEEN_URL", DEFAULT_URL).split(",")
         urls = [url] if isinstance(url, str) else list(url)
@@ -132,14 +121,22 @@ class Queen:
         self.cluster = Cluster(
             urls, token, Patience(answer_s=timeout_s, retry_s=retry_s), ssl_context
         )
+        # By which its leases are known, unless a consumer has a name of its own.
+        self.consumer_name = default_name()
         self.buffers = Buffers(self)
         self.admin = Admin(self)
         self.consumers: list[Consumer[Received] | Processing[Window]] = []
+        # What functions are tasks, by queue and name.
+        self.tasks: dict[str, dict[str, BaseTask[Any, Any]]] = {}
+        # Runs jobs at once, in tests that ask for it.
+        self.eager_jobs: EagerJobs | None = None
         # What loops that were left still have to say.
         self.endings: set[asyncio.Task[None]] = set()
         self._speaks_frames: bool | None = None
+        self.consumes_frames = frames
         # What no server could take; None without the option.
         self.spool = None if spool is None else _open_spool(self.cluster, spool, spool_options)
+        self.pushes = Pushes(self.cluster, self.spool)
 
     async def __aenter__(self) -> Queen:
         if self.spool is not None:
@@ -185,6 +182,11 @@ class Queen:
         """Acks and pushes that happen together: `async with queen.transaction() as transaction`."""
         return Transaction(self)
 
+    def add_task(self, task: AnyTask) -> AnyTask:
+        """Make a task known to workers; one of the same name takes its place."""
+        self.tasks.setdefault(task.queue._require_name(), {})[task.name] = task
+        return task
+
     async def run(self) -> None:
         """Run every consumer that was registered, until SIGTERM or SIGINT."""
 
@@ -204,98 +206,19 @@ class Queen:
         messages: list[Message],
         qos0: Mapping[str, Any] | None = None,
     ) -> list[Pushed]:
-        """Store messages; in frames when there are many and nothing but payloads in them. `qos0`
-        says how the server may buffer them."""
-        if not qos0 and len(messages) >= _FRAMES_PAY_FROM and all(map(is_plain, messages)):
-            return await self._push_many(queue, partition, messages)
-        pushed: list[Pushed] = []
-        payloads = [encode_payload(message.data) for message in messages]
-        for part in in_parts(zip(messages, payloads, strict=True)):
-            items = [
-                item_of(queue, message.partition or partition, message, payload)
-                for message, payload in part
-            ]
-            pushing = ItemPush(items, pushed)
-            pushed += await self._push_items(pushing, f"{queue}:{partition}", qos0 or {})
-        return pushed
+        """Store messages. `qos0` says how the server may buffer them."""
+        return await self.pushes.push(PushBatch.of_messages(queue, partition, messages), qos0)
 
-    async def _push_items(
-        self, pushing: ItemPush, key: str, options: Mapping[str, Any]
-    ) -> list[Pushed]:
-        """Store items; what a server did not take for now is sent again, and nothing else."""
-        deadline = time.monotonic() + self.cluster.retry_s
-        while True:
-            items = pushing.next_items()
-            if self.spool is not None and await self.spool.keys_behind(map(_key_of, items)):
-                return await self._spool_items(self.spool, pushing)
-            body = msgspec.json.encode({"items": items, **options})
-            try:
-                answer = await self._send_push(body, key, deadline - time.monotonic())
-                return pushing.finish(decode_answer(_pushed, answer))
-            except QueenError as error:
-                may_go_on = pushing.note_stored(error)
-                if self.spool is not None and pushing.may_pass(error):
-                    is_for_spool = self.spool.note_failure(error)
-                    if is_for_spool:
-                        return await self._spool_items(self.spool, pushing)
-                if not may_go_on or time.monotonic() > deadline:
-                    raise pushing.explain(error) from None
-
-    async def _send_push(
-        self, body: bytes, key: str, retry_s: float, content_type: bytes = JSON
-    ) -> Answer:
-        """Send a push. With a spool it is not sent again to a broker that is away."""
-        if self.spool is None:
-            return await self.cluster.call(
-                "POST", "/api/v1/push", body, key=key, content_type=content_type, retry_s=retry_s
-            )
-        return await self.cluster.call(
-            "POST",
-            "/api/v1/push",
-            body,
-            key=key,
-            content_type=content_type,
-            retry_s=retry_s,
-            answer_s=self.spool.try_s,
-            give_up_after=self.spool.is_for_spool,
-        )
-
-    async def _spool_items(self, spool: ClientSpool, pushing: ItemPush) -> list[Pushed]:
-        """Put what is not stored into the spool."""
-        items = pushing.next_items()
-        try:
-            await spool.keep_items(items)
-        except QueenError as error:
-            raise pushing.explain(error) from None
-        return pushing.finish(
-            [Pushed(status=BUFFERED, transaction_id=item["transactionId"]) for item in items]
-        )
-
-    async def _push_many(self, queue: str, partition: str, messages: list[Message]) -> list[Pushed]:
-        by_partition: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
-        for at, message in enumerate(messages):
-            by_partition[message.partition or partition].append((at, encode_payload(message.data)))
-        pushed: dict[int, Pushed] = {}
-        for name, payloads in by_partition.items():
-            for part in in_parts(payloads):
-                frame = [(messages[at].transaction_id, payload) for at, payload in part]
-                try:
-                    (result,) = await self.push_frames([(queue, name, frame)])
-                except QueenError as error:
-                    error.details["results"] = stored_results(pushed)
-                    raise
-                repeated = set(result.get("duplicates", ()))
-                for number, (at, _) in enumerate(part):
-                    pushed[at] = Pushed(
-                        status="duplicate" if number in repeated else _status_of(result),
-                        transaction_id=messages[at].transaction_id,
-                        partition_id=result.get("partitionId"),
-                    )
-        return [pushed[at] for at in range(len(messages))]
-
-    async def push_frames(self, frames: list[NamedFrame]) -> list[dict[str, Any]]:
-        """Store whole segments; as JSON with a broker that does not know them. Those that a
-        server does not take for now are sent again, and only those."""
+    async def push_frames(
+        self, named: Sequence[tuple[str, str, Sequence[tuple[Any, ...]]]]
+    ) -> list[dict[str, Any]]:
+        """Store whole segments: queue, partition, and of each message its id, its payload and
+        perhaps its headers as JSON. They go as JSON to a broker that does not know frames. Those
+        that a server does not take for now are sent again, and only those."""
+        frames: list[NamedFrame] = [
+            (queue, partition, [FramedMessage(*message) for message in messages])
+            for queue, partition, messages in named
+        ]
         results: dict[int, dict[str, Any]] = {}
         left = list(range(len(frames)))
         deadline = time.monotonic() + self.cluster.retry_s
@@ -337,7 +260,7 @@ class Queen:
         body = _encode_frames(frames)
         key, kind = ":".join(frames[0][:2]), CONTENT_TYPE.encode()
         try:
-            answer = await self._send_push(body, key, retry_s, kind)
+            answer = await self.pushes.send(body, key, retry_s, kind)
         except QueenError as error:
             outcomes = outcomes_of(error, [queue for queue, _, _ in frames])
             if outcomes is None:
@@ -371,19 +294,11 @@ class Queen:
         return outcomes
 
     async def _push_as_json(
-        self, queue: str, partition: str, many: list[tuple[str, bytes]]
+        self, queue: str, partition: str, many: list[FramedMessage]
     ) -> dict[str, Any]:
-        items = [
-            {
-                "queue": queue,
-                "partition": partition,
-                "transactionId": name,
-                "payload": msgspec.Raw(payload),
-            }
-            for name, payload in many
-        ]
+        items = [message.item(queue, partition) for message in many]
         body = msgspec.json.encode({"items": items})
-        answer = await self._send_push(body, f"{queue}:{partition}", self.cluster.retry_s)
+        answer = await self.pushes.send(body, f"{queue}:{partition}", self.cluster.retry_s)
         results = decode_answer(_results, answer)
         repeated = [at for at, result in enumerate(results) if result.get("status") == "duplicate"]
         return {"status": "queued", "duplicates": repeated}
@@ -402,51 +317,53 @@ class Queen:
         status: str = "completed",
         *,
         error: str | BaseException | None = None,
+        delay: Seconds | None = None,
     ) -> None:
-        """Say what became of messages; raises `LeaseLost` when some were no longer ours."""
+        """Say what became of messages; raises `LeaseLost` when some were no longer ours. What comes
+        again does so after `delay`, if it is given, instead of what the queue says."""
         many = [messages] if isinstance(messages, Delivered) else list(messages)
         if not many:
             return
-        lost: list[Settled] = []
+        lost = LostAcks()
         for server, of_server in by_server(many).items():
-            acks = [ack_of(message, status, error) for message in of_server]
-            results = await self.settle(acks, of_server[0].consumer_group, server)
+            acks = acks_of(of_server, status, error, delay)
+            headers = (message.headers for message in of_server)
+            with tracing.settling(of_server[0].queue, len(of_server), (), headers):
+                lost = lost.plus(await self.settle(acks, of_server[0].consumer_group, server))
             for message in of_server:
-                message._settled = True
-            lost += [result for result in results if not result.success]
-        if lost:
+                message._note_outcome(status)
+        if lost.messages:
             raise LeaseLost(
-                f"{len(lost)} of {len(many)} messages were no longer leased to us: {lost[0].error}"
+                f"{lost.messages} of {len(many)} messages were no longer leased to us: {lost.error}"
             )
 
     async def nack(
-        self, messages: Delivered | Sequence[Delivered], error: str | BaseException | None = None
+        self,
+        messages: Delivered | Sequence[Delivered],
+        error: str | BaseException | None = None,
+        *,
+        delay: Seconds | None = None,
     ) -> None:
-        """Give messages back as failed."""
-        await self.ack(messages, "failed", error=error)
+        """Give messages back as failed; `delay` is how long they wait, instead of what the queue
+        says."""
+        await self.ack(messages, "failed", error=error, delay=delay)
 
-    async def settle(
-        self, acks: list[AckItem], group: str | None, server: str = ""
-    ) -> list[Settled]:
+    async def settle(self, acks: Acks, group: str | None, server: str = "") -> LostAcks:
         """Send acknowledgments together, to the server that granted their lease if it is known;
-        return what became of each."""
-        body = msgspec.json.encode({"acknowledgments": acks, "consumerGroup": group})
-        answer = await self.cluster.call(
-            "POST", "/api/v1/ack/batch", body, key=acks[0].partition_id, first=server
-        )
-        return decode_answer(_settled, answer).results
+        return how many came too late."""
+        return await acks.send(self.cluster, group, server)
 
     async def renew(self, lease: Delivered | str, seconds: int | None = None) -> datetime:
         """Prolong a lease; raises `LeaseLost` when it is over."""
-        return await self.renew_within(lease, seconds, None)
-
-    async def renew_within(
-        self, lease: Delivered | str, seconds: int | None, within_s: float | None
-    ) -> datetime:
-        """Prolong a lease, and do not try for longer than is worth it."""
         lease_id, server = (
             (lease, "") if isinstance(lease, str) else (lease.lease_id, lease._server)
         )
+        return await self.renew_within(lease_id, server, seconds, None)
+
+    async def renew_within(
+        self, lease_id: str, server: str, seconds: int | None, within_s: float | None
+    ) -> datetime:
+        """Prolong a lease, and do not try for longer than is worth it."""
         path = f"/api/v1/lease/{quote(lease_id, safe='')}/extend"
         body = {"seconds": seconds} if seconds else {}
         try:
@@ -480,10 +397,11 @@ class Queen:
     # ---- plain requests ----
 
     async def request(self, method: str, path: str, body: Any = None) -> Any:
-        """Send any request; return its answer decoded, None when it is empty."""
+        """Send any request; return its answer decoded, None when it is empty. Its keys are those of
+        the HTTP reference, and are found in Python's spelling too: `answer["lease_time"]`."""
         text = b"" if body is None else msgspec.json.encode(body)
         answer = await self.cluster.call(method, path, text)
-        return decode_answer(_any, answer) if answer.body else None
+        return in_either_spelling(decode_answer(_any, answer)) if answer.body else None
 
     async def post(
         self, path: str, body: Any, *, server: str = "", within_s: float | None = None
@@ -513,22 +431,18 @@ def _open_spool(
     return ClientSpool(cluster, Path(path), complete_settings(options))
 
 
-def _key_of(item: dict[str, Any]) -> tuple[str, str]:
-    return item["queue"], item["partition"]
+def _encode_frame(queue: str, partition: str, messages: list[FramedMessage]) -> bytes:
+    from queen.core.frame import encode_frame
 
-
-def _status_of(result: dict[str, Any]) -> str:
-    return BUFFERED if result.get("status") == BUFFERED else "queued"
+    ids, payloads, headers = zip(*messages, strict=True)
+    return encode_frame(
+        queue, partition, ids, payloads, {HEADERS: headers} if any(headers) else None
+    )
 
 
 def _encode_frames(frames: list[NamedFrame]) -> bytes:
-    from queen.core.frame import encode_frame
-
     try:
-        return b"".join(
-            encode_frame(queue, partition, [name for name, _ in many], [text for _, text in many])
-            for queue, partition, many in frames
-        )
+        return b"".join(_encode_frame(*frame) for frame in frames)
     except (ValueError, TypeError, AttributeError, struct.error) as error:
         # A lone surrogate, a name of megabytes, an id that is no text: as a server would say it,
         # so that whoever has sent others along finds out which it is.

@@ -16,13 +16,20 @@ import logging
 import signal
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-import msgspec
-
+from queen.client.durations import Seconds
 from queen.client.queen import Queen
 from queen.client.queues.consumer import Consumer, Handler
 from queen.client.queues.dead_letters import (
@@ -31,18 +38,24 @@ from queen.client.queues.dead_letters import (
     DeadLetterPage,
     DeadLetterQuery,
 )
-from queen.client.queues.messages import Delivered, Popped, Pushed
+from queen.client.queues.handler_rules import ErrorKinds
+from queen.client.queues.messages import Delivered, Pushed
 from queen.client.queues.queue import Queue, QueueBuilder
 from queen.client.queues.replay import Stored, read_stored
 from queen.client.queues.running import Runner
 from queen.client.queues.transaction import Transaction
+from queen.core.options import OptionState
 
 if TYPE_CHECKING:
     from queen.client.spooling.refused import RefusedMessage
     from queen.client.spooling.spool import ClientSpool, SpoolState
     from queen.client.streams.sync import SyncStream, SyncStreamConsumer
+    from queen.client.tasks.sync import SyncJob, SyncTask
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+Self = TypeVar("Self", bound="SyncQueue")
 
 _log = logging.getLogger("queen.client")
 
@@ -51,25 +64,29 @@ _END = object()
 _AT_EXIT_S = 2.0
 
 
-class SyncReceived(Delivered, rename="camel", kw_only=True, gc=False):
+class SyncReceived(Delivered, eq=False, gc=False):
     """A message that was leased to this consumer."""
 
     @property
     def _client(self) -> SyncQueen:
-        queen: SyncQueen = self._queen
+        queen: SyncQueen = self._grant.reader.owner
         return queen
 
     def ack(self) -> None:
         """Say that it is done. Raises `LeaseLost` when it is no longer ours to say."""
         self._client.ack(self)
 
-    def nack(self, error: str | BaseException | None = None) -> None:
-        """Give it back as failed: it is retried, and in the end a dead letter."""
-        self._client.nack(self, error)
+    def nack(
+        self, error: str | BaseException | None = None, *, delay: Seconds | None = None
+    ) -> None:
+        """Give it back as failed: it is retried, after a delay of its own or that of the queue,
+        and in the end a dead letter."""
+        self._client.nack(self, error, delay=delay)
 
-    def give_back(self) -> None:
-        """Give it back without fault: it comes again at once and nothing is counted."""
-        self._client.ack(self, "retry")
+    def give_back(self, *, delay: Seconds | None = None) -> None:
+        """Give it back without fault: it comes again at once, or after a delay, and nothing is
+        counted."""
+        self._client.ack(self, "retry", delay=delay)
 
     def dead_letter(self, error: str | BaseException | None = None) -> None:
         """Set it aside now."""
@@ -217,17 +234,21 @@ class SyncQueen:
         status: str = "completed",
         *,
         error: str | BaseException | None = None,
+        delay: Seconds | None = None,
     ) -> None:
         """Say what became of messages; raises `LeaseLost` when some were no longer ours."""
-        self.wait_for(self.asynchronous.ack(messages, status, error=error))
+        self.wait_for(self.asynchronous.ack(messages, status, error=error, delay=delay))
 
     def nack(
         self,
         messages: Delivered | Sequence[Delivered],
         error: str | BaseException | None = None,
+        *,
+        delay: Seconds | None = None,
     ) -> None:
-        """Give messages back as failed."""
-        self.wait_for(self.asynchronous.nack(messages, error))
+        """Give messages back as failed; `delay` is how long they wait, instead of what the queue
+        says."""
+        self.wait_for(self.asynchronous.nack(messages, error, delay=delay))
 
     def renew(self, lease: Delivered | str, seconds: int | None = None) -> datetime:
         """Prolong a lease; raises `LeaseLost` when it is over."""
@@ -293,7 +314,7 @@ async def _create_client(url: str | Sequence[str] | None, settings: dict[str, An
 class SyncQueue(QueueBuilder):
     """A queue, for programs without asyncio."""
 
-    _pop_decoder = msgspec.json.Decoder(Popped[SyncReceived])
+    _message_kind = SyncReceived
     _owner: SyncQueen
 
     def _asynchronous(self) -> Queue:
@@ -302,29 +323,89 @@ class SyncQueue(QueueBuilder):
         queue.__dict__.update(self.__dict__)
         return queue
 
+    if TYPE_CHECKING:
+
+        @overload  # type: ignore[override]
+        def task(self: Self, task: str) -> Self: ...
+
+        @overload
+        def task(self, task: Callable[P, Coroutine[Any, Any, R]], /) -> SyncTask[P, R]: ...
+
+        @overload
+        def task(self, task: Callable[P, R], /) -> SyncTask[P, R]: ...
+
+        @overload
+        def task(
+            self, *, name: str | None = None, **options: Any
+        ) -> Callable[[Callable[P, Any]], SyncTask[P, Any]]: ...
+
+        def task(self, task: Any = None, **options: Any) -> Any:
+            """Set the task of a queue, or make a function a task of it; a decorator."""
+
+    def _add_task(
+        self, function: Callable[..., Any], name: str | None = None, **options: Any
+    ) -> SyncTask[Any, Any]:
+        from queen.client.tasks.sync import SyncTask
+        from queen.client.tasks.task import TaskOptions
+
+        return self._queen.add_task(SyncTask(self, function, name, TaskOptions(**options)))
+
+    def job(self, job_id: str) -> SyncJob[Any]:
+        """A job of this queue by its id, to ask what became of it."""
+        from queen.client.tasks.sync import SyncJob
+
+        return SyncJob(self._owner, self._asynchronous().job(job_id))
+
+    def cron(self, name: str, cron: str, payload: Any = None, **options: Any) -> Any:
+        """Push a payload again and again, by the calendar of a zone."""
+        return self._owner.wait_for(self._asynchronous().cron(name, cron, payload, **options))
+
     def create(self) -> dict[str, Any]:
-        """Create the queue, or overwrite its options; those not given have their default."""
+        """Create the queue, with the options that `config` names. A queue that exists gets them
+        too; whatever is not named stays as it is."""
         return self._owner.wait_for(self._asynchronous().create())
+
+    def alter(self) -> dict[str, Any]:
+        """Change what `config`, `namespace` and `task` name of a queue that exists, and nothing
+        else. An option of None goes back to its default."""
+        return self._owner.wait_for(self._asynchronous().alter())
+
+    def options(self) -> list[OptionState]:
+        """Return all options of the queue: value, default, whether set, meaning and limits."""
+        return self._owner.wait_for(self._asynchronous().options())
 
     def delete(self) -> bool:
         """Delete the queue with everything in it; false when there was none."""
         return self._owner.wait_for(self._asynchronous().delete())
 
-    def push(self, items: Any) -> list[Pushed]:
+    def push(self, items: Any, *, headers: Mapping[str, str] | None = None) -> list[Pushed]:
         """Push one payload, or a list of them; returns when they are stored."""
-        return self._owner.wait_for(self._asynchronous().push(items))
+        return self._owner.wait_for(self._asynchronous().push(items, headers=headers))
 
     def pop(
         self, *, wait_s: float | None = None, batch: int | None = None, auto_ack: bool = False
     ) -> list[SyncReceived]:
         """Lease the next messages; empty when there are none."""
         wait_s = self._wait_s if wait_s is None else wait_s
-        popped = self._owner.wait_for(self._pop(wait_s, batch or self._batch, auto_ack))
+        popped = self._owner.wait_for(self._pop(wait_s, batch or self._batch or 1, auto_ack))
         return popped.messages
 
-    def consume(self, handler: Handler) -> Consumer[SyncReceived]:
-        """Run a handler on what comes, until told to stop; returns what was done."""
-        consumer = Consumer[SyncReceived](self, handler, signals=False)
+    def consume(
+        self,
+        handler: Handler,
+        *,
+        retry_on: ErrorKinds | None = None,
+        give_up_on: ErrorKinds | None = None,
+        handler_timeout: Seconds | None = None,
+    ) -> Consumer[SyncReceived]:
+        """Run a handler on what comes, until told to stop; returns what was done.
+
+        An error of `give_up_on` sets the message aside at once, unless `retry_on` names it, too.
+        After `handler_timeout` the message has failed; the thread that is at work on it goes on,
+        and its worker takes nothing new until it ends.
+        """
+        told = self._with_rules(retry_on, give_up_on, handler_timeout)
+        consumer = Consumer[SyncReceived](told, handler, signals=False)
         with self._owner.stop_on_signals(consumer):
             return self._owner.wait_for(consumer.run())
 
@@ -458,9 +539,16 @@ class SyncTransaction:
         self._inner.ack(messages, status, error)
         return self
 
-    def push(self, queue: str, items: Any, *, partition: str | None = None) -> SyncTransaction:
+    def push(
+        self,
+        queue: str,
+        items: Any,
+        *,
+        partition: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> SyncTransaction:
         """Push messages when the transaction commits."""
-        self._inner.push(queue, items, partition=partition)
+        self._inner.push(queue, items, partition=partition, headers=headers)
         return self
 
     def commit(self) -> dict[str, Any]:

@@ -56,6 +56,12 @@ ACK_STATUSES = {
     "retry": AckStatus.RETRY,
     "dlq": AckStatus.DEAD,
 }
+# What can become of a message beside that.
+FAILED_STATUSES = {
+    "failed": AckStatus.FAILED,
+    "retry": AckStatus.RETRY,
+    "dlq": AckStatus.DEAD,
+}
 
 
 @dataclass(slots=True)
@@ -71,6 +77,15 @@ class Cursor:
     # How often each message that is not done yet was given back.
     failures: dict[int, int] = field(default_factory=dict)
     receipts: bytes = b""
+    # Up to where messages were handed out; None: the group reads in order.
+    handed: int | None = None
+
+    def holds(self, offset: int) -> bool:
+        """Whether a message is in the lease, and nothing was said of it yet."""
+        is_leased = self.batch_end is not None and offset < self.batch_end
+        if not is_leased or is_done(self, offset):
+            return False
+        return not self.failed >> (offset - self.committed) & 1
 
 
 @dataclass(slots=True)
@@ -81,8 +96,12 @@ class Settled:
     results: dict[int, AckResult] = field(default_factory=dict)
     # The messages that died, and how often each was tried.
     dead: dict[int, int] = field(default_factory=dict)
-    # The lease has ended with failures: what is left waits before it comes again.
-    must_wait: bool = False
+    # The lease has ended: the messages that were given back, and how often each has failed.
+    given_back: dict[int, int] = field(default_factory=dict)
+
+    def is_held_by(self, lease_id: uuid.UUID | None) -> bool:
+        """Whether a lease goes on."""
+        return self.cursor.live and self.cursor.lease_id == lease_id
 
 
 def acked_up_to(receipts: bytes, lease_id: uuid.UUID) -> int | None:
@@ -115,9 +134,10 @@ def settle(
         _mark(after, offset, AckStatus.DONE, retry_limit)
     for offset, status in statuses.items():
         after.results[offset] = _mark(after, offset, status, retry_limit)
-    has_failures = _has_failures(after.cursor)
+    given_back = _given_back(after.cursor)
     _advance(after.cursor)
-    after.must_wait = after.cursor.lease_id is None and has_failures
+    if after.cursor.lease_id is None:
+        after.given_back = given_back
     return after
 
 
@@ -135,12 +155,16 @@ def set_aside(cursor: Cursor, offset: int) -> Cursor:
     return after
 
 
-def _has_failures(cursor: Cursor) -> bool:
-    """Whether a message that was given back in this lease has ever failed."""
-    return any(
-        offset >= cursor.committed and cursor.failed >> (offset - cursor.committed) & 1
-        for offset in cursor.failures
-    )
+def _given_back(cursor: Cursor) -> dict[int, int]:
+    """Return the messages that were given back in this lease, and how often each has failed."""
+    if not cursor.failed:
+        return {}
+    offsets = range(cursor.committed, cursor.committed + cursor.failed.bit_length())
+    return {
+        offset: cursor.failures.get(offset, 0)
+        for offset in offsets
+        if cursor.failed >> (offset - cursor.committed) & 1
+    }
 
 
 def _refuse(
@@ -173,6 +197,9 @@ def _mark(after: Settled, offset: int, status: AckStatus, retry_limit: int | Non
         cursor.failed |= bit
         _count_failure(cursor, offset, status)
     tries = _tries(cursor, offset)
+    if status is AckStatus.DEAD and not cursor.failed & bit:
+        # This delivery is one of them, although nobody has counted it.
+        tries = max(tries, cursor.failures.get(offset, 0) + 1)
     exhausted = status is AckStatus.FAILED and retry_limit is not None and tries > retry_limit
     if status is AckStatus.DONE or status is AckStatus.DEAD or exhausted:
         cursor.acked |= bit
@@ -239,8 +266,12 @@ def _leave_receipt(cursor: Cursor, lease_id: uuid.UUID, upto: int) -> None:
     others = cursor.receipts
     if others.startswith(tag):
         others = others[RECEIPT_BYTES:]
-    receipt = tag + upto.to_bytes(RECEIPT_BYTES - _TAG_BYTES)
-    cursor.receipts = (receipt + others)[: RECEIPT_BYTES * MAX_RECEIPTS]
+    cursor.receipts = (receipt_of(lease_id, upto) + others)[: RECEIPT_BYTES * MAX_RECEIPTS]
+
+
+def receipt_of(lease_id: uuid.UUID, upto: int) -> bytes:
+    """Return what is remembered of a lease that has decided everything before an offset."""
+    return lease_id.bytes[:_TAG_BYTES] + upto.to_bytes(RECEIPT_BYTES - _TAG_BYTES)
 
 
 def _end_lease(cursor: Cursor) -> None:

@@ -10,6 +10,7 @@ strings: int32 offsets and bytes. All numbers are little-endian.
            | ids: UTF-8, one after the other             |
            | data: JSON, each payload ends with one "\\n" |
            | extras: nothing, or one JSON object         |  {"traceId": [null, "…", …], …}
+                                                            {"headers": [null, "{\\"k\\":…}", …]}
 
 The payload column is newline-delimited JSON, so all payloads of a segment are validated, or
 parsed, by one call, and still each can be sliced out. Rare columns live in `extras`.
@@ -26,26 +27,34 @@ other in a request or an answer, `Content-Type: application/vnd.queen.segment`.
 In a push, what stands as base offset, time and partition is not looked at: the broker assigns
 them. Codec 0 is the body as it is, codec 1 is one zstd frame whose header carries the raw
 size. The checksum covers the whole frame, with zero in its own place.
+
+Version 2 is a joined frame, several small segments in one, sent to readers who ask for them;
+see `queen.wire.frames.joined_frame`.
 """
 
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import zstandard
 
+from queen.core.columns.headers import HEADERS, headers_bytes
 from queen.core.payload import as_line
 from queen.errors import InvalidFrame, PayloadTooLarge
 
 CONTENT_TYPE = "application/vnd.queen.segment"
 VERSION = 1
+# Several segments in one; only in answers, and only to those who say that they know it.
+JOINED_VERSION = 2
 CODEC_RAW = 0
 CODEC_ZSTD = 1
 # Encrypted by the broker. Only in the database, never on the wire; see `queen.core.cipher`.
@@ -60,6 +69,8 @@ MAX_BUILT_BYTES = 8 * 1024 * 1024
 MAX_STORED_BYTES = 256 * 1024 * 1024
 # Many tiny messages are a lot of work too.
 _RUN_MESSAGES = 1000
+# Ids of so many messages, equally long, are cut out by a format that is kept.
+_EVEN_MESSAGES = 1000
 # Below this zstd costs more time than the bytes it saves are worth.
 _WORTH_COMPRESSING_BYTES = 512
 
@@ -74,9 +85,28 @@ _BODY_HEADER = struct.Struct("<IIII")
 Extras = Mapping[str, Sequence[Any]]
 
 _plus_newline = (1).__add__
-_compressor = zstandard.ZstdCompressor(level=1, write_checksum=False)
-_decompressor = zstandard.ZstdDecompressor()
+
+
+class _Zstd(threading.local):
+    """What packs and unpacks in one thread: it must not be used in two at once."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=1, write_checksum=False)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_zstd = _Zstd()
 _extras_decoder = msgspec.json.Decoder(dict[str, list[Any]])
+
+
+@lru_cache(maxsize=64)
+def _even_offsets(width: int, count: int) -> array[int]:
+    return array("i", range(0, width * count + 1, width) if width else [0] * (count + 1))
+
+
+@lru_cache(maxsize=64)
+def _even_ids(width: int, count: int) -> struct.Struct:
+    return struct.Struct(f"{width}s" * count)
 
 
 class Segment:
@@ -100,6 +130,8 @@ class Segment:
         self.data = data
         self.extras = extras
         self.size_bytes = 600 + 8 * count + len(ids) + len(data)
+        if HEADERS in extras:
+            self.size_bytes += headers_bytes(extras[HEADERS]) + 60 * count
 
     def transaction_ids(self, start: int = 0, stop: int | None = None) -> list[str]:
         stop = self.count if stop is None else stop
@@ -111,13 +143,24 @@ class Segment:
 
     def id_bytes(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         stop = self.count if stop is None else stop
-        ids = self.ids
+        ids, count = self.ids, self.count
+        if start == 0 and stop == count and 1 < count <= _EVEN_MESSAGES:
+            width = len(ids) // count
+            if self.id_offsets == _even_offsets(width, count):
+                # As ids mostly are: all are cut out at once.
+                return list(_even_ids(width, count).unpack(ids))
         return [ids[a:b] for a, b in pairwise(self.id_offsets[start : stop + 1])]
 
     def payloads(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         stop = self.count if stop is None else stop
-        data = self.data
-        return [data[a : b - 1] for a, b in pairwise(self.payload_offsets[start : stop + 1])]
+        data, offsets = self.data, self.payload_offsets
+        if start >= stop:
+            return []
+        payloads = data[offsets[start] : offsets[stop] - 1].split(b"\n")
+        if len(payloads) != stop - start:
+            # A payload has line breaks, which none of ours has.
+            return [data[a : b - 1] for a, b in pairwise(offsets[start : stop + 1])]
+        return payloads
 
     def runs(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int]]:
         """Yield [start, stop) in parts whose payloads are no more than so many bytes, or that are
@@ -128,6 +171,18 @@ class Segment:
             end = min(max(within, start + 1), start + _RUN_MESSAGES)
             yield start, end
             start = end
+
+    def cut(self, start: int, stop: int) -> Segment:
+        """Return the messages of [start, stop) as a segment of their own."""
+        ids, data = self.id_offsets[start : stop + 1], self.payload_offsets[start : stop + 1]
+        return Segment(
+            stop - start,
+            array("i", (offset - ids[0] for offset in ids)),
+            array("i", (offset - data[0] for offset in data)),
+            self.ids[ids[0] : ids[-1]],
+            self.data[data[0] : data[-1]],
+            {name: column[start:stop] for name, column in self.extras.items()},
+        )
 
     def column(self, name: str) -> Sequence[Any] | None:
         """Return a rare column, or None when no message of the segment has a value."""
@@ -143,8 +198,13 @@ def segment_of(
         ids, data = transaction_ids[0], bytes(payloads[0]) + b"\n"
         id_offsets, payload_offsets = array("i", (0, len(ids))), array("i", (0, len(data)))
     else:
-        id_offsets = array("i", accumulate(map(len, transaction_ids), initial=0))
-        payload_offsets = array("i", accumulate(map(_plus_newline, map(len, payloads)), initial=0))
+        # An array of a list is made faster than one of an iterator.
+        id_offsets = array("i", list(accumulate(map(len, transaction_ids), initial=0)))
+        ends, end = [0], 0
+        for payload in payloads:
+            end += len(payload) + 1
+            ends.append(end)
+        payload_offsets = array("i", ends)
         ids = b"".join(transaction_ids)
         data = b"\n".join(payloads) + b"\n" if payloads else b""
     return Segment(len(payloads), id_offsets, payload_offsets, ids, data, extras or {})
@@ -161,7 +221,7 @@ def encode_body(segment: Segment) -> bytes:
 def compress(body: bytes) -> tuple[int, bytes]:
     """Return codec and bytes to store: compressed only when that makes them smaller."""
     if len(body) >= _WORTH_COMPRESSING_BYTES:
-        packed = _compressor.compress(body)
+        packed = _zstd.compressor.compress(body)
         if len(packed) < len(body):
             return CODEC_ZSTD, packed
     return CODEC_RAW, body
@@ -172,7 +232,7 @@ def decompress(codec: int, stored: bytes) -> bytes:
     if codec == CODEC_RAW:
         return stored
     if codec == CODEC_ZSTD:
-        return _decompressor.decompress(stored)
+        return _zstd.decompressor.decompress(stored)
     raise InvalidFrame(f"codec {codec} is not known")
 
 
@@ -209,6 +269,32 @@ def _decode_extras(raw: bytes, count: int) -> Extras:
         if len(column) != count:
             raise InvalidFrame(f"extras: column {name!r} has {len(column)} values, not {count}")
     return extras
+
+
+class Stretch(NamedTuple):
+    """The messages of one segment, as they stand in a frame."""
+
+    partition: str
+    partition_id: int
+    base_offset: int
+    created_at_us: int
+    messages: int
+
+
+class Stretches(NamedTuple):
+    """Which messages of a frame were stored together: their segments in order, by columns."""
+
+    partitions: Sequence[str]
+    partition_ids: Sequence[int]
+    base_offsets: Sequence[int]
+    times_us: Sequence[int]
+    counts: Sequence[int]
+
+    def rows(self) -> Iterator[Stretch]:
+        return map(Stretch._make, zip(*self, strict=True))
+
+    def last(self) -> Stretch:
+        return Stretch._make(column[-1] for column in self)
 
 
 class Frame:
@@ -250,12 +336,18 @@ class Frame:
 
     def segment(self) -> Segment:
         """Return the decoded columns; the body must be what the header says it is."""
-        segment = decode_body(self._raw_body())
+        segment = decode_body(self.raw_body())
         if segment.count != self.count:
             raise InvalidFrame(f"body holds {segment.count} messages, the header says {self.count}")
         return segment
 
-    def _raw_body(self) -> bytes:
+    def parts(self) -> tuple[Segment, Stretches]:
+        """Return the decoded columns, and which of the messages were stored together."""
+        place = ((self.partition,), (self.partition_id,), (self.base_offset,))
+        return self.segment(), Stretches(*place, (self.created_at_us,), (self.count,))
+
+    def raw_body(self) -> bytes:
+        """Return the body without its codec."""
         if self.codec == CODEC_RAW:
             return self.body
         try:
@@ -263,9 +355,12 @@ class Frame:
             size = zstandard.frame_content_size(self.body)
             if size != self.raw_bytes:
                 raise InvalidFrame(f"body inflates to {size} bytes, not {self.raw_bytes}")
-            return _decompressor.decompress(self.body, allow_extra_data=False)
+            return _zstd.decompressor.decompress(self.body, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise InvalidFrame(f"body does not decompress: {error}") from None
+
+
+_KINDS = {VERSION: Frame}
 
 
 def encode_frame(
@@ -276,17 +371,31 @@ def encode_frame(
     extras: Extras | None = None,
 ) -> bytes:
     """Return messages as one frame ready to be pushed."""
-    ids = [transaction_id.encode() for transaction_id in transaction_ids]
-    body = encode_body(segment_of(ids, [as_line(payload) for payload in payloads], extras))
+    body = encode_body(_segment_of_texts(transaction_ids, payloads, extras))
     codec, stored = compress(body)
     return pack_frame(Frame(queue, partition, len(payloads), codec, len(body), stored))
 
 
-def pack_frame(frame: Frame) -> bytes:
+def _segment_of_texts(
+    transaction_ids: Sequence[str], payloads: Sequence[bytes], extras: Extras | None
+) -> Segment:
+    text, data = "".join(transaction_ids), b"\n".join(payloads) + b"\n"
+    if not text.isascii() or data.count(b"\n") != len(payloads) or b"\r" in data:
+        ids = [transaction_id.encode() for transaction_id in transaction_ids]
+        return segment_of(ids, [as_line(payload) for payload in payloads], extras)
+    # As nearly always: no message has to be looked at by itself.
+    id_offsets = array("i", accumulate(map(len, transaction_ids), initial=0))
+    payload_offsets = array("i", accumulate(map(_plus_newline, map(len, payloads)), initial=0))
+    return Segment(
+        len(payloads), id_offsets, payload_offsets, text.encode("ascii"), data, extras or {}
+    )
+
+
+def pack_frame(frame: Frame, version: int = VERSION) -> bytes:
     queue, partition = frame.queue.encode(), frame.partition.encode()
     header = _HEADER.pack(
         _MAGIC,
-        VERSION,
+        version,
         frame.codec,
         0,
         frame.count,
@@ -327,19 +436,26 @@ def stored_frames(data: bytes) -> Iterator[Frame]:
     return unpack_frames(data, MAX_STORED_BYTES)
 
 
-def unpack_frames(data: bytes, max_raw_bytes: int = MAX_RAW_BYTES) -> Iterator[Frame]:
-    """Yield the frames of a request in order; raises `InvalidFrame` at the first bad one."""
+def unpack_frames(
+    data: bytes, max_raw_bytes: int = MAX_RAW_BYTES, kinds: Mapping[int, type[Frame]] | None = None
+) -> Iterator[Frame]:
+    """Yield the frames of a request in order; raises `InvalidFrame` at the first bad one.
+
+    `kinds` are the versions that are taken, if not the first alone.
+    """
     position, index = 0, 0
     while position < len(data):
         try:
-            frame, position = _unpack_frame(data, position, max_raw_bytes)
+            frame, position = _unpack_frame(data, position, max_raw_bytes, kinds or _KINDS)
         except InvalidFrame as error:
             raise InvalidFrame(f"frame {index}: {error.message}") from None
         yield frame
         index += 1
 
 
-def _unpack_frame(data: bytes, start: int, max_raw_bytes: int) -> tuple[Frame, int]:
+def _unpack_frame(
+    data: bytes, start: int, max_raw_bytes: int, kinds: Mapping[int, type[Frame]]
+) -> tuple[Frame, int]:
     if len(data) - start < HEADER_BYTES:
         raise InvalidFrame("truncated inside its header")
     (
@@ -357,7 +473,12 @@ def _unpack_frame(data: bytes, start: int, max_raw_bytes: int) -> tuple[Frame, i
         created_at_us,
         partition_id,
     ) = _HEADER.unpack_from(data, start)
-    _check_header(magic, version, codec, zero, count, raw_bytes, body_size)
+    if magic != _MAGIC:
+        raise InvalidFrame("does not start with QSEG")
+    kind = kinds.get(version)
+    if kind is None or zero != 0:
+        raise InvalidFrame(f"version {version} is not known, this server speaks {VERSION}")
+    _check_header(codec, count, raw_bytes, body_size)
     if raw_bytes > max_raw_bytes:
         raise PayloadTooLarge(f"a frame inflates to {raw_bytes} bytes, over {max_raw_bytes}")
     names_at = start + HEADER_BYTES
@@ -374,19 +495,13 @@ def _unpack_frame(data: bytes, start: int, max_raw_bytes: int) -> tuple[Frame, i
         partition = data[names_at + queue_size : body_at].decode()
     except UnicodeDecodeError:
         raise InvalidFrame("a name is not valid UTF-8") from None
-    frame = Frame(
+    frame = kind(
         queue, partition, count, codec, raw_bytes, body, base_offset, created_at_us, partition_id
     )
     return frame, end
 
 
-def _check_header(
-    magic: bytes, version: int, codec: int, zero: int, count: int, raw_bytes: int, body_size: int
-) -> None:
-    if magic != _MAGIC:
-        raise InvalidFrame("does not start with QSEG")
-    if version != VERSION or zero != 0:
-        raise InvalidFrame(f"version {version} is not known, this server speaks {VERSION}")
+def _check_header(codec: int, count: int, raw_bytes: int, body_size: int) -> None:
     if codec not in (CODEC_RAW, CODEC_ZSTD):
         raise InvalidFrame(f"codec {codec} is not known")
     if not 0 < count <= MAX_MESSAGES:

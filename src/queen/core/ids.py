@@ -12,20 +12,26 @@ characters are the same for every message of a partition. Hot code formats them 
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import uuid
+from functools import lru_cache
 
 _PARTITION_SUFFIX = "bfff-ffffffffffff"
 _ID_PATTERN = re.compile(
     r"([0-9a-f]{8})-([0-9a-f]{4})-8([0-9a-f]{3})-([89ab][0-9a-f]{3})-([0-9a-f]{12})", re.IGNORECASE
 )
 MAX_FAST_OFFSET = 1 << 48
+_KEPT = 1 << 14
 
 
 def _partition_hex(partition: int) -> str:
     return f"{partition >> 28:08x}-{partition >> 12 & 0xFFFF:04x}-8{partition & 0xFFF:03x}-"
 
 
+# Kept for those that are in use: a server knows a million partitions, most of them idle.
+@lru_cache(maxsize=_KEPT)
 def partition_uuid(partition: int) -> str:
     """Return the id of a partition as it appears on the wire.
 
@@ -35,6 +41,7 @@ def partition_uuid(partition: int) -> str:
     return _partition_hex(partition) + _PARTITION_SUFFIX
 
 
+@lru_cache(maxsize=_KEPT)
 def message_prefix(partition: int) -> str:
     """Return the 24 characters that all messages of a partition share below offset 2**48.
 
@@ -83,6 +90,22 @@ def parse_message(text: str) -> tuple[int, int] | None:
 def new_lease() -> uuid.UUID:
     """Return a lease id that nobody can guess and no crash can grant twice."""
     return uuid.uuid4()
+
+
+_NUMBER_BYTES = 6
+
+
+def new_lease_of(number: int) -> uuid.UUID:
+    """The same for the consumer of a number, with which the id ends: 74 bits are left to chance."""
+    chance = os.urandom(16 - _NUMBER_BYTES)
+    return uuid.UUID(bytes=chance + number.to_bytes(_NUMBER_BYTES), version=4)
+
+
+@lru_cache(maxsize=10_000)
+def consumer_number(name: str) -> int:
+    """Return the number of a consumer's name."""
+    digest = hashlib.blake2b(name.encode(), digest_size=_NUMBER_BYTES).digest()
+    return int.from_bytes(digest)
 
 
 def parse_lease(text: str) -> uuid.UUID | None:

@@ -45,6 +45,11 @@ def longest_is_shallow(longest_bytes: int) -> bool:
     return longest_bytes < _SHORTEST_TOO_DEEP
 
 
+def is_shallow(payload: bytes) -> bool:
+    """Return whether a payload has too few brackets to be nested too deeply."""
+    return payload.count(b"[") + payload.count(b"{") <= MAX_DEPTH
+
+
 def reason_against_payload(payload: bytes) -> str | None:
     """Return why a payload that parses as JSON cannot be taken, or None.
 
@@ -73,7 +78,7 @@ def _reason_against_escapes(payload: bytes) -> str | None:
 
 
 def _reason_against_depth(payload: bytes) -> str | None:
-    if payload.count(b"[") + payload.count(b"{") <= MAX_DEPTH:
+    if is_shallow(payload):
         return None
     depth = 0
     for match in _BRACKETS.finditer(payload):

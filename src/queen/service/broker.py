@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 import asyncpg
 import msgspec
 
 from queen.core.cipher import KeyRing
-from queen.errors import QueenError, StartupError
+from queen.errors import QueenError, StartupError, Unavailable
 from queen.service.admin.audit_trail import AuditTrail
+from queen.service.admin.checkup import Checkup
 from queen.service.admin.dead_letters import DeadLetters
+from queen.service.admin.flow_map import FlowMap
 from queen.service.admin.groups import Groups
+from queen.service.admin.machinery import Machinery
 from queen.service.admin.maintenance import Maintenance
 from queen.service.admin.pipelines import Pipelines
 from queen.service.admin.queues import Queues
@@ -40,6 +44,11 @@ from queen.service.consume.sweeper import Sweeper
 from queen.service.consume.wakeups import Wakeups
 from queen.service.entries.entries import Entries
 from queen.service.events import Events
+from queen.service.holders import JOB as HOLDERS_JOB
+from queen.service.holders import JOB_INTERVAL_S as HOLDERS_INTERVAL_S
+from queen.service.holders import Holders
+from queen.service.home.home import Home
+from queen.service.home.host import Verbs
 from queen.service.intake.acks import AckIntake
 from queen.service.intake.pushes import Intake
 from queen.service.log.appender import Appender
@@ -50,14 +59,18 @@ from queen.service.log.segment_cache import SegmentCache
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.outbox.relay import Relay
 from queen.service.outbox.scheduled import Outbox
+from queen.service.pacing.breakers import Breakers
+from queen.service.pacing.limits import ClaimLimits
 from queen.service.preparation import Requirements, prepare
 from queen.service.read.browse import Browser
 from queen.service.read.fetch import Fetcher
 from queen.service.read.message_finder import MessageFinder
 from queen.service.read.sealed_reads import SealedReads
+from queen.service.read.search import Search
 from queen.service.scope import Scope
 from queen.service.sdk.sdk_cycles import SdkCycles
 from queen.service.sdk.sdk_queries import SdkQueries
+from queen.service.shared.kinds import Kinds
 from queen.service.signals import Signals
 from queen.service.sinks.publish import Publisher
 from queen.service.sinks.sinks import JOB as SINKS_JOB
@@ -72,14 +85,27 @@ from queen.service.spooling.store import SpoolStore
 from queen.service.stats.activity import Activity, ServerName
 from queen.service.stats.activity_report import ActivityReport
 from queen.service.stats.lag import Lag
+from queen.service.stats.problems import Problems
 from queen.service.stats.reads import StoredNumbers
 from queen.service.stats.statistics import Statistics
+from queen.service.stats.steps import Steps
+from queen.service.stats.storage import Storage
 from queen.service.stats.vitals import Vitals
 from queen.service.streams.content import Content
 from queen.service.streams.definitions import Definitions
 from queen.service.streams.overview import Overview
 from queen.service.streams.planner import FORGET_INTERVAL_S, Planner, forget_windows
 from queen.service.streams.work import Work
+from queen.service.tasks.keys import JOB as KEYS_JOB
+from queen.service.tasks.keys import JOB_INTERVAL_S as KEYS_INTERVAL_S
+from queen.service.tasks.keys import JobKeys
+from queen.service.tasks.results import JOB as RESULTS_JOB
+from queen.service.tasks.results import JOB_INTERVAL_S as RESULTS_INTERVAL_S
+from queen.service.tasks.results import JobResults, forget_results
+from queen.service.tasks.schedules import Schedules
+from queen.service.tasks.states import JobStates
+from queen.service.tasks.ticker import Ticker
+from queen.service.tasks.waits import JobWaits
 from queen.service.transactions.repeats import Repeats
 from queen.service.transactions.transact import Transactor
 from queen.service.upkeep.erase import Eraser
@@ -121,6 +147,9 @@ class Limits(msgspec.Struct, frozen=True):
     abandoned_group_days: int = 7
     # A partition that is empty and unused for so long is removed; 0 keeps it.
     idle_partition_days: int = 30
+    # How much of the work of a server each namespace gets when there is more than it can do; as it
+    # comes when there is none.
+    namespace_weights: dict[str, int] = {}
 
 
 class Broker:
@@ -132,6 +161,7 @@ class Broker:
         keys: KeyRing,
         name: ServerName,
         spool: SpoolSettings | None = None,
+        home: str | None = None,
     ) -> None:
         self._dsn = dsn
         # Why the database, which was away at the start, is of no use.
@@ -143,6 +173,7 @@ class Broker:
         self.limits = limits
         self.events = Events()
         self.activity = Activity(name)
+        self.steps = Steps()
         self.events.partitions_made.subscribe(self.activity.count_partitions)
         self.encryption = SegmentEncryption(keys)
         self.clock = Clock(self.database)
@@ -152,10 +183,11 @@ class Broker:
         self._remember()
         self._consume()
         self._connect_servers()
-        self._produce(spool)
+        self._produce(spool, home)
         self._decide_together()
         self._cut_windows()
         self._keep_entries()
+        self._keep_jobs()
         self._administrate()
         self._clean_up()
         self._observe()
@@ -166,6 +198,7 @@ class Broker:
         """What is kept in memory of what the database knows."""
         self.catalog = Catalog(self.hot, self.events)
         self.lease_book = LeaseBook()
+        self.holders = Holders(self.database)
         self.cache = SegmentCache(self.limits.segment_cache_bytes)
         self.events.partition_lost.subscribe(lambda partition: self.cache.forget(partition.id))
         self.dedup = Dedup(self.hot, self.encryption, self.limits.dedup_hashes)
@@ -174,10 +207,20 @@ class Broker:
     def _consume(self) -> None:
         """From a pop to the ack, in the order in which they are passed."""
         self.dispatcher = Dispatcher(self.lease_book, self.events)
+        self.kinds = Kinds(self.hot, self.events)
         self.sweeper = Sweeper(self.hot, self.catalog, self.dispatcher)
         reader = Reader(self.hot, self.cache, self.encryption, _MAX_UNSENT_BYTES)
         give_back = GiveBack(self.hot, self.lease_book, reader, self.dispatcher, self.background)
-        self.acker = Acker(self.hot, self.encryption, self.lease_book, self.activity, self.events)
+        self.breakers = Breakers(self.hot, self.dispatcher, self.events)
+        self.acker = Acker(
+            self.hot,
+            self.encryption,
+            self.lease_book,
+            self.activity,
+            self.events,
+            self.steps,
+            self.breakers,
+        )
         claims = Claims(
             self.hot,
             self.catalog,
@@ -187,7 +230,12 @@ class Broker:
             self.dispatcher,
             self.acker,
             give_back,
+            self.holders,
             self.events,
+            self.steps,
+            self.breakers,
+            ClaimLimits(self.dispatcher),
+            self.limits.namespace_weights,
         )
         self.popper = Popper(
             self.catalog,
@@ -199,6 +247,7 @@ class Broker:
             self.background,
             self.activity,
             self.maintenance,
+            self.kinds,
             self.events,
         )
 
@@ -211,16 +260,23 @@ class Broker:
             self.dispatcher,
             self.sweeper,
             self.background,
+            self.kinds,
             self.events,
         )
         self.signals = Signals(
-            self.hot, self.catalog, self.cache, self.wakeups, self.maintenance, self.events
+            self.hot,
+            self.catalog,
+            self.cache,
+            self.wakeups,
+            self.maintenance,
+            self.events,
+            lambda: self.report.server_id,
         )
         self.leases = Leases(self.hot, self.lease_book, self.dispatcher)
         self.scope = Scope(self.catalog, self.leases, self.streams)
         self.ack_intake = AckIntake(self.catalog, self.scope)
 
-    def _produce(self, spool: SpoolSettings | None) -> None:
+    def _produce(self, spool: SpoolSettings | None, home: str | None) -> None:
         """From a push to the log, or to the spool and then to the log."""
         self.appender = Appender(
             self.hot,
@@ -237,6 +293,8 @@ class Broker:
             self.appender,
             self.activity,
             self.limits.flushes,
+            self.steps,
+            self.limits.namespace_weights,
         )
         self.basins = Basins(spool, self.encryption.keys) if spool is not None else None
         self.drain = self._drain_of(self.basins) if self.basins is not None else None
@@ -250,7 +308,9 @@ class Broker:
         )
         self.spool_desk = SpoolDesk(self.hot.breaker, self.entrance, self.basins, self.drain)
         self.outbox = Outbox(self.database, self.catalog, self.encryption, self.maintenance)
-        self.intake = Intake(self.scope, self.clock, self.entrance, self.outbox)
+        verbs = Verbs(self.catalog, self.entrance, self.popper, self.acker, self.signals.follow)
+        self.home = Home(home, verbs, self.events)
+        self.intake = Intake(self.scope, self.clock, self.home, self.outbox)
         self.relay = Relay(
             self.database, self.catalog, self.appender, self.encryption, self.maintenance
         )
@@ -300,7 +360,14 @@ class Broker:
         self.fetcher = Fetcher(self.database, self.catalog, self.encryption)
         self.sealed_reads = SealedReads(self.database)
         self.planner = Planner(self.database, self.events)
-        self.work = Work(self.database, self.transactor, self.publisher, self.signals, self.events)
+        self.work = Work(
+            self.database,
+            self.transactor,
+            self.publisher,
+            self.signals,
+            self.activity.flows,
+            self.events,
+        )
         self.content = Content(self.database, self.catalog, self.encryption, self.fetcher)
         self.stream_overview = Overview(self.database)
         self.jobs.add("stream_windows", FORGET_INTERVAL_S, forget_windows)
@@ -316,25 +383,53 @@ class Broker:
             self.background,
             self.events,
         )
+        self.signals.heed_writes_if(self._anybody_reads)
+
+    def _anybody_reads(self) -> bool:
+        """Whether somebody here wants to know what others write."""
+        return self.dispatcher.has_feeds or self.popper.has_labels or self.entries.blocked > 0
+
+    def _keep_jobs(self) -> None:
+        """Tasks: results and keys of jobs, and what is pushed by the calendar."""
+        self.browser = Browser(self.database, self.catalog, self.encryption)
+        states = JobStates(
+            self.database, self.catalog, self.message_finder, self.browser, self.encryption
+        )
+        self.job_waits = JobWaits(self.database, states, self.events)
+        self.job_keys = JobKeys(self.database, self.intake, self.transactor, states)
+        self.job_results = JobResults(
+            self.transactor, self.ack_intake, self.encryption, self.events
+        )
+        self.schedules = Schedules(self.database, self.clock, self.outbox, self.encryption)
+        self.ticker = Ticker(self.database, self.maintenance)
+        self.signals.also_listen("queen_schedules", self.ticker.wake)
+        self.jobs.add(RESULTS_JOB, RESULTS_INTERVAL_S, forget_results)
+        self.jobs.add(KEYS_JOB, KEYS_INTERVAL_S, self.job_keys.forget_some)
 
     def _administrate(self) -> None:
         """The verbs of those who look after queues."""
         self.queues = Queues(self.database, self.catalog, self.encryption, self.events)
         self.dead_letters = DeadLetters(self.database, self.catalog, self.encryption, self.appender)
         self.eraser = Eraser(self.database, self.encryption)
-        self.browser = Browser(self.database, self.catalog, self.encryption)
         self.lag = Lag(self.database)
-        self.groups = Groups(self.database, self.events)
+        self.problems = Problems(self.database)
+        self.search = Search(self.database)
+        self.groups = Groups(self.database, self.kinds, self.events)
         self.traces = Traces(self.database, self.limits.trace_days)
         self.tokens = Tokens(self.hot)
         self.audit_trail = AuditTrail(self.database)
         self.numbers = StoredNumbers(self.database)
+        self.storage = Storage(self.database)
+        self.checkup = Checkup(self.database, self.numbers, self.storage, self.spool_desk)
         self.pipelines = Pipelines(self.database)
+        self.flow_map = FlowMap(self.database, self.pipelines)
+        self.machinery = Machinery(self.database)
         self.time_steps = TimeSteps(
             self.database,
             self.signals,
             self.groups,
             self.relay,
+            self.ticker,
             self.jobs,
             self.planner,
             self.work,
@@ -367,6 +462,7 @@ class Broker:
         self.jobs.add("reseal", REENCRYPT_INTERVAL_S, Reencrypter(self.encryption).encrypt_some)
         self.jobs.add("idle_partitions", CLEANUP_INTERVAL_S, retention.drop_idle)
         self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)
+        self.jobs.add(HOLDERS_JOB, HOLDERS_INTERVAL_S, self.holders.forget_old)
         self.jobs.add(SINKS_JOB, SINKS_INTERVAL_S, self.sinks.remove_old)
 
     @classmethod
@@ -378,14 +474,19 @@ class Broker:
         name: ServerName | None = None,
         spool: SpoolSettings | None = None,
         unprepared: Requirements | None = None,
+        home: str | None = None,
     ) -> Broker:
         """Start all of it. A database that is `unprepared` is away, and prepared when it is
         back."""
         limits = limits or Limits()
         database = await Database.connect(dsn, size=limits.connections)
-        broker = cls(dsn, database, limits, keys or KeyRing(), name or ServerName(), spool)
+        broker = cls(dsn, database, limits, keys or KeyRing(), name or ServerName(), spool, home)
         if unprepared is not None:
             database.breaker.begin_open(partial(broker._prepare, unprepared))
+        else:
+            # Before the first push, or it would have to wait in the spool.
+            with suppress(Unavailable):
+                await broker.maintenance.refresh()
         for loop_name, loop in broker._loops().items():
             broker.supervisor.start(loop_name, loop)
         broker.watchdog.start()
@@ -411,11 +512,16 @@ class Broker:
             "activity": self.report.run,
             "vitals": self.vitals.run,
             "relay": self.relay.run,
+            "holders": self.holders.run,
+            "ticker": self.ticker.run,
+            "results": self.job_waits.run,
             "planner": self.planner.run,
             "entries": self.entries.run,
             "sender": self.signals.run_sender,
             "listener": lambda: self.signals.run_listener(self._listener),
         }
+        if self.home.has_others:
+            loops["home"] = self.home.run
         if self.drain is not None:
             loops["drain"] = self.drain.run
         return loops
@@ -431,6 +537,7 @@ class Broker:
             await _try_step("finishing commands on streams", self.entries.close)
             await _try_step("finishing pushes", self.pusher.drain)
             await _try_step("finishing acknowledgments", self.acker.drain)
+            await _try_step("answering other workers", self.home.finish_calls)
             if self.drain is not None:
                 await _try_step("draining the spool", partial(self.drain.finish, _DRAIN_S))
             await _try_step("ending loops", self.supervisor.stop)

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -32,6 +33,8 @@ _log = logging.getLogger(__name__)
 _OPTIONS_TTL_S = 5.0
 _APPEARANCE_POLL_S = 0.1
 _MAX_PARTITIONS = 1_000_000
+# So many are forgotten at once to make room.
+_FORGOTTEN = 10_000
 
 _options = msgspec.json.Decoder(QueueOptions)
 
@@ -79,17 +82,13 @@ class Partition:
         "known",
         "known_at",
         "name",
-        "prefix",
         "queue",
-        "uuid",
     )
 
     def __init__(self, partition_id: int, queue: Queue, name: str, head: int) -> None:
         self.id = partition_id
         self.queue = queue
         self.name = name
-        self.uuid = partition_uuid(partition_id)
-        self.prefix = message_prefix(partition_id)
         # The highest offset seen; the truth may be further.
         self.head = head
         # How often messages of it were erased, as far as the cached segments know.
@@ -103,9 +102,20 @@ class Partition:
         # How far back in time they have been kept since.
         self.dedup_window_s = 0
 
+    @property
+    def uuid(self) -> str:
+        """Its id on the wire."""
+        return partition_uuid(self.id)
+
+    @property
+    def prefix(self) -> str:
+        """How the ids of its messages begin."""
+        return message_prefix(self.id)
+
     def knows(self, offset: int, at: datetime) -> None:
         """This server now holds the recent hashes up to an offset."""
-        self.known, self.known_at = offset, at
+        # One number for both: there may be a million of these.
+        self.known, self.known_at = self.head if offset == self.head else offset, at
 
     def saw_head(self, head: int) -> None:
         self.head = max(self.head, head)
@@ -119,6 +129,14 @@ class Subscription(NamedTuple):
 
 
 FROM_BEGINNING = Subscription()
+
+
+class Membership(NamedTuple):
+    """A group of a queue. `begins_at` is told when it was made by this very question and reads only
+    what is written from then on: nobody has read anything for it, anywhere."""
+
+    group_id: int
+    begins_at: datetime | None = None
 
 
 class Sizes(NamedTuple):
@@ -139,7 +157,7 @@ class Catalog:
         self._groups: dict[tuple[int, str], int] = {}
         self._queue_made = asyncio.Event()
         self._appearing = SingleFlight[Queue | None]()
-        self._registering = SingleFlight[int]()
+        self._registering = SingleFlight[Membership]()
         self._stopping = False
 
     def sizes(self) -> Sizes:
@@ -147,10 +165,15 @@ class Catalog:
 
     def cached(self, queue_name: str, name: str) -> Partition | None:
         """Return a partition without asking the database, or None if that takes a question."""
-        queue = self._queues.get(queue_name)
+        queue = self.cached_queue(queue_name)
+        return None if queue is None else queue.partitions.get(name)
+
+    def cached_queue(self, name: str) -> Queue | None:
+        """Return a queue without asking the database, or None if that takes a question."""
+        queue = self._queues.get(name)
         if queue is None or time.monotonic() - queue.loaded_at > _OPTIONS_TTL_S:
             return None
-        return queue.partitions.get(name)
+        return queue
 
     def known(self, queue_name: str, name: str) -> Partition | None:
         """Return a partition that was just resolved, however old the queue's options are."""
@@ -289,12 +312,16 @@ class Catalog:
 
     async def group(self, queue: Queue, name: str, subscription: Subscription) -> int:
         """Return the id of a group, registering it at first contact."""
+        return (await self.join(queue, name, subscription)).group_id
+
+    async def join(self, queue: Queue, name: str, subscription: Subscription) -> Membership:
+        """Do the same for who is going to read at once; say whether there is a past to look at."""
         group_id = self._groups.get((queue.id, name))
-        if group_id is None:
-            group_id = await self._registering.ask(
-                (queue.id, name), lambda: self._register(queue, name, subscription)
-            )
-        return group_id
+        if group_id is not None:
+            return Membership(group_id)
+        return await self._registering.ask(
+            (queue.id, name), lambda: self._register(queue, name, subscription)
+        )
 
     async def register(self, queues: list[Queue], name: str, subscription: Subscription) -> None:
         """Make sure that a group of many queues is known, by one question. Where it cannot be had,
@@ -306,7 +333,7 @@ class Catalog:
                 (row["queue_id"], name): row["id"] for row in rows if not row["reads_by_time"]
             }
 
-    async def _register(self, queue: Queue, name: str, subscription: Subscription) -> int:
+    async def _register(self, queue: Queue, name: str, subscription: Subscription) -> Membership:
         mode, starts_at = subscription
         row = await self._database.findrow("ensure_group", queue.id, name, mode, starts_at)
         if row is None:
@@ -316,9 +343,8 @@ class Catalog:
             raise Conflict(
                 f"group {name!r} is that of a query, which reads by time: consume with another one"
             )
-        group_id: int = row["id"]
-        self._groups[queue.id, name] = group_id
-        return group_id
+        self._groups[queue.id, name] = row["id"]
+        return Membership(row["id"], row["begins_at"])
 
     async def find_group(self, queue: Queue, name: str) -> int | None:
         """Return the id of a group that has been here before."""
@@ -344,9 +370,12 @@ class Catalog:
         ]
         if not names:
             return
+        known = {name: self._queues.get(name) for name in names}
         rows = await self._database.fetch("queues_by_name", names)
         for name in set(names) - {self._remember_queue(row).name for row in rows}:
-            self.forget_queue(name)
+            # One that somebody has made and loaded since we asked is not gone.
+            if self._queues.get(name) is known[name]:
+                self.forget_queue(name)
 
     def _remember_queue(self, row: Record) -> Queue:
         name, text = row["name"], row["options"]
@@ -376,8 +405,8 @@ class Catalog:
         return partition
 
     def _forget_some(self) -> None:
-        """Drop the oldest tenth; what is still in use comes back with the next question."""
-        for partition_id in list(self._by_id)[: _MAX_PARTITIONS // 10]:
+        """Drop the oldest; what is still in use comes back with the next question."""
+        for partition_id in list(islice(self._by_id, _FORGOTTEN)):
             self.forget_partition(partition_id)
 
     def went_back(self, partition: Partition, head: int) -> None:

@@ -20,6 +20,8 @@
     windows_elsewhere  the same, told by another server
     entries_changed    the groups of an entry stream have changed in a way that matters to readers
     entries_elsewhere  the same, told by another server
+    jobs_finished      jobs have ended, and their results are stored
+    jobs_elsewhere     the same, told by another server, which does not say which
 
 Who listens is called at once, in the order in which it subscribed, and must neither wait nor
 raise: the one who tells has committed already.
@@ -83,3 +85,6 @@ class Events:
         # The id of the queue.
         self.entries_changed: Event[int] = Event()
         self.entries_elsewhere: Event[int] = Event()
+        # The name of the queue, and the ids of the jobs.
+        self.jobs_finished: Event[str, list[str]] = Event()
+        self.jobs_elsewhere: Event[()] = Event()

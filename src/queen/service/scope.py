@@ -46,6 +46,13 @@ class Scope:
                 raise NotFound(f"Queue {name!r} not found")
         return queue
 
+    def is_seen(self, viewer: Viewer, name: str) -> bool:
+        """Whether a queue is the viewer's to see, as far as that is known without a question."""
+        if viewer.namespaces is None:
+            return True
+        queue = self._catalog.cached_queue(name)
+        return queue is not None and viewer.sees(queue.namespace)
+
     async def existing_queue(self, viewer: Viewer, name: str) -> Queue:
         """Return a queue that exists and is the viewer's to see; raises `NotFound` otherwise."""
         queue = await self.queue(viewer, name)
@@ -105,7 +112,7 @@ class Scope:
 
 def check_stream_is_seen(viewer: Viewer, stream: Stream) -> None:
     if not viewer.sees(stream.namespace):
-        raise NotFound("Stream not found")
+        raise NotFound(f"Stream {stream.name!r} not found")
 
 
 def listed(namespaces: frozenset[str] | None) -> list[str] | None:

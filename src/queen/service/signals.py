@@ -5,7 +5,8 @@ on a connection of its own and after the commit: inside the append it would seri
 commits of the database. Messages are gathered for a few milliseconds, so a busy server
 sends a hundred a second at most. A lost one costs latency, not a message: every server also
 looks by itself once a second. What does not fit into one notification goes with the next, and
-so does what could not be sent.
+so does what could not be sent. A server that is alone tells nobody what was written and what is
+free again, and asks now and then whether it still is alone.
 
     payload   <sender> <what> ...      what: w<queue>:<partition>=<head>,…   written
                                              l<queue>                        look for yourself
@@ -19,6 +20,7 @@ so does what could not be sent.
                                              t<queue>                        time has passed
                                              p<stream>                       windows are ready
                                              e<queue>                        groups of entries
+                                             j                               jobs have finished
 
 The same connection hears what others tell on channels of their own (`also_listen`).
 """
@@ -28,7 +30,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import asyncpg
 
@@ -42,8 +45,12 @@ from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
 
+# Words that are of no use where nobody reads.
+_FOR_READERS = "wlr"
 _CHANNEL = "queen_log"
 _GATHER_S = 0.01
+# What a server that was alone has to tell to one that has just come may wait so long.
+_ALONE_S = 0.25
 _REST_S = 0.2
 # PostgreSQL takes payloads of less than 8000 bytes.
 MAX_BYTES = 7999
@@ -62,11 +69,14 @@ class Signals:
         wakeups: Wakeups,
         maintenance: Maintenance,
         events: Events,
+        server_id: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._database = database
         self._catalog = catalog
         self._cache = cache
         self._wakeups = wakeups
+        # Which of the servers this is, as soon as it is known.
+        self._server_id = server_id
         self._maintenance = maintenance
         self._events = events
         self._id = uuid.uuid4().hex[:12]
@@ -81,6 +91,7 @@ class Signals:
         self._connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._others: dict[str, Callable[[], None]] = {}
+        self._anybody_reads: Callable[[], bool] = lambda: True
         events.written.subscribe(self.written)
         events.lease_released.subscribe(self.released)
         events.options_changed.subscribe(self.options_changed)
@@ -91,6 +102,7 @@ class Signals:
         events.queue_deleted.subscribe(self.queue_deleted)
         events.windows_planned.subscribe(self.windows_planned)
         events.entries_changed.subscribe(self.entries_changed)
+        events.jobs_finished.subscribe(self.jobs_finished)
 
     # ---- sending ----
 
@@ -130,6 +142,9 @@ class Signals:
 
     def entries_changed(self, queue_id: int) -> None:
         self._tell(f"e{queue_id}")
+
+    def jobs_finished(self, _queue: str, _ids: list[str]) -> None:
+        self._tell("j")
 
     def _follow_clock(self, queue_id: int) -> None:
         self._cache.forget_all()
@@ -181,18 +196,26 @@ class Signals:
             self._wake.clear()
             payload, words = self._payload()
             try:
-                await self._database.execute("notify", payload)
+                is_told = await self._database.fetchval(
+                    "notify", payload, self._server_id(), any(map(_is_rare, words))
+                )
             except QueenError as error:
                 _log.debug("notify: %s", error)
                 self._put_back(words[:_MAX_RELEASED])
                 await asyncio.sleep(_REST_S)
-            await asyncio.sleep(_GATHER_S)
+                is_told = True
+            await asyncio.sleep(_GATHER_S if is_told else _ALONE_S)
 
     # ---- receiving ----
 
     def also_listen(self, channel: str, wake: Callable[[], None]) -> None:
         """Call `wake` whenever something is told on a channel, whatever it is."""
         self._others[channel] = wake
+
+    def heed_writes_if(self, anybody_reads: Callable[[], bool]) -> None:
+        """Follow what others write and release only while somebody here reads: a worker whose pops
+        go to another would take as long over it as that one."""
+        self._anybody_reads = anybody_reads
 
     async def run_listener(self, connect: Callable[[], object]) -> None:
         """Listen for ever; reconnect when the connection breaks."""
@@ -234,7 +257,14 @@ class Signals:
         sender, *words = str(payload).split(" ")
         if sender == self._id:
             return
-        task = asyncio.create_task(self._act(words))
+        if not self._anybody_reads():
+            words = [word for word in words if word[0] not in _FOR_READERS]
+            if not words:
+                return
+        self._start(self._act(words))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -263,19 +293,32 @@ class Signals:
             partition_id, group_id = map(int, rest.split(":"))
             partitions = await self._catalog.partitions([partition_id])
             self._wakeups.released_elsewhere(partitions.values(), group_id)
-        elif kind == "c":
+        elif kind == "m":
+            await self._maintenance.refresh()
+        else:
+            self._follow(kind, rest)
+
+    def follow(self, word: str) -> None:
+        """Follow what another worker of this server says, before anything that it asks next."""
+        if word == "m":
+            self._start(self._act([word]))
+        else:
+            self._follow(word[0], word[1:])
+
+    def _follow(self, kind: str, rest: str) -> None:
+        if kind == "c":
             self._catalog.expire_options()
         elif kind == "x":
             self._catalog.forget_queue_id(int(rest))
             self._wakeups.forget_queue(int(rest))
-        elif kind == "m":
-            await self._maintenance.refresh()
         elif kind == "t":
             self._follow_clock(int(rest))
         elif kind == "p":
             self._events.windows_elsewhere(int(rest))
         elif kind == "e":
             self._events.entries_elsewhere(int(rest))
+        elif kind == "j":
+            self._events.jobs_elsewhere()
         else:
             queue_id, group_id = map(int, rest.split(":"))
             follow = {
@@ -284,3 +327,8 @@ class Signals:
                 "d": self._wakeups.forget_group,
             }
             follow[kind](queue_id, group_id)
+
+
+def _is_rare(word: str) -> bool:
+    """Whether a word is more than a hint: it is told even if nobody seems to be there."""
+    return word[0] not in "wlrj"

@@ -48,22 +48,29 @@ class Rounds(Generic[Answer]):
         # Rounds that have not begun; whoever comes now may join.
         self._open: dict[Hashable, asyncio.Task[Answer]] = {}
 
-    async def ask(self, key: Hashable, ask: Ask[Answer]) -> Answer:
-        """Return the answer to a question that is asked after this call."""
+    async def ask(self, key: Hashable, ask: Ask[Answer], pause: Ask[None] | None = None) -> Answer:
+        """Return the answer to a question that is asked after this call; others may join it until
+        the pause is over."""
         task = self._open.get(key)
         if task is None:
             before = self._last.get(key)
-            task = asyncio.create_task(self._round(key, before, ask))
+            task = asyncio.create_task(self._round(key, before, ask, pause))
             self._last[key] = self._open[key] = task
             task.add_done_callback(lambda done: self._end(key, done))
         return await asyncio.shield(task)
 
     async def _round(
-        self, key: Hashable, before: asyncio.Task[Answer] | None, ask: Ask[Answer]
+        self,
+        key: Hashable,
+        before: asyncio.Task[Answer] | None,
+        ask: Ask[Answer],
+        pause: Ask[None] | None,
     ) -> Answer:
         if before is not None:
             # One at a time. How it ended is for those who asked then.
             await asyncio.wait([before])
+        if pause is not None:
+            await pause()
         del self._open[key]
         return await ask()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from queen.extras import require
 from queen.spark.launch.environment import session
 from queen.spark.pipelines.functions import pipeline
 from queen.spark.windows.event_time import Windowed, timed, windowed
@@ -41,6 +42,7 @@ __all__ = [
 
 def register(spark: SparkSession) -> None:
     """Make `format("queen")` known to a session. Once is enough; twice does no harm."""
+    require("spark", "Spark on queues")
     from queen.spark.launch.python import let_planner_import
     from queen.spark.source.datasource import QueenDataSource
 
@@ -70,9 +72,9 @@ def read(
     not fit is then in `_corrupt`. Other options of `format("queen")` go by their names, such
     as `url`, `token`, `queuePattern` and `tasks`. Raises `ValueError` for what means nothing.
     """
+    register(spark)
     from queen.spark.source.load import read as load
 
-    register(spark)
     return load(
         spark,
         queue,
@@ -99,9 +101,9 @@ def read_stream(
 ) -> DataFrame:
     """Return queues as a stream, asked for as with `read`. `since` is where a new checkpoint
     begins; an old one goes on."""
+    register(spark)
     from queen.spark.source.load import read_stream as load
 
-    register(spark)
     return load(
         spark,
         queue,
@@ -121,6 +123,7 @@ def infer(
     The result has `schema`, `ddl` (the same as text), how many `messages` were looked at, and
     what was `left_out` because it is not always of one type.
     """
+    require("spark", "a schema of Spark's")
     from queen.spark.source.inference import infer as look
 
     return look(queue, url=url, token=token, messages=messages)
@@ -132,6 +135,7 @@ def run_pipeline(name: str, spark: SparkSession, **options: Any) -> Running:
     Options are those of `queen.spark.pipelines.run.Options`: `url`, `token`, `checkpoint`,
     `every` (seconds), `available_now`, `starting`, `table_url`, `accept_changes`.
     """
+    require("spark", "a pipeline")
     from queen.spark.pipelines.run import run_pipeline as run
 
     return run(name, spark, **options)

@@ -13,7 +13,7 @@ import os
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -88,10 +88,10 @@ class Broker:
         return content
 
     def stream(
-        self, method: str, path: str, body: bytes = b"", content_type: str = JSON
-    ) -> Iterator[bytes]:
+        self, method: str, path: str, body: bytes, accept: str
+    ) -> Generator[bytes, None, None]:
         """Yield the body of an answer as it arrives; a broken one raises `Unreachable`."""
-        response = self._open(method, path, body, content_type)
+        response = self._open(method, path, body, JSON, accept)
         is_whole = False
         try:
             while part := response.read1(_PART_BYTES):
@@ -108,14 +108,16 @@ class Broker:
 
     # ---- one request ----
 
-    def _open(self, method: str, path: str, body: bytes, content_type: str) -> _Response:
+    def _open(
+        self, method: str, path: str, body: bytes, content_type: str, accept: str | None = None
+    ) -> _Response:
         """Return an answer that is a success, its body unread."""
         deadline = time.monotonic() + self.retry_s
         pause_s = _FIRST_PAUSE_S
         while True:
             for url in self._address.urls:
                 try:
-                    return self._send(url, method, path, body, content_type)
+                    return self._send(url, method, path, body, content_type, accept)
                 except QueenError as error:
                     if not is_worth_repeating(error):
                         raise self._explain(error) from None
@@ -125,11 +127,21 @@ class Broker:
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    def _send(self, url: str, method: str, path: str, body: bytes, content_type: str) -> _Response:
+    def _send(
+        self,
+        url: str,
+        method: str,
+        path: str,
+        body: bytes,
+        content_type: str,
+        accept: str | None,
+    ) -> _Response:
         """Ask one server, over a connection that is kept if there is one."""
         headers = dict(self._headers)
         if body:
             headers["content-type"] = content_type
+        if accept is not None:
+            headers["accept"] = accept
         while (connection := _idle_connection(url)) is not None:
             try:
                 return _request(url, connection, method, path, body, headers)

@@ -49,6 +49,7 @@ _USES: dict[str, tuple[Use, ...]] = {
     "group": (Use.STREAM_READ, Use.WINDOW_READ),
     "maxMessagesPerTrigger": (Use.STREAM_READ,),
     "maxBytesPerTrigger": (Use.STREAM_READ,),
+    "headers": _READS,
     "markers": (Use.STREAM_READ,),
     "markerInterval": (Use.STREAM_READ,),
     "failOnDataLoss": _READS,
@@ -59,6 +60,8 @@ _USES: dict[str, tuple[Use, ...]] = {
     "transactionName": _WRITES,
     "transactionBatch": (Use.BATCH_WRITE,),
     "retrySeconds": _WRITES,
+    "traceparent": _WRITES,
+    "tracestate": _WRITES,
 }
 # Of Spark, and handed on to the sink of a stream.
 _SPARKS = frozenset(("checkpointlocation", "queryname", "outputmode"))

@@ -53,6 +53,13 @@ class AsyncSpool:
         finally:
             del self._futures[entry]
 
+    def append_now(self, bodies: Sequence[bytes], kind: int) -> bool:
+        """Write records that need not be durable; false when that means to wait, or to sync."""
+        spool = self.spool
+        if spool.writer.is_durable_by_default:
+            return False
+        return spool.writer.try_append(spool.encrypt(bodies), kind, spool.flags) is not None
+
     async def read(
         self, after: int, max_records: int = 1000, max_bytes: int = 8 * 1024 * 1024
     ) -> list[Record]:

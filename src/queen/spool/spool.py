@@ -84,6 +84,8 @@ class Spool:
         self._reader_lock = threading.Lock()
         self._release_lock = threading.Lock()
         self._released = 0
+        # The first record behind a seq, and when it was written.
+        self._oldest: tuple[int, int] | None = None
         self.recovery.start()
         self.writer.start()
 
@@ -228,11 +230,18 @@ class Spool:
             self._held.let_go()
 
     def _oldest_at_ms(self) -> int | None:
+        released, oldest = self._released, self._oldest
+        if oldest is not None and oldest[0] == released:
+            return oldest[1]
         try:
-            return self._reader.first_time_ms(self._released)
+            at_ms = self._reader.first_time_ms(released)
         except SpoolFailed:
             # Who drains it is told; the other numbers are as good as ever.
             return None
+        if at_ms is not None:
+            # Once there is one it stays the first, and it may be large.
+            self._oldest = released, at_ms
+        return at_ms
 
     def _is_worth_ending(self, output: OutputFile) -> bool:
         """Whether a file is drained, and old or large enough that a new one pays, or takes more

@@ -97,6 +97,12 @@ class Writer:
         current = self._current
         return None if current is None else current.file.number
 
+    @property
+    def last_seq(self) -> int | None:
+        """The record that was written last; None when this process has written none."""
+        next_seq = self._next_seq
+        return next_seq - 1 if next_seq else None
+
     def append(
         self, bodies: Sequence[bytes], kind: int, flags: int = 0, durable: bool | None = None
     ) -> range:

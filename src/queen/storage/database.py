@@ -7,6 +7,8 @@ connection is thrown away: it may still carry the answer to somebody else's ques
 Two kinds of work share one pool. What must be fast (appends, claims, acks, what pops read) may
 use every connection. All else, which may hold one for seconds, uses the same pool through
 `Database.background` and leaves a few connections alone, so that it never fills the pool.
+
+A connection that has done well stays at hand for the next statement (`queen.storage.at_hand`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from asyncpg import Record
 from asyncpg.pool import PoolConnectionProxy
 
 from queen.errors import Contended, OutcomeUnknown, QueenError, Unavailable, WeakDurability
+from queen.storage.at_hand import AtHand
 from queen.storage.breaker import Breaker, ConnectionProbe
 from queen.storage.refusals import Refusals
 from queen.storage.statements import statements, texts
@@ -100,12 +103,13 @@ class Abandoned(Exception):
     before."""
 
 
-class _Counted:
-    """What went wrong, for fast and slow work together."""
+class _Shared:
+    """What fast and slow work have together: what went wrong, and connections at hand."""
 
     def __init__(self) -> None:
         self.failures = 0
         self.refusals = Refusals()
+        self.at_hand: AtHand[_Pooled] = AtHand()
 
 
 class _Calls:
@@ -171,7 +175,8 @@ class Database(_Calls):
         self.breaker = breaker or Breaker()
         # None: all connections there are.
         self._slots: asyncio.Semaphore | None = None
-        self._counted: _Counted = fast._counted if fast is not None else _Counted()
+        self._shared: _Shared = fast._shared if fast is not None else _Shared()
+        self._at_hand = self._shared.at_hand
         # Not to be repeated by somebody who does not know what they did.
         self._only_once = {
             statement.name for statement in statements().values() if statement.repeated == "once"
@@ -215,11 +220,11 @@ class Database(_Calls):
     @property
     def failures(self) -> int:
         """How many statements and connections failed, for whoever watches."""
-        return self._counted.failures
+        return self._shared.failures
 
     def refusal(self) -> str | None:
         """Say why PostgreSQL takes nothing, if it has refused something lately."""
-        return self._counted.refusals.latest()
+        return self._shared.refusals.latest()
 
     @property
     def pool_size(self) -> int:
@@ -229,13 +234,15 @@ class Database(_Calls):
     @property
     def pool_idle(self) -> int:
         """How many of them are not in use."""
-        return self._pool.get_idle_size()
+        return self._pool.get_idle_size() + len(self._at_hand)
 
     @property
     def pool_limit(self) -> int:
         return self._pool.get_max_size()
 
     async def close(self) -> None:
+        for connection in self._at_hand.take_all():
+            await self._give_back(connection)
         try:
             await asyncio.wait_for(self._pool.close(), timeout=5)
         except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
@@ -261,12 +268,25 @@ class Database(_Calls):
         raise AssertionError("unreachable")
 
     async def _send_once(self, name: str, sql: str, args: tuple[Any, ...]) -> list[Record]:
-        async with self._acquire() as connection:
+        # Written out, without a context manager: this is what appends, claims and acks go through.
+        if self._slots is not None:
+            await self._take_slot(self._slots)
+        try:
+            connection = await self._take_connection()
             try:
-                return await self.run(connection, name, sql, args)
-            except asyncpg.ConnectionDoesNotExistError as error:
-                # The driver's own word for a connection that broke under the statement.
-                raise OutcomeUnknown from error
+                rows = await self.run(connection, name, sql, args)
+            except BaseException as error:
+                await self._give_back_after(error, connection)
+                if isinstance(error, (asyncpg.ConnectionDoesNotExistError, *_BROKEN)):
+                    # The first is the driver's own word for one that broke under the statement.
+                    raise OutcomeUnknown from error
+                raise
+            if not self._at_hand.keep(connection):
+                await self._give_back(connection)
+            return rows
+        finally:
+            if self._slots is not None:
+                self._slots.release()
 
     async def run(
         self, connection: _Pooled, name: str, sql: str, args: tuple[Any, ...]
@@ -277,11 +297,11 @@ class Database(_Calls):
         except asyncpg.PostgresError as error:
             self._note(name, error)
             raise
-        self._counted.refusals.forget(name)
+        self._shared.refusals.forget(name)
         return rows
 
     def _note(self, name: str, error: asyncpg.PostgresError) -> None:
-        self._counted.refusals.note(name, error, is_hot=self._slots is None)
+        self._shared.refusals.note(name, error, is_hot=self._slots is None)
 
     @asynccontextmanager
     async def transaction(
@@ -299,7 +319,8 @@ class Database(_Calls):
 
     @asynccontextmanager
     async def _acquire(self) -> AsyncIterator[_Pooled]:
-        await self._take_slot()
+        if self._slots is not None:
+            await self._take_slot(self._slots)
         try:
             connection = await self._take_connection()
             try:
@@ -309,24 +330,27 @@ class Database(_Calls):
                 if isinstance(error, _BROKEN):
                     raise OutcomeUnknown from error
                 raise
-            await self._give_back(connection)
+            if not self._at_hand.keep(connection):
+                await self._give_back(connection)
         finally:
             if self._slots is not None:
                 self._slots.release()
 
-    async def _take_slot(self) -> None:
-        if self._slots is None:
+    async def _take_slot(self, slots: asyncio.Semaphore) -> None:
+        if not slots.locked():
+            # Not a reason to set a timer.
+            await slots.acquire()
             return
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                await self._slots.acquire()
+                await slots.acquire()
         except TimeoutError as error:
             raise Unavailable("all connections for slow work are in use") from error
 
     async def _give_back_after(self, error: BaseException, connection: _Pooled) -> None:
         """Give a connection back that is as good as before, and throw any other away."""
         if isinstance(error, (asyncpg.PostgresError, *_BROKEN)):
-            self._counted.failures += 1
+            self._shared.failures += 1
         if isinstance(error, (asyncpg.PostgresConnectionError, *_BROKEN)):
             self.breaker.suspect()
         if isinstance(error, (asyncpg.PostgresError, QueenError, Abandoned)):
@@ -338,22 +362,26 @@ class Database(_Calls):
     async def _take_connection(self) -> _Pooled:
         if self.breaker.is_open:
             raise _outage(_AWAY)
+        kept = self._at_hand.take()
+        if kept is not None:
+            return kept
         try:
             if self._pool.get_idle_size():
                 connection: _Pooled = await self._pool.acquire(timeout=_CONNECT_TIMEOUT_S)
             else:
                 connection = await self._wait_for_connection()
         except (asyncpg.PostgresError, *_BROKEN) as error:
-            self._counted.failures += 1
+            self._shared.failures += 1
             self.breaker.suspect()
             if isinstance(error, asyncpg.PostgresError):
                 self._note(_CONNECT, error)
             raise _outage() from error
-        self._counted.refusals.forget(_CONNECT)
+        self._shared.refusals.forget(_CONNECT)
         return connection
 
     async def _wait_for_connection(self) -> _Pooled:
         """Wait until one is free, or made; not any longer than until the breaker opens."""
+        self._at_hand.wanted += 1
         acquiring = asyncio.ensure_future(self._pool.acquire(timeout=_CONNECT_TIMEOUT_S))
         opening = asyncio.ensure_future(self.breaker.wait_open())
         try:
@@ -366,6 +394,7 @@ class Database(_Calls):
             acquiring.add_done_callback(self._give_back_unused)
             raise
         finally:
+            self._at_hand.wanted -= 1
             opening.cancel()
             acquiring.cancel()
 

@@ -7,6 +7,7 @@ started inside its data folder and calls it `/proc/self/cwd`, a name that needs 
 
 from __future__ import annotations
 
+import fcntl
 import importlib.metadata
 import importlib.util
 import os
@@ -16,7 +17,8 @@ import stat
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,7 @@ _POLL_S = 0.05
 # PostgreSQL's account when we are root.
 _SYSTEM_USER = "queen-pg"
 _USERADD_TIMEOUT_S = 3.0
+_ACCOUNTS_FOLDER = Path("/etc")
 _WORKING_FOLDER = "/proc/self/cwd"
 
 
@@ -125,13 +128,30 @@ def _account_for(cluster: Path) -> tuple[int, int] | None:
 
 
 def system_account() -> tuple[int, int]:
+    # Two programs that create the user at once can both be told of an id, and one of the two ids
+    # is then nobody's. A folder can be locked as a file can, and leaves nothing behind.
+    with _locked(_ACCOUNTS_FOLDER):
+        return _found_or_created()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _found_or_created() -> tuple[int, int]:
     deadline = time.monotonic() + _USERADD_TIMEOUT_S
     while True:
         with suppress(KeyError):
             entry = pwd.getpwnam(_SYSTEM_USER)
             return entry.pw_uid, entry.pw_gid
         problem = _create_system_user()
-        # Tried again, because Queen may be creating the user for another folder just now.
+        # Tried again, because somebody else may be changing the accounts just now.
         if problem and time.monotonic() > deadline:
             raise EmbeddedFailed(
                 f"PostgreSQL cannot run as root, and the user {_SYSTEM_USER!r} that it would "

@@ -390,14 +390,16 @@ class CommandStreamBroker(StreamBroker):
         return [b"XCLAIM", stream, group, nobody, b"0", *entry_ids, b"IDLE", idle, b"JUSTID"]
 
     async def xpending(
-        self, stream: str, group: str, consumer: str | None = None
+        self, stream: str, group: str, consumer: str | None = None, count: int = 0
     ) -> list[StreamMessage]:
+        checks.whole_number("count", count)
         name, group_name = _names(stream, group)
         of_consumer = [] if consumer is None else [checks.consumer_bytes(consumer)]
         messages: list[StreamMessage] = []
         start = b"-"
         while True:
-            listing = (b"XPENDING", name, group_name, start, b"+", b"%d" % _PAGE, *of_consumer)
+            page = min(_PAGE, count - len(messages)) if count else _PAGE
+            listing = (b"XPENDING", name, group_name, start, b"+", b"%d" % page, *of_consumer)
             reply = await self._ask(*listing, may_fail=True)
             if is_missing(reply):
                 return messages
@@ -410,7 +412,7 @@ class CommandStreamBroker(StreamBroker):
                 present = as_list(entry)
                 fields = entry_parts(present[0])[1] if present else None
                 messages.append(message_of(row.entry_id, fields, row=row))
-            if len(rows) < _PAGE:
+            if len(rows) < page or len(messages) == count:
                 return messages
             start = b"(" + rows[-1].entry_id
 

@@ -326,10 +326,12 @@ class HttpStreamBroker(StreamBroker):
         return (await self._ask(_count, "POST", path, body, stream=stream)).count
 
     async def xpending(
-        self, stream: str, group: str, consumer: str | None = None
+        self, stream: str, group: str, consumer: str | None = None, count: int = 0
     ) -> list[StreamMessage]:
+        checks.whole_number("count", count)
         parts = [] if consumer is None else ["consumer", checks.consumer_bytes(consumer).decode()]
         path = _group_path(stream, group, *parts, "pending")
+        path += f"?count={count}" if count else ""
         return await self._ask_for_messages("GET", path, stream=stream)
 
     async def xclaim(

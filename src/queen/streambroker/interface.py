@@ -183,9 +183,12 @@ class StreamBroker(EitherSpelling, ABC):
 
     @abstractmethod
     async def xpending(
-        self, stream: str, group: str, consumer: str | None = None
+        self, stream: str, group: str, consumer: str | None = None, count: int = 0
     ) -> list[StreamMessage]:
-        """Return what is pending, of the group or of one consumer, by id. Nothing is delivered."""
+        """Return what is pending, of the group or of one consumer, by id; 0 is no limit.
+
+        Nothing is delivered.
+        """
 
     @abstractmethod
     async def xclaim(

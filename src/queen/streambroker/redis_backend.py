@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from queen.errors import BadRequest, OutcomeUnknown, Unauthenticated, Unreachable
+from queen.extras import require
 from queen.streambroker.commands import CommandStreamBroker
 from queen.streambroker.interface import Capability
 from queen.streambroker.replies import Failure, Pairs, Reply
@@ -270,14 +271,11 @@ def _shortened(
 
 def _pool_for(server: str | Redis, timeout_s: float) -> ConnectionPool:
     """Return a pool of our own: nothing that others set up on their connections is in the way."""
-    try:
-        from redis.asyncio.connection import ConnectionPool
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-    except ImportError as error:
-        raise ImportError(
-            "streams on a Redis server need the package redis: pip install 'queen[redis]'"
-        ) from error
+    require("redis", "a stream on a Redis server")
+    from redis.asyncio.connection import ConnectionPool
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
     if isinstance(server, str):
         try:
             given = ConnectionPool.from_url(server)

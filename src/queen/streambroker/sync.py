@@ -166,9 +166,11 @@ class SyncStreamBroker(EitherSpelling):
         """Give pending entries back, to be claimed at once or after a delay."""
         return self._thread.wait_for(self.asynchronous.nack(stream, group, ids, delay_ms))
 
-    def xpending(self, stream: str, group: str, consumer: str | None = None) -> list[StreamMessage]:
-        """Return what is pending, of the group or of one consumer, by id."""
-        return self._thread.wait_for(self.asynchronous.xpending(stream, group, consumer))
+    def xpending(
+        self, stream: str, group: str, consumer: str | None = None, count: int = 0
+    ) -> list[StreamMessage]:
+        """Return what is pending, of the group or of one consumer, by id; 0 is no limit."""
+        return self._thread.wait_for(self.asynchronous.xpending(stream, group, consumer, count))
 
     def xclaim(
         self, stream: str, group: str, consumer: str, min_idle_ms: int, ids: Sequence[str]

@@ -14,6 +14,7 @@ from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from queen.errors import BadRequest
+from queen.extras import require
 from queen.streambroker.interface import StreamBroker
 from queen.streambroker.sync import SyncStreamBroker
 
@@ -92,15 +93,8 @@ def load_http() -> Callable[..., StreamBroker]:
 def load_durable() -> Callable[..., StreamBroker]:
     """Return `DurableStreamBroker`. It is above us: it stands on the service, which stands on the
     commands here."""
-    try:
-        return _load("queen.service.entries.standalone", "DurableStreamBroker")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "queen":
-            raise
-        raise ImportError(
-            f"streams on PostgreSQL need what a server needs, and {error.name} is not there: "
-            "pip install 'queen[server]'"
-        ) from error
+    require("server", "a stream on PostgreSQL, without a server,")
+    return _load("queen.service.entries.standalone", "DurableStreamBroker")
 
 
 def _load(module: str, name: str) -> Callable[..., StreamBroker]:

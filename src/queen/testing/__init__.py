@@ -7,6 +7,7 @@ folder, so what passes here is what happens in production.
 from queen.testing.clock import Clock, SyncClock
 from queen.testing.expect import Expectation, SyncExpectation, expect
 from queen.testing.process import RunningServer, server
+from queen.testing.tasks import eager, run_jobs
 
 __all__ = [
     "Clock",
@@ -14,6 +15,8 @@ __all__ = [
     "RunningServer",
     "SyncClock",
     "SyncExpectation",
+    "eager",
     "expect",
+    "run_jobs",
     "server",
 ]

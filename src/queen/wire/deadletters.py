@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from queen.wire.paging import Pagination
+from queen.wire.parts import Headers
 
 
 class DeadLetter(msgspec.Struct):
@@ -38,6 +39,7 @@ class DeadLetter(msgspec.Struct):
     unreadable: Annotated[
         str | None, Meta(description="Why `data` is null although the letter has a payload.")
     ]
+    headers: Headers | UnsetType = UNSET
 
 
 class DeadLetterPage(msgspec.Struct):
@@ -46,6 +48,8 @@ class DeadLetterPage(msgspec.Struct):
     limit: int
     offset: int
     pagination: Pagination
+    # Many are not counted one by one: `total` is as good as it was counted last, or too small.
+    totalIsEstimate: bool = False
 
 
 class DeadLetterError(msgspec.Struct):
@@ -54,6 +58,8 @@ class DeadLetterError(msgspec.Struct):
     queue: str
     consumerGroup: str | None
     error: str
+    # What stands for the error where its text would be too long, as in an address.
+    key: str
     count: int
     firstFailedAt: str
     lastFailedAt: str
@@ -61,6 +67,9 @@ class DeadLetterError(msgspec.Struct):
 
 class DeadLetterErrors(msgspec.Struct):
     errors: list[DeadLetterError]
+    # Of so many, the latest, this is told; whether there are older ones that were not looked at.
+    lookedAt: int
+    more: bool
 
 
 class RetryRequest(msgspec.Struct):
@@ -71,6 +80,7 @@ class RetryRequest(msgspec.Struct):
     partition: str | None = None
     consumerGroup: str | None = None
     error: str | None = None
+    errorKey: str | None = None
     # ISO-8601; when they died.
     from_: str | None = msgspec.field(default=None, name="from")
     to: str | None = None

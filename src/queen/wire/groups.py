@@ -16,7 +16,7 @@ class GroupEntry(msgspec.Struct):
     name: str
     topics: list[str]
     queueName: str
-    # Partitions the group has begun to read.
+    # Consumers that hold a lease, and those that wait at the server that answers.
     members: int
     partitionsWithLag: int
     # Messages that were not read yet, and the age of the oldest of them.
@@ -27,6 +27,8 @@ class GroupEntry(msgspec.Struct):
     # Stable; Lagging: behind by more than five minutes; Dead: has never read anything.
     state: str
     paused: bool
+    # Many consumers hold messages of one partition at once; otherwise they are read in order.
+    shared: bool
     activeLeases: int
     subscriptionMode: str
     # Where the group starts in partitions it has not read; null is the beginning. A group that
@@ -35,6 +37,8 @@ class GroupEntry(msgspec.Struct):
     subscriptionCreatedAt: str
     # When it last asked for messages, to within a minute.
     lastUsedAt: str
+    # Since when its breaker holds it back, because nearly everything failed; null: it does not.
+    breakerOpenSince: str | None
 
 
 class GroupPartition(msgspec.Struct):
@@ -69,8 +73,11 @@ class GroupInQueue(msgspec.Struct):
     activeLeases: int
     statsAge: float
     paused: bool
+    shared: bool
     subscriptionMode: str
     subscriptionTimestamp: str | None
+    # As in the list of groups.
+    breakerOpenSince: str | None
 
 
 class LaggingPartition(msgspec.Struct):
@@ -113,6 +120,13 @@ class GroupPaused(msgspec.Struct):
     consumerGroup: str
     queues: list[str]
     paused: bool
+
+
+class GroupShared(msgspec.Struct):
+    success: bool
+    consumerGroup: str
+    queues: list[str]
+    shared: bool
 
 
 class SeekRequest(msgspec.Struct):

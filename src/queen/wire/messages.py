@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from queen.wire.parts import Headers
+
 
 class BusStatus(msgspec.Struct, rename="camel"):
     """How many of the named groups have done a message."""
@@ -20,7 +22,7 @@ class Mode(msgspec.Struct, rename="camel"):
     type: str
 
 
-class ListedMessage(msgspec.Struct, rename="camel"):
+class MessageEntry(msgspec.Struct, rename="camel"):
     id: str
     transaction_id: str
     partition_id: str
@@ -43,9 +45,17 @@ class ListedMessage(msgspec.Struct, rename="camel"):
     unreadable: str | None
 
 
-class MessagePage(msgspec.Struct):
+class ListedMessage(MessageEntry, rename="camel", omit_defaults=True):
+    # How the payload begins, when that was asked for.
+    preview: str | None = None
+    headers: Headers = {}
+
+
+class MessagePage(msgspec.Struct, omit_defaults=True):
     messages: list[ListedMessage]
     mode: Mode
+    # How many messages a search has looked at.
+    lookedAt: int | None = None
 
 
 class GroupStanding(msgspec.Struct, rename="camel"):
@@ -69,7 +79,7 @@ class DetailMode(Mode, rename="camel"):
     consumed_by_groups: int
 
 
-class MessageDetail(ListedMessage, rename="camel"):
+class MessageDetail(MessageEntry, rename="camel"):
     mode: DetailMode
     error_message: str | None
     retry_count: int
@@ -78,6 +88,7 @@ class MessageDetail(ListedMessage, rename="camel"):
     consumer_groups: list[GroupStanding]
     payload: msgspec.Raw
     data: msgspec.Raw
+    headers: Headers
 
 
 class MessageDeleted(msgspec.Struct, rename="camel"):

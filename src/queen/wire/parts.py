@@ -11,6 +11,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from queen.core.columns.headers import (
+    MAX_HEADER_NAME_BYTES,
+    MAX_HEADER_VALUE_BYTES,
+    MAX_HEADERS,
+    MAX_HEADERS_BYTES,
+)
 from queen.core.cursor import ACK_STATUSES
 from queen.core.names import MAX_NAME_BYTES, MAX_TRANSACTION_ID_BYTES
 
@@ -53,6 +59,29 @@ MessageId = Annotated[
 LeaseId = Annotated[
     str,
     Meta(description="The lease of a pop.", extra_json_schema={"format": "uuid"}),
+]
+# Looked at where it is used, so that one that is wrong is refused by itself.
+RetryAfterMs = (
+    Annotated[
+        int,
+        Meta(
+            description="For `failed` and `retry`: the milliseconds until it comes again, instead "
+            "of what the queue says; at most the `retryMaxDelay` of the queue.",
+            extra_json_schema={"minimum": 0},
+        ),
+    ]
+    | None
+)
+Headers = Annotated[
+    dict[str, str],
+    Meta(
+        description=(
+            f"Texts beside the payload: at most {MAX_HEADERS}, names of 1 to "
+            f"{MAX_HEADER_NAME_BYTES} bytes without control characters, values of at most "
+            f"{MAX_HEADER_VALUE_BYTES} bytes without NUL, {MAX_HEADERS_BYTES} bytes together."
+        ),
+        extra_json_schema={"maxProperties": MAX_HEADERS},
+    ),
 ]
 Instant = Annotated[
     str,

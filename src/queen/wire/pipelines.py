@@ -382,6 +382,9 @@ class Progress(_Part):
     fingerprint: Annotated[str, Meta(max_length=64)] | None = None
     host: Annotated[str, Meta(max_length=255)] | None = None
     checkpoint: Annotated[str, Meta(max_length=4000)] | None = None
+    # What Spark calls the query over its restarts, and where it shows itself.
+    query_id: Annotated[str, Meta(max_length=64)] | None = None
+    ui_url: Annotated[str, Meta(max_length=1000, pattern="^https?://")] | None = None
     batches: Annotated[int, Meta(ge=0, le=2**53)] = 0
     # Since the run began.
     input_rows: Annotated[int, Meta(ge=0, le=2**53)] = 0
@@ -446,6 +449,8 @@ class PipelineShown(msgspec.Struct, rename="camel"):
     updated_at: str
     reported_at: str | None
     started_at: str | None
+    # How many runs have reported; each after the first is a restart.
+    runs: int
     definition: Definition
     progress: Progress | None
 

@@ -7,9 +7,20 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from queen.core.cursor import FAILED_STATUSES
+from queen.core.names import DEFAULT_PARTITION, MAX_TRANSACTION_ID_BYTES
 from queen.core.options import QueueOptions
 from queen.wire.answers import MAX_ACKS, MAX_ITEMS
-from queen.wire.parts import AckStatus, Label, LeaseId, Name, PartitionId, TransactionId
+from queen.wire.parts import (
+    AckStatus,
+    Headers,
+    Label,
+    LeaseId,
+    Name,
+    PartitionId,
+    RetryAfterMs,
+    TransactionId,
+)
 
 MAX_OPERATIONS = 10_000
 MAX_EXTEND_S = 24 * 3600
@@ -17,7 +28,12 @@ MAX_EXTEND_S = 24 * 3600
 MAX_BUFFER_MS = 60_000
 MAX_BUFFERED = 1_000_000
 
+# Beyond every offset.
+MAX_OFFSET = 2**62
+
 _NULL = msgspec.Raw(b"null")
+# Looked at where it is used, so that one that is wrong is refused by itself.
+_Offset = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": MAX_OFFSET})]
 
 
 # gc=False: these structs live for one request and hold no cycles; the collector need not
@@ -53,6 +69,7 @@ class PushItem(msgspec.Struct, gc=False):
         ]
         | None
     ) = None
+    headers: Headers | None = None
     deliverAt: Annotated[str, Meta(description="When it is due: an ISO-8601 time.")] | None = None
     delay: (
         Annotated[float, Meta(description="Seconds until it is due, by the database's clock.")]
@@ -110,6 +127,22 @@ class LoosePushRequest(_PushOptions, kw_only=True):
     items: list[msgspec.Raw]
 
 
+class PlainPushItem(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """An item as nearly all are. One that has more, or less, is a `PushItem`."""
+
+    queue: str
+    payload: msgspec.Raw
+    transactionId: Annotated[str, Meta(min_length=1, max_length=MAX_TRANSACTION_ID_BYTES)]
+    partition: str = DEFAULT_PARTITION
+
+
+class PlainPushRequest(msgspec.Struct, forbid_unknown_fields=True):
+    items: Annotated[list[PlainPushItem], Meta(min_length=1, max_length=MAX_ITEMS)]
+    qos0: bool | None = None
+    bufferMs: Annotated[float, Meta(ge=0, le=MAX_BUFFER_MS)] | None = None
+    bufferMax: Annotated[int, Meta(ge=1, le=MAX_BUFFERED)] | None = None
+
+
 class ConfigureRequest(msgspec.Struct):
     queue: str
     namespace: str | None = None
@@ -128,6 +161,48 @@ class QueueConfiguration(msgspec.Struct):
     options: QueueOptions | None = None
 
 
+class AlterQueueRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    namespace: str | None = None
+    task: str | None = None
+    options: dict[str, Any] | None = None
+    create: bool = False
+    revision: int | None = None
+
+
+# The same request as the document describes it.
+class QueueChanges(msgspec.Struct):
+    """What is to be different about a queue; whatever is not named stays as it is."""
+
+    namespace: (
+        Annotated[Label, Meta(description="Empty takes the namespace off; null leaves it.")] | None
+    ) = None
+    task: Annotated[Label, Meta(description="Empty takes the task off; null leaves it.")] | None = (
+        None
+    )
+    options: (
+        Annotated[
+            QueueOptions,
+            Meta(
+                description="Only those named are changed. A null goes back to the default; "
+                "`encryptionEnabled` is taken off by false, not by null."
+            ),
+        ]
+        | None
+    ) = None
+    create: Annotated[bool, Meta(description="Create the queue when there is none.")] = False
+    revision: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=2**31 - 1,
+                description="Change nothing when the queue has another revision by now: 409.",
+            ),
+        ]
+        | None
+    ) = None
+
+
 class AckRequest(msgspec.Struct, gc=False):
     transactionId: TransactionId
     partitionId: PartitionId
@@ -139,12 +214,56 @@ class AckRequest(msgspec.Struct, gc=False):
     leaseId: (
         Annotated[LeaseId, Meta(description="Left out, the lease that holds the partition.")] | None
     ) = None
+    retryAfterMs: RetryAfterMs = None
 
 
 class AckBatchRequest(msgspec.Struct):
     acknowledgments: Annotated[list[AckRequest], Meta(extra_json_schema={"maxItems": MAX_ACKS})]
     consumerGroup: (
         Annotated[Name, Meta(description="The group of those that name none.")] | None
+    ) = None
+
+
+class FailedOffset(msgspec.Struct, gc=False):
+    """A message of a lease that is not done."""
+
+    offset: _Offset
+    status: Annotated[
+        str,
+        Meta(
+            description=(
+                "`failed` counts as a try and comes again or dies, `retry` comes again without "
+                "counting, `dlq` dies at once."
+            ),
+            extra_json_schema={"enum": list(FAILED_STATUSES)},
+        ),
+    ]
+    error: Annotated[str, Meta(description="Why it failed; kept with a dead letter.")] | None = None
+    retryAfterMs: RetryAfterMs = None
+
+
+class SpanAck(msgspec.Struct, gc=False):
+    """What became of the messages that a lease holds of one partition."""
+
+    partitionId: PartitionId
+    leaseId: LeaseId
+    done: Annotated[
+        list[tuple[_Offset, _Offset]],
+        Meta(description="Runs of offsets that are done: the first, and the one after the last."),
+    ] = []
+    failed: list[FailedOffset] = []
+
+
+class AckSpansRequest(msgspec.Struct):
+    spans: Annotated[
+        list[SpanAck],
+        Meta(
+            description=f"Each by itself; at most {MAX_ACKS} spans, runs and failed offsets.",
+            extra_json_schema={"maxItems": MAX_ACKS},
+        ),
+    ]
+    consumerGroup: (
+        Annotated[Name, Meta(description="Left out, the acknowledgments are of queue mode.")] | None
     ) = None
 
 
@@ -172,6 +291,7 @@ class AckOperation(msgspec.Struct, tag="ack", tag_field="type"):
     error: str | None = None
     consumerGroup: Name | None = None
     leaseId: LeaseId | None = None
+    retryAfterMs: RetryAfterMs = None
 
 
 class TransactionRequest(msgspec.Struct):

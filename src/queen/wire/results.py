@@ -10,8 +10,17 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from queen.core.options import QueueOptions
-from queen.wire.parts import Instant, Label, LeaseId, MessageId, Name, PartitionId, TransactionId
+from queen.core.options import OptionState, QueueOptions
+from queen.wire.parts import (
+    Headers,
+    Instant,
+    Label,
+    LeaseId,
+    MessageId,
+    Name,
+    PartitionId,
+    TransactionId,
+)
 
 # A pop that acknowledges by itself has no lease.
 MaybeLeaseId = Annotated[
@@ -72,6 +81,16 @@ class SegmentResult(Struct):
     left: Annotated[int, Meta(description="How many messages still fit.")] | UnsetType = UNSET
     duplicates: (
         Annotated[list[int], Meta(description="Places within the frame of what was known.")]
+        | UnsetType
+    ) = UNSET
+    offsets: (
+        Annotated[
+            list[int],
+            Meta(
+                description="Where each message is, when some were there before. Without this they "
+                "follow each other from `baseOffset` on."
+            ),
+        ]
         | UnsetType
     ) = UNSET
 
@@ -154,6 +173,9 @@ class Message(Struct):
     producerSub: Annotated[
         str | None, Meta(description="Who pushed it, as far as a token told; else null.")
     ]
+    headers: (
+        Annotated[Headers, Meta(description="Of messages that were pushed with some.")] | UnsetType
+    ) = UNSET
 
 
 class Claim(Struct):
@@ -217,6 +239,22 @@ class AckBatchAnswer(Struct):
         str | UnsetType,
         Meta(description="There when some were not taken: how many, and why the first was not."),
     ] = UNSET
+
+
+class SpanAckResult(Struct):
+    """What became of the acknowledgment of one span."""
+
+    success: Annotated[bool, Meta(description="Whether all of it was taken.")]
+    error: Annotated[str | None, Meta(description="Why something of it was not; else null.")]
+    lost: Annotated[
+        int, Meta(description="Offsets that the lease does not hold, or no longer.", ge=0)
+    ]
+    dead: Annotated[int, Meta(description="Messages that are now dead letters.", ge=0)]
+    ended: Annotated[bool, Meta(description="Whether the lease is over.")]
+
+
+class AckSpansAnswer(Struct):
+    spans: Annotated[list[SpanAckResult], Meta(description="In the order of the request.")]
 
 
 class ExtendAnswer(Struct):
@@ -298,6 +336,39 @@ class ConfigureAnswer(Struct):
     ]
 
 
+class OptionChange(Struct):
+    """What one option, or label, was and is."""
+
+    name: str
+    before: int | bool | str
+    now: int | bool | str
+
+
+class AlterQueueAnswer(ConfigureAnswer):
+    created: Annotated[bool, Meta(description="Whether there was none before.")]
+    revision: Annotated[int, Meta(description="Which configuration this is.")]
+    changed: Annotated[list[OptionChange], Meta(description="What is different from before.")]
+
+
+class QueueOptionsAnswer(Struct):
+    """How a queue is configured, in full."""
+
+    queue: Name
+    namespace: Label
+    task: Label
+    revision: Annotated[int, Meta(description="Which configuration this is; a change adds one.")]
+    options: Annotated[list[OptionState], Meta(description="All options there are.")]
+
+
+class OlderMessages(Struct):
+    """How many messages of a queue were written longer ago than some seconds."""
+
+    queue: Name
+    seconds: int
+    messages: int
+    isCut: Annotated[bool, Meta(description="There are more: counting ended at its bound.")]
+
+
 class DeleteQueueAnswer(Struct):
     deleted: bool
     queue: Name
@@ -323,6 +394,17 @@ class ReadyAnswer(Struct):
     ) = UNSET
     worker_id: (
         Annotated[int, Meta(description="The process that answered; not for strangers.")]
+        | UnsetType
+    ) = UNSET
+    worker_role: (
+        Annotated[
+            Literal["alone", "home", "front", "apart"],
+            Meta(
+                description="With several workers one is the home, which writes and leases for the "
+                "others, its fronts. One that is apart has no home for a moment and does all of it "
+                "by itself. Not for strangers."
+            ),
+        ]
         | UnsetType
     ) = UNSET
     version: Annotated[str, Meta(description="Not for strangers.")] | UnsetType = UNSET

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from queen.core.streams import StreamDefinition, WindowType
+from queen.wire.parts import Headers
 from queen.wire.requests import PushItem
 from queen.wire.sinks import CommitSink
 
@@ -82,6 +83,7 @@ class WindowMessage(msgspec.Struct):
     queue: str
     partition: str
     offset: int
+    headers: Headers | UnsetType = UNSET
 
 
 class Window(msgspec.Struct):
@@ -126,6 +128,8 @@ class AckRequest(msgspec.Struct):
     error: Annotated[str, Meta(max_length=10_000)] | None = None
     # With success false: nobody is at fault, it comes again at once and nothing is counted.
     release: bool = False
+    # With success false: no retry would mend it, it is dead now.
+    giveUp: bool = False
     # Items as for a push; stored together with the ack or not at all.
     push: list[PushItem] = []
     # Instead: a batch that was staged under /api/v1/sink; published together with the ack.
@@ -250,6 +254,51 @@ class WindowRow(msgspec.Struct, rename="camel"):
     lease_expires_at: str | None = None
     retry_at: str | None = None
     error: str | None = None
+
+
+class TimelineWindow(msgspec.Struct, rename="camel"):
+    id: str
+    start: str
+    end: str
+    messages: int
+    bytes: int
+    # planned, waiting, ready, leased, retrying, done, dead, or before: the group began later.
+    state: str
+    attempts: int
+    consumer: str | None
+    lease_expires_at: str | None
+    retry_at: str | None
+    # When it was last leased, and when it was done or given up.
+    leased_at: str | None
+    settled_at: str | None
+    error: str | None
+
+
+class TimelineKey(msgspec.Struct, rename="camel"):
+    key: str
+    # The oldest first.
+    windows: list[TimelineWindow]
+
+
+class OpenWindow(msgspec.Struct, rename="camel"):
+    """A window that is not closed: of one key, or (null) of any."""
+
+    key: str | None
+    start: str
+    # Null when only messages can close it.
+    end: str | None
+    # When it is handed out; null when that depends on what arrives.
+    ready_at: str | None
+
+
+class Timeline(msgspec.Struct, rename="camel"):
+    stream: str
+    group: str | None
+    now: str
+    # Up to here windows are closed and planned.
+    planned_until: str | None
+    keys: list[TimelineKey]
+    open: list[OpenWindow]
 
 
 class WindowList(msgspec.Struct):

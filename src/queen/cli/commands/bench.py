@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 import typer
 
 from queen.cli import options as cli
+from queen.cli.commands.latency import follow, show_latency
 from queen.cli.connection import with_queen
 from queen.cli.exits import say
 from queen.cli.output import Output, progress
 from queen.client import Queen
 from queen.client.queues.queue import Queue
+from queen.errors import QueenError
 
 _BUFFER = 5000
 _AT_ONCE = 1000
 _IDLE_S = 2.0
+# After Ctrl-C, the queue is looked for until it was not there so many times in a row.
+_LOOKS = 3
+_LOOK_AGAIN_S = 0.1
+_TIDY_S = 30.0
 
 Seconds = Annotated[float, typer.Option(min=0.1, max=3600, help="How long to push.")]
 Bytes = Annotated[int, typer.Option("--bytes", min=2, max=1_000_000, help="Payload size.")]
 Partitions = Annotated[int, typer.Option(min=1, max=100_000, help="Partitions to spread over.")]
 Batch = Annotated[int, typer.Option(min=1, max=10_000, help="Messages a consumer takes at once.")]
 Consumers = Annotated[int, typer.Option(min=1, max=256, help="Consumers at the same time.")]
+Latency = Annotated[
+    bool, typer.Option("--latency", help="Push one by one, and say what each step of it takes.")
+]
+Messages = Annotated[int, typer.Option(min=1, max=100_000, help="With --latency: how many.")]
 
 
 def bench(
@@ -32,6 +45,8 @@ def bench(
     partitions: Partitions = 100,
     batch: Batch = 100,
     consumers: Consumers = 4,
+    latency: Latency = False,
+    messages: Messages = 300,
     url: cli.Url = None,
     token: cli.Token = None,
     as_json: cli.Json = False,
@@ -41,17 +56,17 @@ def bench(
     # A JSON text is two quotes longer.
     payload = "x" * (payload_bytes - 2)
 
+    async def work_one_by_one(queen: Queen) -> list[dict[str, Any]]:
+        async with _own_queue(queen) as queue:
+            return await follow(queen, queue, messages, payload)
+
     async def work(queen: Queen) -> dict[str, Any]:
-        queue = queen.queue(f"bench-{uuid.uuid4().hex[:12]}")
-        await queue.create()
-        try:
+        async with _own_queue(queen) as queue:
             say(f"pushing into {queue.name} for {seconds:g} s")
             pushed, push_s = await _push(queen, queue, seconds, payload, partitions)
             taking = queue.batch(batch).partitions(10).concurrency(consumers).idle(_IDLE_S)
             say(f"consuming {pushed:,} messages")
             consumed, consume_s = await _consume(taking.limit(pushed))
-        finally:
-            await queue.delete()
         return {
             "pushed": pushed,
             "pushPerSecond": round(pushed / push_s),
@@ -63,7 +78,37 @@ def bench(
             "batch": batch,
         }
 
+    if latency:
+        show_latency(Output(as_json), with_queen(url, token, work_one_by_one))
+        return
     Output(as_json).record(with_queen(url, token, work))
+
+
+@asynccontextmanager
+async def _own_queue(queen: Queen) -> AsyncIterator[Queue]:
+    """A queue that is gone afterwards, also when Ctrl-C is pressed."""
+    queue = queen.queue(f"bench-{uuid.uuid4().hex[:12]}")
+    try:
+        await queue.create()
+        yield queue
+    except BaseException:
+        await _delete_while_pushes_end(queen, queue)
+        raise
+    await queue.delete()
+
+
+async def _delete_while_pushes_end(queen: Queen, queue: Queue) -> None:
+    """Delete a queue into which there are pushes on their way, each of which makes it again."""
+    looks = 0
+    try:
+        async with asyncio.timeout(_TIDY_S):
+            await queen.flush()
+            while looks < _LOOKS:
+                looks = 0 if await queue.delete() else looks + 1
+                await asyncio.sleep(_LOOK_AGAIN_S)
+    except (QueenError, TimeoutError) as error:
+        reason = error.message if isinstance(error, QueenError) else "the server is too slow"
+        say(f"queen: the queue {queue.name} may stay: {reason}")
 
 
 async def _push(

@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from queen.cli import options as cli
+from queen.cli.cells import as_age
 from queen.cli.connection import with_queen
 from queen.cli.exits import NOT_FOUND, confirm, fail, say
-from queen.cli.output import Output, draw, table_of
+from queen.cli.output import Output, draw
+from queen.cli.paging import read_pages, say_more
+from queen.cli.tables import Column, table_lines
 from queen.cli.times import parse_time
+from queen.client import Queen
 
-group = typer.Typer(help="List, show, pause, resume and delete groups.", no_args_is_help=True)
+group = typer.Typer(
+    help="List, show, pause, resume, share and delete groups.", no_args_is_help=True
+)
 
 _COLUMNS = (
-    ("group", "name"),
-    ("queue", "queueName"),
-    ("state", "state"),
-    ("paused", "paused"),
-    ("unread", "totalLag"),
-    ("oldest, s", "maxTimeLag"),
-    ("partitions behind", "partitionsWithLag"),
-    ("leases", "activeLeases"),
-    ("last used", "lastUsedAt"),
+    Column("group", "name"),
+    Column("queue", "queueName"),
+    Column("unread", "totalLag", "number"),
+    Column("oldest", "maxTimeLag", "duration"),
+    Column("state", "state"),
+    Column("paused", "paused"),
+    Column("shared", "shared"),
+    Column("last used", "lastUsedAt", "age"),
+    Column("consumers", "members", "number"),
+    Column("partitions behind", "partitionsWithLag", "number"),
+    Column("leases", "activeLeases", "number"),
 )
 _PARTITIONS = (
-    ("queue", "queue"),
-    ("partition", "partition"),
-    ("position", "position"),
-    ("head", "head"),
-    ("unread", "offsetLag"),
-    ("oldest, s", "timeLagSeconds"),
-    ("leased until", "leaseExpiresAt"),
-    ("attempts", "attempts"),
+    Column("partition", "partition"),
+    Column("unread", "offsetLag", "number"),
+    Column("oldest", "timeLagSeconds", "duration"),
+    Column("position", "position", "number"),
+    Column("head", "head", "number"),
+    Column("leased until", "leaseExpiresAt", "age"),
+    Column("held by", "workerId"),
+    Column("attempts", "attempts", "number"),
+    Column("queue", "queue"),
 )
+
+_BREAKER = "its breaker has paused the group, because nearly everything failed,"
 
 To = Annotated[str, typer.Option(help="beginning, end, or a time: ISO-8601, or 15m, 2h, 7d ago.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, change nothing.")]
@@ -42,14 +53,21 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, 
 
 @group.command("list")
 def list_groups(
-    limit: cli.Limit = 1000,
+    limit: cli.AllOr = None,
     offset: cli.Skip = 0,
     url: cli.Url = None,
     token: cli.Token = None,
     as_json: cli.Json = False,
 ) -> None:
     """Show the groups, one row for each queue they read."""
-    rows = with_queen(url, token, lambda queen: queen.admin.groups(limit=limit, offset=offset))
+
+    async def work(queen: Queen) -> list[dict[str, Any]]:
+        async def read(size: int, start: int) -> Any:
+            return await queen.admin.groups(limit=size, offset=start)
+
+        return await read_pages(read, limit, offset)
+
+    rows = with_queen(url, token, work)
     Output(as_json).rows(rows, _COLUMNS)
 
 
@@ -74,9 +92,20 @@ def show(
         for partition in state["partitions"]
     ]
     if output.is_table:
-        draw(table_of(rows, _PARTITIONS))
+        # Of which queue they are matters when there are several.
+        *others, queue_column = _PARTITIONS
+        columns = (queue_column, *others) if len(queues) > 1 else _PARTITIONS
+        draw(table_lines(rows, columns))
+        for queue_name, state in queues.items():
+            if state["breakerOpenSince"]:
+                say(f"{queue_name}: {_BREAKER} for {as_age(state['breakerOpenSince'])}")
     else:
         output.lines({"queue": queue_name, **state} for queue_name, state in queues.items())
+    if any(state["hasMore"] for state in queues.values()):
+        say_more(limit)
+    shared = [queue_name for queue_name, state in queues.items() if state.get("shared")]
+    if shared:
+        say(f"shared in {', '.join(shared)}: consumers hold messages of one partition at once")
 
 
 @group.command()
@@ -101,6 +130,30 @@ def resume(
 ) -> None:
     """Serve a paused group again."""
     _switch("resume", name, queue, url, token, as_json)
+
+
+@group.command()
+def share(
+    name: cli.GroupName,
+    queue: cli.OfQueue = None,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Let many consumers of a group work on one partition at once, in no order."""
+    _switch("share", name, queue, url, token, as_json)
+
+
+@group.command()
+def order(
+    name: cli.GroupName,
+    queue: cli.OfQueue = None,
+    url: cli.Url = None,
+    token: cli.Token = None,
+    as_json: cli.Json = False,
+) -> None:
+    """Let a group read each partition in order again."""
+    _switch("order", name, queue, url, token, as_json)
 
 
 def _switch(

@@ -7,19 +7,26 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queen.cli import options as cli
+from queen.cli.cells import as_age
+from queen.cli.complete import pipeline_names
 from queen.cli.connection import urls_of, with_queen
-from queen.cli.exits import USAGE, confirm, explain_errors, fail, say
-from queen.cli.output import Output, draw, record_table, table_of
+from queen.cli.exits import confirm, explain_errors, say
+from queen.cli.output import Output, draw
+from queen.cli.paging import read_pages
+from queen.cli.tables import Column, problem_lines, record_lines, table_lines, terminal_size, wrap
+from queen.cli.terminal.printable import printable
 from queen.cli.times import parse_optional
+from queen.client import Queen
 from queen.client.streams.pipeline import PATH, pipeline_path
 from queen.errors import PipelineFailed, QueenError
+from queen.extras import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,26 +39,34 @@ pipeline = typer.Typer(
     help="Run pipelines on Spark, and see how they are doing.", no_args_is_help=True
 )
 
+# Who says what is missing, to those who have no Spark.
+_WHAT = "what runs on Spark"
+
 _COLUMNS = (
-    ("pipeline", "name"),
-    ("state", "state"),
-    ("reads", "reads"),
-    ("writes", "writes"),
-    ("read", "progress.inputRows"),
-    ("written", "progress.outputRows"),
-    ("late", "progress.lateRows"),
-    ("behind", "progress.behindMessages"),
-    ("rows/s", "progress.processedRowsPerSecond"),
-    ("batch, ms", "progress.batchMs"),
-    ("watermark", "progress.watermark"),
-    ("last heard of", "reportedAt"),
+    Column("pipeline", "name"),
+    Column("state", "state"),
+    Column("behind", "progress.behindMessages", "number"),
+    Column("read", "progress.inputRows", "number"),
+    Column("written", "progress.outputRows", "number"),
+    Column("late", "progress.lateRows", "number"),
+    Column("last heard of", "reportedAt", "age"),
+    Column("watermark", "progress.watermark", "age"),
+    Column("rows/s", "progress.processedRowsPerSecond", "number"),
+    Column("batch, ms", "progress.batchMs", "number"),
+    Column("reads", "reads"),
+    Column("writes", "writes"),
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a pipeline.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", autocompletion=pipeline_names, help="The name of a pipeline."),
+]
 Runnable = Annotated[
     str,
     typer.Argument(
-        metavar="NAME|FILE", help="A stored pipeline, or a file with a @pipeline: enrich.py[:name]."
+        metavar="NAME|FILE",
+        autocompletion=pipeline_names,
+        help="A stored pipeline, or a file with a @pipeline: enrich.py[:name].",
     ),
 ]
 Master = Annotated[
@@ -92,17 +107,22 @@ Archive = Annotated[
 
 @pipeline.command("list")
 def list_pipelines(
-    limit: cli.Limit = 1000,
+    limit: cli.AllOr = None,
     offset: cli.Skip = 0,
     url: cli.Url = None,
     token: cli.Token = None,
     as_json: cli.Json = False,
 ) -> None:
     """Show the pipelines and how each is doing."""
-    answer = with_queen(
-        url, token, lambda queen: queen.request("GET", f"{PATH}?limit={limit}&offset={offset}")
-    )
-    Output(as_json).rows(answer["pipelines"], _COLUMNS)
+
+    async def work(queen: Queen) -> list[dict[str, Any]]:
+        async def read(size: int, start: int) -> Any:
+            answer = await queen.request("GET", f"{PATH}?limit={size}&offset={start}")
+            return [_with_all_numbers(row) for row in answer["pipelines"]]
+
+        return await read_pages(read, limit, offset)
+
+    Output(as_json).rows(with_queen(url, token, work), _COLUMNS)
 
 
 @pipeline.command()
@@ -110,19 +130,13 @@ def status(
     name: Name, url: cli.Url = None, token: cli.Token = None, as_json: cli.Json = False
 ) -> None:
     """Show one pipeline: problems first, then its progress."""
-    state, output = _fetch_state(name, url, token), Output(as_json)
-    if state["progress"] is not None:
-        state["progress"] = _with_zeros(state["progress"])
+    state, output = _with_all_numbers(_fetch_state(name, url, token)), Output(as_json)
     if not output.is_table:
         output.lines([state])
         return
-    from rich.text import Text
-
-    problems = _problems(state)
-    style = "bold red" if problems else "green"
-    draw(*(Text(problem, style=style) for problem in problems or ["no problems"]))
+    draw(problem_lines(_problems(state)))
     about = {key: state[key] for key in ("name", "state", "reads", "writes", "version")}
-    draw(record_table({**about, "reportedAt": state["reportedAt"], **(state["progress"] or {})}))
+    draw(record_lines({**about, "reportedAt": state["reportedAt"], **(state["progress"] or {})}))
 
 
 @pipeline.command()
@@ -137,14 +151,14 @@ def explain(
     from queen.spark.pipelines.explain import explain_definition
 
     definition, function = _load_pipeline(name, url, token)
-    lines, output = explain_definition(definition), Output(as_json)
-    if plan:
-        lines += _plan_of(definition, function, url, token)
+    sentences, output = explain_definition(definition), Output(as_json)
+    plan_lines = _plan_of(definition, function, url, token) if plan else []
     if output.is_table:
-        for line in lines:
-            output.text(line)
+        # Of a plan, the columns stand below each other: it is not wrapped.
+        for text in [*_wrapped(sentences), *plan_lines]:
+            output.text(text)
     else:
-        output.lines([{"name": definition.name, "does": lines}])
+        output.lines([{"name": definition.name, "does": sentences + plan_lines}])
 
 
 @pipeline.command()
@@ -181,7 +195,11 @@ def run(
         accept_changes=accept_changes,
     )
     conf = [*(_ROCKSDB if large_state else ()), *conf]
-    with _spark(definition.name, master, conf, package) as spark, explain_errors(urls_of(url)):
+    with (
+        _checkpoint_held(definition.name, master, checkpoint),
+        _spark(definition.name, master, conf, package) as spark,
+        explain_errors(urls_of(url)),
+    ):
         from queen.spark.pipelines.run import start_pipeline, store
 
         if function is not None:
@@ -294,6 +312,23 @@ def package(
 # ---- inside ----
 
 
+@contextmanager
+def _checkpoint_held(name: str, master: str | None, checkpoint: str | None) -> Iterator[None]:
+    """Find out now, not when Spark has started, that another run works in the checkpoint, and let
+    others find out that this one does."""
+    with ExitStack() as held:
+        with explain_errors():
+            require("spark", _WHAT)
+            from queen.spark.pipelines.checkpoint_lock import check_is_free, hold_for_start
+            from queen.spark.pipelines.run import local_checkpoint
+
+            if (master or "local").startswith("local"):
+                held.enter_context(hold_for_start(checkpoint or local_checkpoint(name)))
+            elif checkpoint is not None:
+                check_is_free(checkpoint)
+        yield
+
+
 def _fetch_state(name: str, url: str | None, token: str | None) -> Any:
     return with_queen(url, token, lambda queen: queen.request("GET", pipeline_path(name)))
 
@@ -306,7 +341,8 @@ def _load_pipeline(
 
     if not name.partition(":")[0].endswith(".py"):
         return decode_definition(_fetch_state(name, url, token)["definition"]), None
-    with _needs_spark(), explain_errors():
+    with explain_errors():
+        require("spark", _WHAT)
         from queen.spark.pipelines.functions import load
 
         function = load(name)
@@ -314,20 +350,11 @@ def _load_pipeline(
 
 
 def _options(url: str | None, token: str | None, **more: Any) -> Options:
-    with _needs_spark():
-        from queen.spark.pipelines.run import Options
+    with explain_errors():
+        require("spark", _WHAT)
+    from queen.spark.pipelines.run import Options
 
     return Options(url=",".join(urls_of(url)), token=token, **more)
-
-
-@contextmanager
-def _needs_spark() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        if error.name is None or error.name.split(".")[0] not in ("pyspark", "pyarrow"):
-            raise
-        fail(USAGE, "this needs Spark: pip install 'queen[spark]'")
 
 
 @contextmanager
@@ -336,7 +363,8 @@ def _spark(
 ) -> Iterator[SparkSession]:
     """A session for as long as a command runs; one that was there before stays."""
     settings = {**_memory_for(master), **dict(_setting(setting) for setting in conf)}
-    with _needs_spark(), explain_errors():
+    with explain_errors():
+        require("spark", _WHAT)
         from pyspark import SparkContext
 
         import queen.spark
@@ -434,10 +462,12 @@ def _watch(running: Running) -> None:
         return
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
     with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
         while not running.wait(1):
-            live.update(table_of([_plain(running.progress)], _LIVE), refresh=True)
+            lines = table_lines([_plain(running.progress)], _LIVE)
+            live.update(Text.from_ansi("\n".join(lines)), refresh=True)
 
 
 _LONGEST_PAUSE_S = 60
@@ -449,17 +479,17 @@ _ROCKSDB = (
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled=true",
 )
 _LIVE = (
-    ("state", "state"),
-    ("batches", "batches"),
-    ("read", "inputRows"),
-    ("written", "outputRows"),
-    ("late", "lateRows"),
-    ("failed", "failedRows"),
-    ("behind", "behindMessages"),
-    ("rows/s", "processedRowsPerSecond"),
-    ("batch, ms", "batchMs"),
-    ("state rows", "stateRows"),
-    ("watermark", "watermark"),
+    Column("state", "state"),
+    Column("batches", "batches", "number"),
+    Column("read", "inputRows", "number"),
+    Column("written", "outputRows", "number"),
+    Column("late", "lateRows", "number"),
+    Column("failed", "failedRows", "number"),
+    Column("behind", "behindMessages", "number"),
+    Column("rows/s", "processedRowsPerSecond", "number"),
+    Column("batch, ms", "batchMs", "number"),
+    Column("state rows", "stateRows", "number"),
+    Column("watermark", "watermark", "age"),
 )
 
 
@@ -470,11 +500,15 @@ def _plain(progress: Progress) -> dict[str, Any]:
     return fields
 
 
-def _with_zeros(progress: dict[str, Any]) -> dict[str, Any]:
-    """Return progress with what the broker leaves out: that nothing is late says something."""
+def _with_all_numbers(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a pipeline with what the broker leaves out of its progress: that nothing is late says
+    something. One that has never run has no progress."""
     from queen.wire.pipelines import Progress
 
-    return {**_plain(Progress(run_id="", state="starting")), **progress}
+    if state["progress"] is None:
+        return state
+    zeros = _plain(Progress(run_id="", state="starting"))
+    return {**state, "progress": {**zeros, **state["progress"]}}
 
 
 def _problems(state: dict[str, Any]) -> list[str]:
@@ -483,7 +517,9 @@ def _problems(state: dict[str, Any]) -> list[str]:
     if state["state"] == "failed":
         problems.append(f"the last run has failed: {progress.get('error')}")
     if state["state"] == "lost":
-        problems.append(f"nothing was heard of it since {state['reportedAt']}: was it killed?")
+        problems.append(
+            f"nothing was heard of it for {as_age(state['reportedAt'])}: was it killed?"
+        )
     if progress.get("lateRows") and state["lateTo"] is None:
         problems.append(f"{progress['lateRows']:,} late messages were left out: keep them: late_to")
     if progress.get("failedRows"):
@@ -500,6 +536,15 @@ def _problems(state: dict[str, Any]) -> list[str]:
     if progress.get("fingerprint") not in (None, state["fingerprint"]):
         problems.append("the run does what an older definition says: start it again")
     return problems
+
+
+def _wrapped(sentences: list[str]) -> Iterator[str]:
+    """Yield sentences as they fit the terminal, each beginning at its left."""
+    width, _ = terminal_size()
+    for sentence in sentences:
+        first, *others = wrap(printable(sentence), width - 2, fold=False)
+        yield first
+        yield from (f"  {text}" for text in others)
 
 
 def _plan_of(

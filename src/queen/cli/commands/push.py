@@ -7,6 +7,7 @@ so the order within a partition is that of the lines.
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -18,13 +19,15 @@ from queen.cli import options as cli
 from queen.cli.connection import with_queen
 from queen.cli.exits import FAILED, USAGE, fail, say
 from queen.cli.output import Advance, Output, progress
-from queen.cli.sending import Sender
-from queen.cli.sources import Arguments, Shape, Source, kind_of, source_of
+from queen.cli.pushing.sending import Sender
+from queen.cli.pushing.sources import Arguments, Shape, Source, kind_of, source_of
 from queen.client import Queen
+from queen.core.columns.headers import reason_against_headers
 
 
 class Format(StrEnum):
     NDJSON = "ndjson"
+    JSON = "json"
     CSV = "csv"
     PARQUET = "parquet"
 
@@ -42,6 +45,12 @@ Kind = Annotated[
     typer.Option("--format", help="What the input is; by the file's ending unless given."),
 ]
 Delay = Annotated[float | None, typer.Option(min=0, help="Deliver after so many seconds.")]
+Header = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header", "-H", metavar="NAME=VALUE", help="A header of all; as often as wanted."
+    ),
+]
 Qos0 = Annotated[
     bool,
     typer.Option("--qos0", help="Let the server buffer them in its spool and answer at once."),
@@ -63,6 +72,7 @@ def push(
     file: File = None,
     kind: Kind = None,
     delay: Delay = None,
+    header: Header = None,
     qos0: Qos0 = False,
     spool: SpoolPath = None,
     url: cli.Url = None,
@@ -73,7 +83,13 @@ def push(
 
     A line that cannot be stored is reported with its number; the others are stored.
     """
-    shape = Shape(partition, partition_by, id_by, delay)
+    if partition is not None and partition_by is not None:
+        raise typer.BadParameter(
+            "give one partition or a field that names it, not both", param_hint="--partition-by"
+        )
+    if delay is not None and not math.isfinite(delay):
+        raise typer.BadParameter("it must be a finite number of seconds", param_hint="--delay")
+    shape = Shape(partition, partition_by, id_by, delay, _headers_of(header or []))
     if payload:
         if file is not None:
             raise typer.BadParameter("give payloads or a file, not both", param_hint="--file")
@@ -100,6 +116,20 @@ def push(
         Output(True).record(sender.counts())
     if sender.failed:
         raise typer.Exit(FAILED)
+
+
+def _headers_of(given: list[str]) -> dict[str, str]:
+    """Return headers as they were given, each as `name=value`."""
+    headers: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--header")
+        headers[name] = value
+    reason = reason_against_headers(headers)
+    if reason is not None:
+        raise typer.BadParameter(reason, param_hint="--header")
+    return headers
 
 
 def _open_input(file: Path | None, kind: Format | None) -> tuple[IO[bytes], str]:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Annotated
 
 import typer
 
 from queen.cli import options as cli
-from queen.cli.connection import queue_of, with_queen
+from queen.cli.connection import check_is_there, queue_of, with_queen
 from queen.cli.exits import say, until_interrupted
-from queen.cli.following import Ack, From, parse_start
+from queen.cli.following import FORGET_S, Ack, From, parse_start
 from queen.cli.message_rows import row_of, show
 from queen.cli.output import Output
+from queen.cli.tables import Column
 from queen.client import Queen
 from queen.client.queues.queue import Queue
 from queen.errors import LeaseLost, QueenError
 
 _COLUMNS = (
-    ("partition", "partition"),
-    ("offset", "offset"),
-    ("transaction id", "transactionId"),
-    ("created", "createdAt"),
-    ("data", "data"),
+    Column("partition", "partition"),
+    Column("offset", "offset", "number"),
+    Column("data", "data"),
+    Column("created", "createdAt", "age"),
+    Column("transaction id", "transactionId"),
 )
+_HEADERS = Column("headers", "headers")
 # How much `tail` takes at once, and from how many partitions.
 _TAIL_BATCH = 100
 _TAIL_PARTITIONS = 10
@@ -50,9 +53,15 @@ def pop(
 
     async def work(queen: Queen) -> None:
         consumer = queue_of(queen, queue, group, partition)
+        if not wait:
+            await check_is_there(queen, queue)
         messages = await consumer.pop(wait_s=wait, batch=batch)
+        if not messages:
+            # One that somebody makes while we wait is worth waiting for; none at all is a mistake.
+            await check_is_there(queen, queue)
         rows = [row_of(message, with_lease=not ack) for message in messages]
-        output.rows(rows, _COLUMNS)
+        has_headers = any("headers" in row for row in rows)
+        output.rows(rows, (*_COLUMNS, _HEADERS) if has_headers else _COLUMNS)
         # Acked only now: what could not be printed comes again.
         if ack and messages:
             await queen.ack(messages)
@@ -78,6 +87,7 @@ def tail(
     begin, output = parse_start(group, start, "queen seek"), Output(as_json)
 
     async def work(queen: Queen) -> None:
+        await check_is_there(queen, queue)
         consumer = queue_of(queen, queue, begin.group, partition).partitions(_TAIL_PARTITIONS)
         try:
             await _follow(queen, begin.apply_to(consumer), limit, output)
@@ -90,10 +100,14 @@ def tail(
 
 
 async def _forget(queen: Queen, queue: str, group: str) -> None:
+    """Delete the group that was made for this, unless the server is away: whoever has pressed
+    Ctrl-C does not wait for it."""
     try:
-        await queen.admin.delete_group(group, queue)
-    except QueenError as error:
-        say(f"queen: the group {group} stays until the server forgets it: {error.message}")
+        async with asyncio.timeout(FORGET_S):
+            await queen.admin.delete_group(group, queue)
+    except (QueenError, TimeoutError) as error:
+        reason = error.message if isinstance(error, QueenError) else "no server answers"
+        say(f"queen: the group {group} stays until the server forgets it: {reason}")
 
 
 async def _follow(queen: Queen, queue: Queue, limit: int | None, output: Output) -> None:

@@ -8,16 +8,15 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import IO, Annotated, Any
 
-import msgspec
 import typer
 
 from queen.cli import options as cli
 from queen.cli.connection import queue_of, with_queen
 from queen.cli.exits import FAILED, USAGE, fail, say
 from queen.cli.message_rows import row_of_stored, show
-from queen.cli.output import Output, progress
-from queen.cli.sending import Sender
-from queen.cli.sources import Line
+from queen.cli.output import Output, ndjson_writer, progress
+from queen.cli.pushing.sending import Sender
+from queen.cli.pushing.sources import Line
 from queen.cli.times import parse_optional
 from queen.client import Queen
 from queen.client.queues.replay import Stored
@@ -33,6 +32,8 @@ To = Annotated[
 ]
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write NDJSON here.")]
 
+ReplayLimit = Annotated[int | None, typer.Option(min=1, help="End after so many messages.")]
+
 Count = Callable[[Stored], None]
 
 
@@ -43,12 +44,17 @@ def replay(
     partition: cli.OfPartition = None,
     to: To = None,
     output: OutputFile = None,
+    limit: ReplayLimit = None,
     url: cli.Url = None,
     token: cli.Token = None,
     as_json: cli.Json = False,
 ) -> None:
     """Read stored messages again, without a group: nobody's place changes."""
     first, last = parse_optional("--since", since), parse_optional("--until", until)
+    if first is not None and last is not None and first >= last:
+        raise typer.BadParameter(
+            "it is not after --since: nothing lies between", param_hint="--until"
+        )
     if to is not None and (output is not None or to == queue):
         raise typer.BadParameter("name another queue, and no --output with it", param_hint="--to")
     file = None if output is None else _open_output(output)
@@ -56,7 +62,8 @@ def replay(
     async def work(queen: Queen) -> int:
         source = queue_of(queen, queue, None, partition)
         reading: Any = source.replay(since=first, until=last)
-        async with aclosing(reading) as messages:
+        async with aclosing(reading) as stored:
+            messages = stored if limit is None else _first(stored, limit)
             if to is not None:
                 return await _push(messages, Sender(queen, to, "message"))
             if file is not None:
@@ -74,6 +81,14 @@ def _open_output(path: Path) -> IO[bytes]:
         fail(USAGE, f"cannot write {path}: {error.strerror}")
 
 
+async def _first(messages: AsyncIterator[Stored], limit: int) -> AsyncIterator[Stored]:
+    async for message in messages:
+        yield message
+        limit -= 1
+        if not limit:
+            return
+
+
 async def _print(messages: AsyncIterator[Stored], output: Output) -> int:
     if not output.is_table:
         return await _write(messages, sys.stdout.buffer, lambda message: None)
@@ -84,9 +99,9 @@ async def _print(messages: AsyncIterator[Stored], output: Output) -> int:
 
 async def _write(messages: AsyncIterator[Stored], file: IO[bytes], count_message: Count) -> int:
     """Write NDJSON; none of it can fail."""
-    encoder = msgspec.json.Encoder()
+    write = ndjson_writer(file)
     async for message in messages:
-        file.write(encoder.encode(row_of_stored(message, message.data)) + b"\n")
+        write(row_of_stored(message, message.data))
         count_message(message)
     file.flush()
     return 0

@@ -10,33 +10,34 @@ from typing import Annotated
 import typer
 
 from queen.cli import options as cli
-from queen.cli.exits import confirm
+from queen.cli.exits import confirm, say
 from queen.cli.output import Output
 from queen.cli.spools import ServerSpool, SpoolSource, local_spools
+from queen.cli.tables import Column
 
 spool = typer.Typer(
     help="Look at spools, send refused records again or drop them.", no_args_is_help=True
 )
 
 _STATUS = (
-    ("spool", "spool"),
-    ("for", "for"),
-    ("in use", "inUse"),
-    ("records", "records"),
-    ("bytes", "bytes"),
-    ("oldest", "oldestAt"),
-    ("refused", "refused"),
-    ("damaged", "damaged"),
+    Column("spool", "spool"),
+    Column("for", "for"),
+    Column("in use", "inUse"),
+    Column("records", "records", "number"),
+    Column("bytes", "bytes", "bytes"),
+    Column("oldest", "oldestAt", "age"),
+    Column("refused", "refused", "number"),
+    Column("damaged", "damaged", "number"),
 )
 _REFUSED = (
-    ("id", "id"),
-    ("queue", "queue"),
-    ("partition", "partition"),
-    ("transaction id", "transactionId"),
-    ("refused", "refusedAt"),
-    ("reason", "reason"),
+    Column("id", "id"),
+    Column("queue", "queue"),
+    Column("partition", "partition"),
+    Column("transaction id", "transactionId"),
+    Column("refused", "refusedAt", "age"),
+    Column("reason", "reason"),
 )
-_DATA = ("data", "data")
+_DATA = Column("data", "data")
 
 FolderPath = Annotated[
     Path | None,
@@ -89,6 +90,8 @@ def list_refused(
     with _source_of(path, url, token) as source:
         rows = source.refused(limit, payload)
         Output(as_json).rows(rows, (*_REFUSED, _DATA) if payload else _REFUSED)
+    if len(rows) == limit:
+        say("these may not be all: --limit shows more")
 
 
 @spool.command()

@@ -9,7 +9,9 @@ import typer
 from queen.cli import options as cli
 from queen.cli.connection import with_queen
 from queen.cli.exits import NOT_FOUND, confirm, fail, say
-from queen.cli.output import Output, draw, record_table, table_of
+from queen.cli.output import Output, draw
+from queen.cli.paging import read_pages
+from queen.cli.tables import Column, record_lines, table_lines
 from queen.cli.times import parse_duration, parse_time
 from queen.client import Queen
 from queen.client.streams.builder import Stream
@@ -19,52 +21,58 @@ stream = typer.Typer(
 )
 
 _COLUMNS = (
-    ("stream", "name"),
-    ("sources", "sourceQueues"),
-    ("windows", "windowType"),
-    ("partitioned", "partitioned"),
-    ("groups", "consumerGroups"),
-    ("leases", "activeLeases"),
-    ("planned until", "plannedUntil"),
+    Column("stream", "name"),
+    Column("windows", "windowType"),
+    Column("groups", "consumerGroups", "number"),
+    Column("leases", "activeLeases", "number"),
+    Column("planned until", "plannedUntil", "age"),
+    Column("sources", "sourceQueues"),
+    Column("partitioned", "partitioned"),
 )
 _GROUPS = (
-    ("group", "consumerGroup"),
-    ("done", "totalWindowsConsumed"),
-    ("waiting", "waiting"),
-    ("leased", "leased"),
-    ("retrying", "retrying"),
-    ("dead", "dead"),
-    ("behind, s", "behindSeconds"),
-    ("paused", "paused"),
-    ("last", "lastAckedWindowEnd"),
+    Column("group", "consumerGroup"),
+    Column("done", "totalWindowsConsumed", "number"),
+    Column("waiting", "waiting", "number"),
+    Column("leased", "leased", "number"),
+    Column("retrying", "retrying", "number"),
+    Column("dead", "dead", "number"),
+    Column("behind", "behindSeconds", "duration"),
+    Column("paused", "paused"),
+    Column("last", "lastAckedWindowEnd", "age"),
 )
 _WINDOWS = (
-    ("key", "key"),
-    ("start", "start"),
-    ("end", "end"),
-    ("messages", "messages"),
-    ("bytes", "bytes"),
+    Column("key", "key"),
+    Column("start", "start", "time"),
+    Column("end", "end", "time"),
+    Column("messages", "messages", "number"),
+    Column("bytes", "bytes", "bytes"),
 )
 _GROUP_WINDOWS = (
     *_WINDOWS,
-    ("state", "state"),
-    ("attempts", "attempts"),
-    ("consumer", "consumer"),
-    ("leased until", "leaseExpiresAt"),
-    ("retry at", "retryAt"),
-    ("error", "error"),
+    Column("state", "state"),
+    Column("attempts", "attempts", "number"),
+    Column("consumer", "consumer"),
+    Column("leased until", "leaseExpiresAt", "age"),
+    Column("retry at", "retryAt", "age"),
+    Column("error", "error"),
 )
-_KEYS = (("key", "key"), ("state", "state"), ("start", "start"), ("end", "end"), ("why", "why"))
+_KEYS = (
+    Column("key", "key"),
+    Column("state", "state"),
+    Column("start", "start", "time"),
+    Column("end", "end", "time"),
+    Column("why", "why"),
+)
 _DEAD = (
-    ("failed", "failedAt"),
-    ("group", "consumerGroup"),
-    ("key", "key"),
-    ("start", "start"),
-    ("end", "end"),
-    ("messages", "messages"),
-    ("attempts", "attempts"),
-    ("error", "error"),
-    ("window", "id"),
+    Column("failed", "failedAt", "age"),
+    Column("group", "consumerGroup"),
+    Column("key", "key"),
+    Column("error", "error"),
+    Column("attempts", "attempts", "number"),
+    Column("start", "start", "time"),
+    Column("end", "end", "time"),
+    Column("messages", "messages", "number"),
+    Column("window", "id"),
 )
 
 _LENGTH = "seconds, or 90s, 15m, 2h, 7d."
@@ -105,15 +113,21 @@ WindowId = Annotated[str | None, typer.Option("--window", "-w", help="Only the w
 
 @stream.command("list")
 def list_streams(
-    limit: cli.Limit = 1000,
+    limit: cli.AllOr = None,
     offset: cli.Skip = 0,
     url: cli.Url = None,
     token: cli.Token = None,
     as_json: cli.Json = False,
 ) -> None:
     """Show the streams."""
-    answer = with_queen(url, token, lambda queen: queen.admin.streams(limit=limit, offset=offset))
-    Output(as_json).rows(answer["streams"], _COLUMNS)
+
+    async def work(queen: Queen) -> list[dict[str, Any]]:
+        async def read(size: int, start: int) -> Any:
+            return (await queen.admin.streams(limit=size, offset=start))["streams"]
+
+        return await read_pages(read, limit, offset)
+
+    Output(as_json).rows(with_queen(url, token, work), _COLUMNS)
 
 
 @stream.command()
@@ -132,9 +146,11 @@ def show(
 
     (state, groups), output = with_queen(url, token, work), Output(as_json)
     if output.is_table:
-        draw(record_table(state), table_of(groups, _GROUPS))
+        draw(record_lines(state), table_lines(groups, _GROUPS))
     else:
         output.record({**state, "consumers": groups})
+    if len(groups) == limit:
+        say("these may not be all groups: --limit shows more")
 
 
 @stream.command()
@@ -221,7 +237,7 @@ def _cut(
 @stream.command()
 def windows(
     name: cli.StreamName,
-    group: cli.OfGroup = None,
+    group: cli.OfStreamGroup = None,
     key: OfKey = None,
     state: State = None,
     limit: cli.Limit = 100,
@@ -231,20 +247,22 @@ def windows(
     as_json: cli.Json = False,
 ) -> None:
     """Show the windows of a stream; with --group what state they are in for it."""
-    rows = with_queen(
-        url,
-        token,
-        lambda queen: queen.stream(name).windows(
-            group, key=key, state=state, limit=limit, offset=offset
-        ),
-    )
+
+    async def work(queen: Queen) -> list[dict[str, Any]]:
+        async def read(size: int, start: int) -> Any:
+            stream = queen.stream(name)
+            return await stream.windows(group, key=key, state=state, limit=size, offset=start)
+
+        return await read_pages(read, limit, offset)
+
+    rows = with_queen(url, token, work)
     Output(as_json).rows(rows, _WINDOWS if group is None else _GROUP_WINDOWS)
 
 
 @stream.command()
 def explain(
     name: cli.StreamName,
-    group: cli.OfGroup = None,
+    group: cli.OfStreamGroup = None,
     key: OfKey = None,
     url: cli.Url = None,
     token: cli.Token = None,
@@ -257,13 +275,13 @@ def explain(
         output.record(answer)
         return
     keys = answer.pop("keys")
-    draw(record_table(answer), table_of(keys, _KEYS))
+    draw(record_lines(answer), table_lines(keys, _KEYS))
 
 
 @stream.command()
 def seek(
     name: cli.StreamName,
-    group: cli.GroupName,
+    group: cli.StreamGroupName,
     to: To,
     url: cli.Url = None,
     token: cli.Token = None,
@@ -273,6 +291,9 @@ def seek(
     target = to if to in ("beginning", "now") else parse_time("--to", to)
 
     async def work(queen: Queen) -> None:
+        known = await queen.stream(name).consumers(limit=1000)
+        if group not in {row["consumerGroup"] for row in known}:
+            fail(NOT_FOUND, f"{name} has no group {group}: `queen stream show {name}` lists them")
         await queen.stream(name).seek(group, target)
 
     with_queen(url, token, work)
@@ -284,7 +305,7 @@ def seek(
 @stream.command()
 def pause(
     name: cli.StreamName,
-    group: cli.GroupName,
+    group: cli.StreamGroupName,
     url: cli.Url = None,
     token: cli.Token = None,
     as_json: cli.Json = False,
@@ -296,7 +317,7 @@ def pause(
 @stream.command()
 def resume(
     name: cli.StreamName,
-    group: cli.GroupName,
+    group: cli.StreamGroupName,
     url: cli.Url = None,
     token: cli.Token = None,
     as_json: cli.Json = False,
@@ -318,7 +339,7 @@ def _switch(
 @stream.command()
 def delete(
     name: cli.StreamName,
-    group: cli.OfGroup = None,
+    group: cli.OfStreamGroup = None,
     yes: cli.Yes = False,
     url: cli.Url = None,
     token: cli.Token = None,
@@ -342,7 +363,7 @@ def delete(
 @stream.command()
 def dead(
     name: cli.StreamName,
-    group: cli.OfGroup = None,
+    group: cli.OfStreamGroup = None,
     limit: cli.Limit = 100,
     offset: cli.Skip = 0,
     url: cli.Url = None,
@@ -350,16 +371,21 @@ def dead(
     as_json: cli.Json = False,
 ) -> None:
     """Show the windows that groups have given up on, and why."""
-    rows = with_queen(
-        url, token, lambda queen: queen.stream(name).dead(group, limit=limit, offset=offset)
-    )
+
+    async def work(queen: Queen) -> list[dict[str, Any]]:
+        async def read(size: int, start: int) -> Any:
+            return await queen.stream(name).dead(group, limit=size, offset=start)
+
+        return await read_pages(read, limit, offset)
+
+    rows = with_queen(url, token, work)
     Output(as_json).rows(rows, _DEAD)
 
 
 @stream.command()
 def retry(
     name: cli.StreamName,
-    group: cli.GroupName,
+    group: cli.StreamGroupName,
     window: WindowId = None,
     url: cli.Url = None,
     token: cli.Token = None,

@@ -8,31 +8,32 @@ import typer
 
 from queen.cli import options as cli
 from queen.cli.connection import with_queen
-from queen.cli.exits import NOT_FOUND, fail
+from queen.cli.exits import NOT_FOUND, fail, say
 from queen.cli.output import Output
+from queen.cli.tables import Column
 
 trace = typer.Typer(help="Show what was recorded about messages.", no_args_is_help=True)
 
 _EVENTS = (
-    ("at", "created_at"),
-    ("event", "event_type"),
-    ("group", "consumer_group"),
-    ("names", "trace_names"),
-    ("data", "data"),
+    Column("at", "created_at", "age"),
+    Column("event", "event_type"),
+    Column("group", "consumer_group"),
+    Column("names", "trace_names"),
+    Column("data", "data"),
 )
 _NAMED = (
-    ("at", "created_at"),
-    ("event", "event_type"),
-    ("queue", "queue_name"),
-    ("partition", "partition_name"),
-    ("transaction id", "transaction_id"),
-    ("data", "data"),
+    Column("at", "created_at", "age"),
+    Column("event", "event_type"),
+    Column("queue", "queue_name"),
+    Column("data", "data"),
+    Column("partition", "partition_name"),
+    Column("transaction id", "transaction_id"),
 )
 _NAMES = (
-    ("name", "trace_name"),
-    ("traces", "trace_count"),
-    ("messages", "message_count"),
-    ("last seen", "last_seen"),
+    Column("name", "trace_name"),
+    Column("traces", "trace_count", "number"),
+    Column("messages", "message_count", "number"),
+    Column("last seen", "last_seen", "age"),
 )
 
 PartitionId = Annotated[str, typer.Argument(help="The message's partitionId, as pop shows it.")]
@@ -73,6 +74,7 @@ def name(
     if not events:
         fail(NOT_FOUND, f"no trace is named {trace_name}: `queen trace names` shows them")
     Output(as_json).rows(events, _NAMED)
+    _say_rest(offset + len(events), answer["total"])
 
 
 @trace.command()
@@ -88,3 +90,9 @@ def names(
         url, token, lambda queen: queen.admin.trace_names(limit=limit, offset=offset)
     )
     Output(as_json).rows(answer["trace_names"], _NAMES)
+    _say_rest(offset + len(answer["trace_names"]), answer["total"])
+
+
+def _say_rest(seen: int, total: int) -> None:
+    if seen < total:
+        say(f"{total - seen:,} more: --limit and --offset show them")

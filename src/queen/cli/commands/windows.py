@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Annotated, Any
 
@@ -10,11 +11,10 @@ import typer
 from queen.cli import options as cli
 from queen.cli.connection import with_queen
 from queen.cli.exits import say, until_interrupted
-from queen.cli.following import Ack, From, parse_start
-from queen.cli.message_rows import row_of_stored
+from queen.cli.following import FORGET_S, Ack, From, parse_start
+from queen.cli.message_rows import payload_text, row_of_stored
 from queen.cli.output import Output
 from queen.client import Queen, Window
-from queen.client.payloads import encode_payload
 from queen.client.streams.consumer import StreamConsumer
 from queen.errors import LeaseLost, NotFound, QueenError
 
@@ -29,7 +29,7 @@ Limit = Annotated[int | None, typer.Option(min=1, help="End after so many window
 @window.command()
 def tail(
     stream: cli.StreamName,
-    group: cli.OfGroup = None,
+    group: cli.OfStreamGroup = None,
     start: From = None,
     ack: Ack = True,
     messages: Messages = False,
@@ -61,11 +61,13 @@ def tail(
 
 async def _forget(queen: Queen, stream: str, group: str) -> None:
     try:
-        await queen.stream(stream).delete_group(group)
+        async with asyncio.timeout(FORGET_S):
+            await queen.stream(stream).delete_group(group)
     except NotFound:
         return
-    except QueenError as error:
-        say(f"queen: the group {group} of {stream} stays: {error.message}")
+    except (QueenError, TimeoutError) as error:
+        reason = error.message if isinstance(error, QueenError) else "no server answers"
+        say(f"queen: the group {group} of {stream} stays: {reason}")
 
 
 async def _follow(
@@ -123,7 +125,7 @@ class WindowPrinter:
             async for message in leased.stream():
                 at = message.created_at.astimezone().strftime("%H:%M:%S")
                 position = f"{message.queue}/{message.partition}:{message.offset}"
-                self._output.text(f"  {at} {position} {encode_payload(message.raw).decode()}")
+                self._output.text(f"  {at} {position} {payload_text(message.raw)}")
 
 
 def _row(leased: Window) -> dict[str, Any]:

@@ -88,7 +88,6 @@ async def _follow(url: str) -> _Chats:
             _translate(queen),
             *(_consume(queen, name, chats) for name in _CONSUMERS),
         )
-        await stream.delete()
     return chats
 
 

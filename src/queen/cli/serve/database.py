@@ -30,6 +30,27 @@ def url_from_environment() -> str | None:
     return f"postgresql://{user}:{password}@{host}:{port}/{name}{mode}"
 
 
+def users_database(given: str | None) -> str | None:
+    """Return the URL of the user's database, given or in the environment; None means our own.
+
+    A URL that is set and empty is a secret that got lost. It is refused: a server that started
+    with an empty database of its own instead would look as if all messages were gone.
+    """
+    url = (given or "").strip() or url_from_environment()
+    if url:
+        return url
+    hint = "name a database, or leave it out and the server brings its own"
+    if given is not None or "QUEEN_DATABASE_URL" in os.environ:
+        raise StartupError(f"QUEEN_DATABASE_URL or --database-url is set, but empty: {hint}")
+    if "PG_HOST" in os.environ:
+        raise StartupError(f"PG_HOST is set, but empty: {hint}")
+    if "QUEEN_DATABASE_URL_FILE" in os.environ:
+        raise StartupError(
+            "QUEEN_DATABASE_URL_FILE is read by queen-with-secrets only: start that instead"
+        )
+    return None
+
+
 def default_data_dir() -> Path:
     import platformdirs
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +37,7 @@ _LONGEST_PAUSE_S = 30.0
 # One that has lived so long was well: its next end counts as the first.
 _WELL_AFTER_S = 60.0
 _LOOK_S = 0.5
+_LONGEST_FOLDER = 70
 # Longer than an orderly end takes.
 _ORPHAN_S = 60.0
 
@@ -49,12 +52,31 @@ def run(options: ServeOptions | None, workers: int) -> None:
     def ready() -> None:
         if options.resp is not None:
             _say_where_redis_clients_go(options.resp, is_tls=bool(options.security.tls_cert))
-        say(f"queen ready on {scheme}://{shown}:{options.port}")
+        for line in _about(options, f"{scheme}://{shown}:{options.port}"):
+            say(line)
 
     if workers == 1:
         _serve_here(options, ready)
     else:
         _Workers(options, workers).run(ready)
+
+
+def _about(options: ServeOptions, url: str) -> list[str]:
+    """Say what somebody wants to know who has just started it. Programs wait for the first line."""
+    from queen.server.auth.options import is_loopback
+
+    auth = options.security.auth
+    ways = [name for name, is_on in (("tokens", auth.tokens), ("jwt", auth.jwt)) if is_on]
+    reach = "this machine only" if is_loopback(options.host) else "WHOEVER REACHES IT"
+    said = " and ".join(ways) if ways else f"none, for {reach}"
+    data = options.data_dir or "a PostgreSQL of yours"
+    lines = [
+        f"queen ready on {url}",
+        f"  data: {data}",
+        f"  authentication: {said}",
+        f"  API documentation: {url}/docs",
+    ]
+    return [*lines, f"  dashboard: {url}/"] if options.dashboard else lines
 
 
 def _say_where_redis_clients_go(resp: RespOptions, *, is_tls: bool) -> None:
@@ -80,15 +102,18 @@ def _serve_and_tell(options: ServeOptions, ready: Event, parent: Connection) -> 
     """The whole life of a worker process."""
     from queen.server.api.logs import configure_logs
 
-    configure_logs()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    configure_logs(options.log_level, options.log_format)
+    threading.Thread(target=_end_with, args=(parent, options.home), daemon=True).start()
     _serve_here(options, ready.set)
 
 
-def _end_with(parent: Connection) -> None:
+def _end_with(parent: Connection, home: str | None) -> None:
     """Wait until the parent is gone, then end in order; after a while, end anyway."""
     # Nobody writes: it becomes readable when the other end is closed.
     wait([parent])
+    if home is not None:
+        # It would have removed it.
+        shutil.rmtree(home, ignore_errors=True)
     _log.warning("the process that started this one is gone: ending")
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_ORPHAN_S)
@@ -139,6 +164,12 @@ class _Worker:
         )
 
 
+def _meeting_place() -> str:
+    """Return a new folder for the workers' socket. The path of a socket may not be long."""
+    is_long = len(tempfile.gettempdir()) > _LONGEST_FOLDER
+    return tempfile.mkdtemp(prefix="queen-", dir="/tmp" if is_long else None)  # noqa: S108
+
+
 def _how_it_ended(code: int | None) -> str:
     if code is not None and code < 0:
         return f"by signal {-code}"
@@ -154,13 +185,17 @@ class _Workers:
         context = multiprocessing.get_context("spawn")
         # Held to the end, and by nobody else: its end is what the workers look at.
         reading, self._held = context.Pipe(duplex=False)
+        # Where they find each other; only this user can enter it.
+        self._home = _meeting_place()
         self._stopping = False
         # Before any is started: whoever is told to stop then has nobody to stop yet.
         for stop_signal in (signal.SIGTERM, signal.SIGINT):
             signal.signal(stop_signal, self._stop)
         self._all: list[_Worker] = []
         for number in range(count):
-            own_options = msgspec.structs.replace(options, worker=number, shared=True)
+            own_options = msgspec.structs.replace(
+                options, worker=number, shared=True, home=self._home
+            )
             self._all.append(_Worker(context, own_options, reading))
 
     def _stop(self, *_: object) -> None:
@@ -193,6 +228,7 @@ class _Workers:
             worker.process.terminate()
         for worker in self._all:
             worker.process.join()
+        shutil.rmtree(self._home, ignore_errors=True)
         clean = (0, -signal.SIGTERM)
         failed = [w for w in self._all if w.due_at is None and w.process.exitcode not in clean]
         if self._stopping and failed:

@@ -16,8 +16,10 @@ from msgspec.structs import replace
 
 from queen.cli import options as cli
 from queen.cli.exits import CONFIG
+from queen.cli.options import LogLevel, LogStyle
 from queen.cli.serve.processes import run
-from queen.errors import QueenError, StartupError
+from queen.errors import MissingExtra, QueenError, StartupError
+from queen.extras import require
 
 if TYPE_CHECKING:
     from queen.cli.serve.start import ServeOptions
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _explain_errors() -> Iterator[None]:
-    """Turn our errors into a line on the terminal and an exit code."""
+    """Turn our errors into a line on the terminal and an exit code; missing packages first."""
     try:
+        require("server", "a server")
         yield
-    except StartupError as error:
+    except (MissingExtra, StartupError) as error:
         typer.echo(f"queen: {error}", err=True)
         raise typer.Exit(CONFIG) from None
     except QueenError as error:
@@ -38,6 +41,7 @@ def _explain_errors() -> Iterator[None]:
 
 @_explain_errors()
 def serve(
+    context: typer.Context,
     host: cli.Host = "127.0.0.1",
     port: cli.Port = 6632,
     workers: cli.Workers = 1,
@@ -48,6 +52,7 @@ def serve(
     encryption_key: cli.EncryptionKey = "",
     metrics_retention_days: cli.MetricsDays = 90,
     metrics_queues: cli.MetricsQueues = 100,
+    namespace_weights: cli.NamespaceWeights = "",
     retention_interval: cli.RetentionInterval = 10_000,
     abandoned_group_days: cli.AbandonedDays = 7,
     partition_cleanup_days: cli.IdleDays = 30,
@@ -67,36 +72,43 @@ def serve(
     write_timeout: cli.WriteTimeout = 60,
     spool_dir: cli.SpoolDir = None,
     allow_weak_durability: cli.AllowWeak = False,
+    log_level: cli.ServeLogLevel = LogLevel.INFO,
+    log_format: cli.LogFormat = LogStyle.TEXT,
+    dashboard: cli.Dashboard = True,
     test_clock: cli.TestClock = False,
     show_settings: cli.ShowSettings = False,
 ) -> None:
     """Start a broker. Without a database URL it brings its own PostgreSQL."""
-    from queen.cli.serve.start import Limits, Security, ServeOptions, auth_options
+    from queen.cli.serve.start import ConnectionLimits, Limits, Security, ServeOptions, auth_options
 
     security = Security(
-        auth=auth_options(auth, os.environ, open_metrics=open_metrics),
-        insecure=insecure,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
+        auth=auth_options(auth, os.environ, open_metrics=open_metrics), insecure=insecure,
+        tls_cert=tls_cert, tls_key=tls_key,
         origins=tuple(cors_origin),
         rate_limit=rate_limit,
-        max_connections=max_connections,
-        max_connections_per_address=max_connections_per_address,
-        write_timeout_s=write_timeout,
-    )
+        connections=ConnectionLimits(max_connections, max_connections_per_address, write_timeout),
+    )  # fmt: skip
     limits = Limits(
-        dedup_hashes=dedup_hashes,
-        trace_days=trace_days,
-        metrics_retention_days=metrics_retention_days,
-        metrics_queues=metrics_queues,
+        dedup_hashes=dedup_hashes, trace_days=trace_days,
+        metrics_retention_days=metrics_retention_days, metrics_queues=metrics_queues,
         retention_interval_s=retention_interval / 1000,
-        abandoned_group_days=abandoned_group_days,
-        idle_partition_days=partition_cleanup_days,
-    )
-    options = ServeOptions(host=host, port=port, security=security, limits=limits)
-    options = replace(options, encryption_keys=encryption_key, test_clock=test_clock)
-    options = _with_resp(options, stream_backend, resp_port, resp_host, resp_max_request)
-    _serve(options, database_url, data_dir, spool_dir, allow_weak_durability, workers)
+        abandoned_group_days=abandoned_group_days, idle_partition_days=partition_cleanup_days,
+        namespace_weights=_weights(namespace_weights),
+    )  # fmt: skip
+    at = ServeOptions(host=host, port=port, security=security, limits=limits, dashboard=dashboard)
+    at = replace(at, encryption_keys=encryption_key, test_clock=test_clock,
+                 log_level=log_level.value, log_format=log_format.value)  # fmt: skip
+    at = _with_resp(at, stream_backend, resp_port, resp_host, resp_max_request)
+    _serve(context, at, database_url, data_dir, spool_dir, allow_weak_durability, workers)
+
+
+def _weights(text: str) -> dict[str, int]:
+    from queen.core.pacing.shares import parse_weights
+
+    try:
+        return parse_weights(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--namespace-weights") from None
 
 
 def _with_resp(
@@ -114,6 +126,7 @@ def _with_resp(
 
 
 def _serve(
+    context: typer.Context,
     options: ServeOptions,
     url: str | None,
     data_dir: Path | None,
@@ -121,10 +134,12 @@ def _serve(
     allow_weak: bool,
     workers: int,
 ) -> None:
+    from queen.cli.serve.settings import told
     from queen.cli.serve.spool import spool_choices
     from queen.cli.serve.start import check_stream_backend, prepare_to_serve
 
     check_stream_backend(options.stream_backend, workers)
+    options = replace(options, settings=told(context))
     spool = spool_choices(spool_dir, os.environ)
     with prepare_to_serve(options, url, data_dir, spool, allow_weak) as at:
         run(at, workers)

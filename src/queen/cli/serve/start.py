@@ -16,7 +16,7 @@ import msgspec
 from queen.cli.serve.database import (
     DatabaseInUse,
     default_data_dir,
-    url_from_environment,
+    users_database,
     warn_about_link,
 )
 from queen.cli.serve.processes import say
@@ -27,6 +27,7 @@ from queen.server.api.logs import configure_logs
 from queen.server.auth.keys import Keys
 from queen.server.auth.options import AuthOptions, auth_options
 from queen.server.auth.security import Security
+from queen.server.protocol.connections import ConnectionLimits
 from queen.server.resp.serving import RespOptions
 from queen.server.run import ServeOptions, listen, listen_for_resp
 from queen.server.stream_backend import check_stream_backend
@@ -37,6 +38,7 @@ from queen.spool.folder import SpoolRoot
 from queen.storage.database import Database
 
 __all__ = [
+    "ConnectionLimits",
     "Limits",
     "RespOptions",
     "Security",
@@ -66,7 +68,7 @@ def prepare_to_serve(
 
     None when we were told to stop before there was one.
     """
-    configure_logs()
+    configure_logs(options.log_level, options.log_format)
     options.security.check(options.host)
     if options.resp is not None:
         options.security.check(options.resp.host)
@@ -77,12 +79,13 @@ def prepare_to_serve(
     with listen(alone), listen_for_resp(alone) or nullcontext():
         pass
     requirements = Requirements(allow_weak, bool(parse_keys(options.encryption_keys)))
-    url = url or url_from_environment()
+    url = users_database(url)
     settings = spool_settings(spool, url, data_dir or default_data_dir())
     root = None if settings is None else SpoolRoot(settings.folder, settings.owner)
     with DatabaseInUse(url, data_dir) as dsn:
         warn_about_link(dsn)
-        options = msgspec.structs.replace(options, dsn=dsn, spool=settings)
+        folder = None if url else str(data_dir or default_data_dir())
+        options = msgspec.structs.replace(options, dsn=dsn, spool=settings, data_dir=folder)
         preparing = partial(_prepare, dsn, requirements, options.security.auth)
         if root is not None and root.is_known() and not asyncio.run(answers(dsn)):
             _log.warning("the database is away: pushes wait in the spool until it is back")

@@ -23,10 +23,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from queen.client.payloads import encode_payload
+from queen.client.pushing.items import MOST_BYTES, FramedMessage, is_plain
 from queen.client.queues.messages import BUFFERED, Message, Pushed
 from queen.client.queues.partial_requests import Outcome
-from queen.client.queues.pushing import MOST_BYTES, is_plain
 from queen.client.transport.errors_from_answer import is_worth_repeating
+from queen.core.columns.headers import headers_text
 from queen.errors import (
     BadRequest,
     InvalidFrame,
@@ -51,7 +52,6 @@ _PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
 
 PartitionKey = tuple[str, str]
-Sent = tuple[str, bytes]
 
 
 class Pause:
@@ -76,13 +76,13 @@ class Pause:
 
 
 class Backlog:
-    """What waits for one partition, oldest first: ids and payloads."""
+    """What waits for one partition, oldest first."""
 
     __slots__ = ("held_until", "messages", "most", "pause")
 
     def __init__(self) -> None:
-        # Whatever has more to it than an id and a payload is not buffered.
-        self.messages: deque[Sent] = deque()
+        # Whatever has no room in a frame is not buffered.
+        self.messages: deque[FramedMessage] = deque()
         self.pause = Pause()
         # By the monotonic clock.
         self.held_until = 0.0
@@ -99,7 +99,7 @@ class Backlog:
             _log.warning("sending a buffer, again until it is stored: %s", error)
         self.held_until = time.monotonic() + self.pause.next_s()
 
-    def replace(self, count: int, kept: list[Sent]) -> None:
+    def replace(self, count: int, kept: list[FramedMessage]) -> None:
         """Put what is kept of the oldest messages in their stead."""
         for _ in range(count):
             self.messages.popleft()
@@ -142,13 +142,18 @@ class Buffers:
             # before them is stored before them.
             await self._flush({(queue, message.partition or partition) for message in messages})
             return await self._queen.push(queue, partition, messages)
-        payloads = [encode_payload(message.data) for message in messages]
+        framed = [
+            FramedMessage(
+                message.transaction_id, encode_payload(message.data), headers_text(message.headers)
+            )
+            for message in messages
+        ]
         await self._wait_for_room()
-        for message, payload in zip(messages, payloads, strict=True):
+        for message, waiting in zip(messages, framed, strict=True):
             backlog = self._backlogs.setdefault((queue, message.partition or partition), Backlog())
-            backlog.messages.append((message.transaction_id, payload))
+            backlog.messages.append(waiting)
         self._waiting += len(messages)
-        self._waiting_bytes += sum(map(len, payloads))
+        self._waiting_bytes += _bytes(framed)
         self._news.set()
         if self._waiting >= most or self._is_full:
             self._start()
@@ -244,24 +249,24 @@ class Buffers:
             async with asyncio.timeout(max(0.0, earliest - time.monotonic())):
                 await self._news.wait()
 
-    def _take(self) -> dict[PartitionKey, list[Sent]]:
+    def _take(self) -> dict[PartitionKey, list[FramedMessage]]:
         """Return what goes into one request, the oldest of each partition first."""
-        taken: dict[PartitionKey, list[Sent]] = {}
+        taken: dict[PartitionKey, list[FramedMessage]] = {}
         left, left_bytes = self._most, MOST_BYTES
         now = time.monotonic()
         for name, backlog in self._backlogs.items():
             if backlog.held_until > now:
                 continue
             for sent in islice(backlog.messages, min(left, backlog.most)):
-                if taken and len(sent[1]) > left_bytes:
+                if taken and sent.size_bytes > left_bytes:
                     return taken
-                left, left_bytes = left - 1, left_bytes - len(sent[1])
+                left, left_bytes = left - 1, left_bytes - sent.size_bytes
                 taken.setdefault(name, []).append(sent)
             if not left:
                 break
         return taken
 
-    async def _send(self, taken: dict[PartitionKey, list[Sent]]) -> None:
+    async def _send(self, taken: dict[PartitionKey, list[FramedMessage]]) -> None:
         frames = list(_frames(taken))
         try:
             outcomes = await self._queen.try_frames(frames, 0.0)
@@ -280,12 +285,12 @@ class Buffers:
 
     def _settle(
         self,
-        taken: dict[PartitionKey, list[Sent]],
+        taken: dict[PartitionKey, list[FramedMessage]],
         frames: list[NamedFrame],
         outcomes: list[Outcome],
     ) -> None:
         """Drop what is stored, hand over what never will be, and keep the rest."""
-        kept: dict[PartitionKey, list[Sent]] = {name: [] for name in taken}
+        kept: dict[PartitionKey, list[FramedMessage]] = {name: [] for name in taken}
         for (queue, partition, messages), outcome in zip(frames, outcomes, strict=True):
             name = (queue, partition)
             if outcome.error is not None and outcome.is_refused_for_good:
@@ -304,7 +309,9 @@ class Buffers:
         elif backlog.held_until <= time.monotonic():
             backlog.hold(error)
 
-    def _replace(self, name: PartitionKey, taken: list[Sent], kept: list[Sent]) -> None:
+    def _replace(
+        self, name: PartitionKey, taken: list[FramedMessage], kept: list[FramedMessage]
+    ) -> None:
         """Leave only what is kept of what was taken."""
         backlog = self._backlogs[name]
         backlog.replace(len(taken), kept)
@@ -314,7 +321,9 @@ class Buffers:
         self._waiting_bytes -= _bytes(taken) - _bytes(kept)
         self._room.set()
 
-    def _isolate_fault(self, error: QueenError, taken: dict[PartitionKey, list[Sent]]) -> None:
+    def _isolate_fault(
+        self, error: QueenError, taken: dict[PartitionKey, list[FramedMessage]]
+    ) -> None:
         """Hand over what will never be taken, and only that: halve it until the fault is alone."""
         count = sum(map(len, taken.values()))
         can_part = isinstance(error, BadRequest | NotFound)
@@ -325,20 +334,22 @@ class Buffers:
         else:
             self._most = count // 2
 
-    def _hand_over(self, error: QueenError, refused: dict[PartitionKey, list[Sent]]) -> None:
+    def _hand_over(
+        self, error: QueenError, refused: dict[PartitionKey, list[FramedMessage]]
+    ) -> None:
         """Give messages that will never be taken to whoever pushes or flushes next."""
         self._error = self._error or error
         self._error.details.setdefault("unsent", []).extend(
             {
                 "queue": queue,
                 "partition": partition,
-                "transactionId": name,
-                "payload": payload,
+                "transactionId": message.transaction_id,
+                "payload": message.payload,
                 "code": error.code,
                 "error": error.message,
             }
             for (queue, partition), messages in refused.items()
-            for name, payload in messages
+            for message in messages
         )
 
     async def close(self) -> None:
@@ -368,11 +379,11 @@ class Buffers:
             raise first
 
 
-def _bytes(messages: list[Sent]) -> int:
-    return sum(len(payload) for _, payload in messages)
+def _bytes(messages: list[FramedMessage]) -> int:
+    return sum(message.size_bytes for message in messages)
 
 
-def _frames(taken: dict[PartitionKey, list[Sent]]) -> Iterator[NamedFrame]:
+def _frames(taken: dict[PartitionKey, list[FramedMessage]]) -> Iterator[NamedFrame]:
     """Yield the frames of a request. The first of a partition is the smallest: where a queue has
     room for some only, those that follow never fit when one before them did not."""
     for (queue, partition), messages in taken.items():
@@ -382,7 +393,7 @@ def _frames(taken: dict[PartitionKey, list[Sent]]) -> Iterator[NamedFrame]:
             yield queue, partition, messages[start : start + _FRAME_MESSAGES]
 
 
-def _is_of_message(error: QueenError, taken: dict[PartitionKey, list[Sent]]) -> bool:
+def _is_of_message(error: QueenError, taken: dict[PartitionKey, list[FramedMessage]]) -> bool:
     """Whether a refusal of what goes to one partition may be about some of its messages only."""
     from queen.core.names import reason_against_name
 

@@ -10,23 +10,42 @@ There are as many slots as handlers may run at once, and twice as many workers. 
 slot from its pop until its handler returns; while its acks are on their way, another one uses
 the slot. So the next batch is fetched while the last one is acked, but none is leased that no
 handler is free for.
+
+A handler that is quick gets what was taken ahead of it, a message or a list at a time, as if each
+had been taken alone: when one fails, those that were taken with it are given back, and it comes
+again before them. With `each`, and in a shared group, a message that fails holds up no other.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import contextvars
+import inspect
 import logging
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic
 
+from queen.client import tracing
+from queen.client.leases.acks import Acks
+from queen.client.leases.grants import Popped
+from queen.client.leases.progress import Progress
+from queen.client.leases.stretch import Stretch
+from queen.client.queues.ahead import Ahead
 from queen.client.queues.iteration import Messages
-from queen.client.queues.messages import AckItem, M, ack_of
-from queen.client.queues.renewal import BatchLease
-from queen.client.queues.running import Runner, pause_after_nothing
+from queen.client.queues.messages import M
+from queen.client.queues.one_partition import OnePartition
+from queen.client.queues.renewal import BatchLease, KeptLease
+from queen.client.queues.running import (
+    Runnable,
+    Runner,
+    failure_of,
+    is_ours,
+    pause_after_nothing,
+)
 from queen.client.transport.http import Poll
-from queen.errors import QueenError
+from queen.errors import HandlerTimeout, QueenError
 
 if TYPE_CHECKING:
     from queen.client.queues.queue import QueueBuilder
@@ -36,27 +55,45 @@ Handler = Callable[[Any], Awaitable[Any] | Any]
 
 _log = logging.getLogger("queen.client")
 
-# Acks of messages that are handled one by one are sent together, but not kept for long.
-_ACK_EVERY = 100
-_ACK_EVERY_S = 0.1
 # What a pop that failed for good waits before it is tried again.
 _PAUSE_S = 1.0
 
 
-class Consumer(Runner, Generic[M]):
+class Consumer(Runner, Runnable["Consumer[M]"], Generic[M]):
     """Awaited, it runs its handler; iterated over, it yields messages."""
 
     def __init__(self, queue: QueueBuilder, handler: Handler | None, *, signals: bool) -> None:
         super().__init__(queue._queen, concurrency=queue._concurrency, signals=signals)
         self._queue = queue
         self._handler = handler
+        self._rules = queue._rules
+        self._is_async = inspect.iscoroutinefunction(handler)
+        # Whether it is no coroutine function, and makes coroutines nevertheless.
+        self._is_awaited = False
+        # Handlers in several threads are counted.
+        self._counting = threading.Lock()
         self._left = queue._limit
-        self._lease_s = 0.0
+        batch = queue._batch or 1
+        # How many messages a handler gets at once; 0 when it gets one, and no list.
+        self._list_size = batch if batch > 1 and handler is not None and not queue._each else 0
+        # Whether what fails comes again before the next message, or list, is handled.
+        comes_singly = queue._batch is None or self._list_size > 0
+        self.is_in_turn = comes_singly and not queue._shared
+        # Whoever acks by hand, lets leases lapse, asks for one, or loops over so many, counts on
+        # having no more.
+        is_free = queue._auto_ack and queue._renews
+        self._takes_ahead = is_free and (comes_singly or (batch > 1 and handler is not None))
+        self._ahead = Ahead(batch)
         # When something was last handled.
         self._busy_at = time.monotonic()
+        watched = 1 if queue._shared else queue._concurrency
+        self._one_partition = OnePartition(watched, self._describe())
 
-    def __await__(self) -> Generator[Any, None, Consumer[M]]:
-        return self.run().__await__()
+    def _describe(self) -> str:
+        queue, group = self._queue, self._queue._group
+        name = queue.name or f"namespace={queue._namespace!r} task={queue._task!r}"
+        partition = f"/{queue._partition}" if queue._partition else ""
+        return f"{name}{partition} group={group!r}" if group else f"{name}{partition}"
 
     async def run(self) -> Consumer[M]:
         """Consume until stopped, until the limit, or until idle for too long."""
@@ -84,22 +121,36 @@ class Consumer(Runner, Generic[M]):
 
     async def _work_once(self, handler: Handler, slots: asyncio.Semaphore) -> bool:
         """Take a batch, handle it, say what became of it; return whether to go on."""
-        async with contextlib.AsyncExitStack() as lease:
+        kept: KeptLease | None = None
+        try:
             async with slots:
                 if self.is_stopping or self.is_at_limit:
                     return False
                 batch = await self.next_batch(self._busy_at)
                 if not batch:
                     return batch is not None
-                kept_lease = await lease.enter_async_context(self.keep_lease(batch))
-                acks = await self._handle_batch(handler, batch, kept_lease)
-                self._busy_at = time.monotonic()
-            await self.settle(acks, batch[0]._server)
+                kept = self.keep_lease(batch)
+                began = self._one_partition.begin(batch.messages[0].partition, time.monotonic())
+                try:
+                    acks, overdue = await self._handle_batch(handler, batch, kept.lease)
+                finally:
+                    self._busy_at = time.monotonic()
+                    self._one_partition.end(began, self._busy_at)
+                if overdue is not None:
+                    await self.settle(acks, batch.server)
+                    kept.let_go()
+                    # Nothing else is begun in its stead: no more handlers run than were asked for.
+                    await asyncio.wait((overdue,))
+                    return True
+            await self.settle(acks, batch.server)
+        finally:
+            if kept is not None:
+                kept.let_go()
         return True
 
-    async def next_batch(self, busy_at: float) -> list[Any] | None:
+    async def next_batch(self, busy_at: float) -> Popped[Any] | None:
         """Return the next batch; empty when none came, None when it is time to end."""
-        size, wait_s = self._queue._batch, self._queue._wait_s
+        size, wait_s = self._size(), self._queue._wait_s
         if self._queue._idle_s is not None:
             idle_left_s = busy_at + self._queue._idle_s - time.monotonic()
             if idle_left_s <= 0:
@@ -109,111 +160,186 @@ class Consumer(Runner, Generic[M]):
             size = min(size, self._left)
             self._left -= size
         batch = await self._pop_unless_stopped(wait_s, size)
+        count = len(batch)
         if self._left is not None:
-            self._left += size - len(batch)
-        self.received += len(batch)
+            self._left += size - count
+        self.received += count
         return batch
 
-    async def _pop(self, wait_s: float, size: int, poll: Poll) -> list[Any]:
+    def _size(self) -> int:
+        """Return how many messages to take."""
+        return self._ahead.size if self._takes_ahead else self._queue._batch or 1
+
+    async def _pop(self, wait_s: float, size: int, poll: Poll) -> Popped[Any]:
         asked_at = time.monotonic()
         try:
-            popped = await self._queue._pop(wait_s, size, False, poll)
+            batch = await self._queue._pop(wait_s, size, False, poll)
         except QueenError as error:
             if poll.is_given_up:
-                return []
+                return Popped()
             if not error.retryable:
                 raise
             _log.warning("pop: %s", error)
             await asyncio.sleep(_PAUSE_S)
-            return []
-        self._lease_s = popped.lease_s
-        if not popped.messages:
+            return Popped()
+        if not batch:
             await pause_after_nothing(asked_at)
-        return popped.messages
+        return batch
 
-    async def _pop_unless_stopped(self, wait_s: float, size: int) -> list[Any]:
+    async def _pop_unless_stopped(self, wait_s: float, size: int) -> Popped[Any]:
         """Pop. When told to stop meanwhile, take only what the server has sent already."""
         poll = Poll()
-        return await self._ask_unless_stopped(poll, self._pop(wait_s, size, poll)) or []
+        return await self._ask_unless_stopped(poll, self._pop(wait_s, size, poll)) or Popped()
 
     async def _handle_batch(
-        self, handler: Handler, batch: list[Any], lease: BatchLease | None
-    ) -> list[AckItem]:
-        """Give a batch to the handler; return what is still to be said of it."""
-        if self._queue._each:
-            return await self._handle_each(handler, batch, lease)
-        given = batch[0] if self._queue._batch == 1 else batch
-        error = await self._run_handler(handler, given, batch)
-        return ack_items(batch, error)
-
-    async def _handle_each(
-        self, handler: Handler, batch: list[Any], lease: BatchLease | None
-    ) -> list[AckItem]:
-        acks: list[AckItem] = []
-        sent_at = time.monotonic()
-        for message in batch:
-            if lease is not None and lease.is_lost:
+        self, handler: Handler, batch: Popped[Any], lease: BatchLease | None
+    ) -> tuple[Acks, asyncio.Future[Any] | None]:
+        """Give a batch to the handler, as much at once as it wants; return what is still to be
+        said of it, and what runs although its time is over."""
+        progress, began, start = Progress(batch), time.monotonic(), 0
+        count = progress.count
+        while start < count:
+            now = time.monotonic()
+            if lease is not None and lease.is_lost_at(now):
                 # Somebody else may be at work on the rest.
-                break
-            if self.is_stopping:
-                acks.append(ack_of(message, "retry"))
-                continue
-            error = await self._run_handler(handler, message, [message])
-            acks += ack_items([message], error)
-            if is_time_to_settle(acks, sent_at):
-                await self.settle(acks, message._server)
-                acks, sent_at = [], time.monotonic()
-        return acks
+                self.leave(start, count)
+                return progress.acks(start), None
+            if self._stopping.is_set():
+                self.leave(start, count)
+                progress.give_back(start)
+                return progress.acks(count), None
+            if start and progress.is_due_at(now):
+                await self.settle(progress.acks(start), batch.server)
+            if self._is_async:
+                stop, error = await self._hand_over(handler, progress, start)
+            else:
+                stop, error = await self._hand_over_in_thread(handler, progress, start, lease)
+            overdue = error.running if isinstance(error, HandlerTimeout) else None
+            comes_again = error is not None and not self._rules.gives_up(error)
+            if error is not None:
+                # Of those that a thread was given, the last.
+                failed_at = start if self._list_size else stop - 1
+                progress.fail(failed_at, stop, error, for_good=not comes_again)
+                await self._note_failure(batch.messages[failed_at:stop], error)
+            is_next = self.is_in_turn and (comes_again or batch.is_given_back(start, stop))
+            if is_next or overdue is not None:
+                self.leave(stop, count)
+                progress.give_back(stop)
+                return progress.acks(count), overdue
+            start = stop
+        self.note_pace(count, began)
+        return progress.acks(count), None
 
-    async def _run_handler(
-        self, handler: Handler, given: Any, messages: list[Any]
-    ) -> Exception | None:
-        """Run the handler; return what it raised."""
+    async def _hand_over(
+        self, handler: Handler, progress: Progress, start: int
+    ) -> tuple[int, Exception | None]:
+        """Give the handler what comes next; return up to where that was, and what it raised."""
+        messages, size = progress.batch.messages, self._list_size
+        stop = min(start + size, len(messages)) if size else start + 1
+        given = messages[start:stop] if size else messages[start]
         try:
-            await self._call(handler, given)
-        except Exception as error:
-            self.failed += len(messages)
-            _log.warning("a handler failed: %s", type(error).__name__)
-            await self._tell(self._queue._on_error, messages, error)
-            return error
-        self.handled += len(messages)
-        await self._tell(self._queue._on_success, messages)
-        return None
+            with tracing.processing(messages[start:stop], progress.note_span):
+                if self._is_async and self._rules.timeout_s is None:
+                    await handler(given)
+                else:
+                    await self._call_in_time(self._rules.timeout_s, handler, given)
+        except (Exception, asyncio.CancelledError) as error:
+            if is_ours(error):
+                raise
+            return stop, failure_of(error)
+        self.handled += stop - start
+        if self._queue._on_success is not None:
+            await self._tell(self._queue._on_success, messages[start:stop])
+        return stop, None
 
-    async def settle(self, acks: list[AckItem], server: str) -> None:
+    async def _hand_over_in_thread(
+        self, handler: Handler, progress: Progress, start: int, lease: BatchLease | None
+    ) -> tuple[int, Exception | None]:
+        """The same for a handler without asyncio, which may get several messages one by one."""
+        batch = progress.batch
+        is_watched = self._queue._on_success is not None or self._rules.timeout_s is not None
+        if self._list_size or self._is_awaited or is_watched or start + 1 == len(batch):
+            return await self._hand_over(handler, progress, start)
+
+        def may_go_on(now: float) -> bool:
+            return not (self.is_stopping or (lease is not None and lease.is_lost_at(now)))
+
+        stretch = Stretch(batch, start, may_go_on, self._note_handled, self.is_in_turn)
+        context = contextvars.copy_context()
+        if tracing.is_on():
+            handler = tracing.traced(handler, progress.note_span)
+        await self._in_thread(stretch.run, handler, context, cancel=stretch.cancel)
+        if stretch.awaitable is None:
+            return stretch.end, None if stretch.error is None else failure_of(stretch.error)
+        # It makes coroutines, which run here. It says so once.
+        self._is_awaited = True
+        try:
+            await stretch.awaitable
+        except (Exception, asyncio.CancelledError) as error:
+            if is_ours(error):
+                raise
+            return stretch.end, failure_of(error)
+        self._note_handled()
+        return stretch.end, None
+
+    def _note_handled(self) -> None:
+        with self._counting:
+            self.handled += 1
+
+    async def _note_failure(self, messages: list[Any], error: Exception) -> None:
+        self.failed += len(messages)
+        _log.warning(
+            "a handler failed: %s, on %s",
+            type(error).__name__,
+            _whereabouts(messages),
+            exc_info=error,
+        )
+        await self._tell(self._queue._on_error, messages, error)
+
+    def leave(self, start: int, stop: int) -> None:
+        """Nobody came to some messages of a batch: count as not taken what was taken ahead."""
+        if not self.is_in_turn:
+            # Those that were asked for together were taken; the others would not have been yet.
+            asked = self._queue._batch or 1
+            start = min(stop, max(1, -(-start // asked)) * asked)
+        messages = stop - start
+        self.received -= messages
+        if self._left is not None:
+            self._left += messages
+
+    def note_pace(self, messages: int, began: float) -> None:
+        """Remember how long messages took that were handled one after the other."""
+        self._ahead.note(messages, time.monotonic() - began)
+
+    async def settle(self, acks: Acks, server: str) -> None:
         """Say what became of messages to the server that granted their lease."""
-        if not acks or not self._queue._auto_ack:
+        if not acks.count or not self._queue._auto_ack:
             return
         try:
-            results = await self._queue._queen.settle(acks, self._queue._group, server)
+            with tracing.settling(self._queue.name or "*", acks.count, acks.spans):
+                lost = await self._queue._queen.settle(acks, self._queue._group, server)
         except QueenError as error:
             if not error.retryable:
                 raise
-            _log.warning("%d messages could not be settled; they come again: %s", len(acks), error)
+            _log.warning("%d messages could not be settled; they come again: %s", acks.count, error)
             return
-        lost = sum(not result.success for result in results)
-        if lost:
-            _log.warning("%d messages were no longer leased to us; they come again", lost)
+        if lost.messages:
+            _log.warning("%d messages were no longer leased to us; they come again", lost.messages)
 
-    @contextlib.asynccontextmanager
-    async def keep_lease(self, batch: list[Any]) -> AsyncIterator[BatchLease | None]:
+    def keep_lease(self, batch: Popped[Any]) -> KeptLease:
         """Keep the lease of a batch alive while it is worked on, if it is to be."""
-        if not self._queue._renews or not self._lease_s or not batch[0].lease_id:
-            yield None
-            return
-        lease = BatchLease(self._queue._queen, batch[0], self._lease_s)
-        renewing = asyncio.create_task(lease.keep())
-        try:
-            yield lease
-        finally:
-            renewing.cancel()
+        if not self._queue._renews or not batch.lease_s or not batch.lease_id:
+            return KeptLease(None)
+        return KeptLease(
+            BatchLease(self._queue._queen, batch.lease_id, batch.server, batch.lease_s)
+        )
 
 
-def ack_items(messages: list[Any], error: Exception | str | None) -> list[AckItem]:
-    """Say what became of messages, but for those whose handler has said so itself."""
-    status = "completed" if error is None else "failed"
-    return [ack_of(message, status, error) for message in messages if not message.is_settled]
-
-
-def is_time_to_settle(acks: list[AckItem], sent_at: float) -> bool:
-    return len(acks) >= _ACK_EVERY or time.monotonic() - sent_at > _ACK_EVERY_S
+def _whereabouts(messages: list[Any]) -> str:
+    """Say which messages these are; what is in them stays out of logs."""
+    first, count = messages[0], len(messages)
+    named = (
+        f"queue {first.queue!r} partition {first.partition!r} offset {first.offset} "
+        f"transaction {first.transaction_id!r} attempt {first.retry_count + 1}"
+    )
+    return named if count == 1 else f"{named} and {count - 1} more of its batch"

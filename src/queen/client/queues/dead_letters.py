@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from queen.client.payloads import unmark
 from queen.client.transport.errors_from_answer import decode_answer
 from queen.client.transport.wire_format import instant
 
@@ -31,6 +32,10 @@ class DeadLetter(msgspec.Struct, rename="camel"):
     retry_count: int = 0
     created_at: str = ""
     failed_at: str = ""
+    headers: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        self.data = unmark(self.data, self.headers)
 
 
 class DeadLetterPage(msgspec.Struct):
@@ -50,12 +55,18 @@ class DeadLetterFilter:
     """Which dead letters; every setter returns a new filter."""
 
     def __init__(
-        self, queen: Queen, queue: str, partition: str | None, group: str | None, owner: Any = None
+        self,
+        queen: Queen,
+        queue: str | None,
+        partition: str | None,
+        group: str | None,
+        owner: Any = None,
     ) -> None:
         self._queen = queen
         # The client its user has in hand.
         self._owner = owner or queen
-        self._fields: dict[str, Any] = {"queue": queue}
+        # Without a queue, those of all.
+        self._fields: dict[str, Any] = {} if queue is None else {"queue": queue}
         if partition is not None:
             self._fields["partition"] = partition
         if group is not None:
@@ -112,10 +123,14 @@ class DeadLetterQuery(DeadLetterFilter):
         """Deliver letters again, these or all that match; return how many."""
         if letters is not None and not letters:
             return 0
-        body: dict[str, Any] = (
-            {"ids": [letter.id for letter in letters]} if letters else self._fields
-        )
-        answer = await self._queen.post("/api/v1/dlq/retry", body)
+        if letters:
+            return await self.retry_ids([letter.id for letter in letters])
+        answer = await self._queen.post("/api/v1/dlq/retry", self._fields)
+        return int(answer["retried"])
+
+    async def retry_ids(self, ids: Sequence[str]) -> int:
+        """Deliver the letters of these ids again; return how many there were."""
+        answer = await self._queen.post("/api/v1/dlq/retry", {"ids": list(ids)})
         return int(answer["retried"])
 
     async def purge(self) -> int:

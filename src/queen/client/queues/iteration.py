@@ -11,87 +11,106 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Generic
 
-from queen.client.queues.messages import AckItem, M, ack_of
+from queen.client import tracing
+from queen.client.leases.grants import Popped
+from queen.client.leases.progress import Progress
+from queen.client.queues.messages import M
+from queen.client.queues.renewal import KeptLease
 
 if TYPE_CHECKING:
     from queen.client.queues.consumer import Consumer
-    from queen.client.queues.renewal import BatchLease
 
 
 class Messages(Generic[M]):
     def __init__(self, consumer: Consumer[M]) -> None:
         self._consumer = consumer
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[M] = deque()
-        self._current: M | None = None
-        self._done: list[AckItem] = []
-        self._sent_at = self._busy_at = time.monotonic()
+        self._progress = Progress(Popped())
+        # The place of the next message, and of the end of those that are still to come.
+        self._next = self._end = 0
+        # Whether the loop has a message in hand: the one before the next.
+        self._is_at_work = False
+        self._busy_at = time.monotonic()
         self._signals = contextlib.ExitStack()
         self._signals.enter_context(consumer.stop_on_signals())
-        self._renewal = contextlib.AsyncExitStack()
-        self._lease: BatchLease | None = None
-        # Who granted the lease of the batch at hand.
-        self._server = ""
+        self._kept = KeptLease(None)
         self._is_over = False
 
     def __aiter__(self) -> Messages[M]:
         return self
 
     async def __anext__(self) -> M:
-        from queen.client.queues.consumer import ack_items, is_time_to_settle
-
-        if self._current is not None:
-            self._done += ack_items([self._current], None)
-            self._current = None
-            self._consumer.handled += 1
-        if self._done and (not self._waiting or is_time_to_settle(self._done, self._sent_at)):
-            await self._settle()
-        if self._lease is not None and self._lease.is_lost:
+        if self._is_at_work:
+            self._finish_message()
+        lease = self._kept.lease
+        if lease is not None and lease.is_lost and self._next < self._end:
             # Somebody else may be at work on the rest of the batch.
-            self._waiting.clear()
-        while not self._waiting or self._consumer.is_stopping:
+            self._consumer.leave(self._next, self._end)
+            self._end = self._next
+        if self._next == self._end or self._progress.is_due_at(time.monotonic()):
+            await self._settle()
+        while self._next == self._end or self._consumer.is_stopping:
             if self._is_over or not await self._take_batch():
                 await self.aclose()
                 raise StopAsyncIteration
-        self._current = self._waiting.popleft()
-        return self._current
+        message: M = self._progress.batch.messages[self._next]
+        self._next += 1
+        self._is_at_work = True
+        return message
+
+    def _finish_message(self) -> None:
+        self._is_at_work = False
+        self._consumer.handled += 1
+        batch, at = self._progress.batch, self._next - 1
+        if self._consumer.is_in_turn and batch.is_given_back(at, self._next):
+            self._give_back_waiting()
 
     async def _take_batch(self) -> bool:
         """Get more messages; false when it is time to end."""
-        await self._renewal.aclose()
+        self._kept.let_go()
+        if self._progress.count:
+            self._consumer.note_pace(self._progress.count, self._busy_at)
         if self._consumer.is_stopping or self._consumer.is_at_limit:
             return False
         batch = await self._consumer.next_batch(self._busy_at)
+        if batch is None:
+            return False
+        self._progress = Progress(batch)
+        self._next, self._end = 0, self._progress.count
+        if tracing.is_on() and batch.messages:
+            tracing.receiving(batch.messages)
         if batch:
-            self._waiting.extend(batch)
-            self._sent_at = self._busy_at = time.monotonic()
-            self._server = batch[0]._server
-            self._lease = await self._renewal.enter_async_context(self._consumer.keep_lease(batch))
-        return batch is not None
+            self._busy_at = time.monotonic()
+            self._kept = self._consumer.keep_lease(batch)
+        return True
 
     async def _settle(self) -> None:
-        done, self._done, self._sent_at = self._done, [], time.monotonic()
-        await self._consumer.settle(done, self._server)
+        """Say that what was handed out is done."""
+        progress = self._progress
+        await self._consumer.settle(progress.acks(self._next), progress.batch.server)
 
     async def aclose(self) -> None:
         """Give back what is not done."""
-        from queen.client.queues.consumer import ack_items
-
         if self._is_over:
             return
         self._is_over = True
         self._signals.close()
-        await self._renewal.aclose()
-        if self._current is not None:
-            self._done += ack_items([self._current], "the loop was left before it was done")
-            self._consumer.failed += not self._current.is_settled
-        self._done += [ack_of(message, "retry") for message in self._waiting]
-        self._current = None
-        self._waiting.clear()
+        self._kept.let_go()
+        if self._is_at_work:
+            self._is_at_work = False
+            at, batch = self._next - 1, self._progress.batch
+            self._consumer.failed += not batch.messages[at].is_settled
+            self._progress.fail(at, self._next, "the loop was left before it was done")
+        self._give_back_waiting()
         await self._settle()
+
+    def _give_back_waiting(self) -> None:
+        if self._next < self._end:
+            self._consumer.leave(self._next, self._end)
+            self._progress.give_back(self._next)
+            self._end = self._next
 
     def __del__(self) -> None:
         if not self._is_over and not self._loop.is_closed():

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from queen.client.payloads import decode_payload
+from queen.client.durations import Seconds
+from queen.client.payloads import decode_payload, mark_of
+from queen.core.columns.headers import TRACEPARENT, TRACESTATE
 
 if TYPE_CHECKING:
+    from queen.client.leases.grants import Grant
     from queen.client.queen import Queen
 
 T = TypeVar("T")
@@ -21,13 +26,21 @@ _UNSET = msgspec.UNSET
 
 
 class Message:
-    """A payload with something beside it: an id of its own, a trace, a time.
+    """A payload with something beside it: an id of its own, headers, a trace, a time.
 
     Without a transaction id one is made up when the message is created, so that pushing it
     again, whatever became of the first time, stores it once.
     """
 
-    __slots__ = ("data", "delay", "deliver_at", "partition", "trace_id", "transaction_id")
+    __slots__ = (
+        "data",
+        "delay",
+        "deliver_at",
+        "headers",
+        "partition",
+        "trace_id",
+        "transaction_id",
+    )
 
     def __init__(
         self,
@@ -38,16 +51,34 @@ class Message:
         partition: str | None = None,
         delay: float | timedelta | None = None,
         deliver_at: datetime | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.data = data
         self.transaction_id = transaction_id or new_id()
         self.trace_id = trace_id
         self.partition = partition
-        self.delay = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        self.delay = None if delay is None else _seconds_of(delay)
         self.deliver_at = deliver_at
+        self.headers = {**(mark_of(data) or {}), **(headers or {})}
 
     def __repr__(self) -> str:
         return f"Message({self.transaction_id!r})"
+
+    def with_headers(self, headers: Mapping[str, str]) -> Message:
+        """Return the same message, same id, with more headers; those that it has stay."""
+        more = copy.copy(self)
+        if TRACEPARENT in self.headers:
+            headers = {name: text for name, text in headers.items() if name != TRACESTATE}
+        more.headers = {**headers, **self.headers}
+        return more
+
+
+def _seconds_of(delay: float | timedelta) -> float:
+    """Return a delay in seconds. JSON has no infinity: it would be sent as none at all."""
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError(f"delay must be a finite number of seconds, 0 or more, not {seconds}")
+    return seconds
 
 
 # Unique without asking the system for randomness each time.
@@ -70,82 +101,179 @@ def new_id() -> str:
     return f"{_prefix}-{next(_numbers):x}"
 
 
-def messages_of(items: Any) -> list[Message]:
-    """Return what a user pushes as messages: a list is many, anything else is one."""
+def new_ids(count: int) -> list[str]:
+    """Return as many ids that nobody else makes up."""
+    prefix = _prefix
+    return [f"{prefix}-{number:x}" for number in itertools.islice(_numbers, count)]
+
+
+def messages_of(items: Any, headers: Mapping[str, str] | None = None) -> list[Message]:
+    """Return what a user pushes as messages: a list is many, anything else is one. All of them get
+    the headers, except for those that a message has itself."""
     many = items if isinstance(items, list | tuple) else (items,)
-    return [item if isinstance(item, Message) else Message(item) for item in many]
+    messages = [item if isinstance(item, Message) else Message(item) for item in many]
+    return [message.with_headers(headers) for message in messages] if headers else messages
 
 
-class Delivered(msgspec.Struct, rename="camel", kw_only=True, gc=False):
-    """What a message is, however its consumer speaks to the broker."""
+# What gives a message back.
+GIVEN_BACK = ("failed", "retry")
 
-    id: str
-    transaction_id: str
-    partition_id: str
-    partition: str
-    created_at: datetime
-    raw: msgspec.Raw = msgspec.field(name="data")
-    queue: str = ""
-    lease_id: str = ""
-    consumer_group: str | None = None
-    offset: int = 0
-    retry_count: int = 0
-    priority: int = 0
-    trace_id: str | None = None
-    producer_sub: str | None = None
-    # Not on the wire: set when it is received.
-    epoch: int = 0
-    _queen: Any = None
-    _into: Any = None
+
+class Delivered(msgspec.Struct, eq=False, gc=False):
+    """What a message is, however its consumer speaks to the broker.
+
+    It is a view over the answer that brought it: what is asked of it is looked up there.
+    """
+
+    _grant: Grant
+    # Which message of the grant.
+    _number: int
     _value: Any = _UNSET
-    _settled: bool = False
-    # Who granted its lease; empty where there is only one server.
-    _server: str = ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue}/{self.partition} {self.transaction_id!r})"
 
     @property
+    def id(self) -> str:
+        """Made from its partition and its offset."""
+        return self._grant.id(self._number)
+
+    @property
+    def transaction_id(self) -> str:
+        """The id that its producer gave it, or that was made up for it."""
+        return self._grant.transaction_id(self._number)
+
+    @property
+    def queue(self) -> str:
+        """The queue it is in."""
+        return self._grant.queue(self._number)
+
+    @property
+    def partition(self) -> str:
+        """The name of its partition."""
+        return self._grant.partition(self._number)
+
+    @property
+    def partition_id(self) -> str:
+        """The id of its partition."""
+        return self._grant.partition_id(self._number)
+
+    @property
+    def offset(self) -> int:
+        """Its number in its partition."""
+        return self._grant.offset(self._number)
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was stored, by the database's clock."""
+        return self._grant.created_at(self._number)
+
+    @property
+    def raw(self) -> msgspec.Raw:
+        """The payload as it came: JSON."""
+        return msgspec.Raw(self._grant.payload(self._number))
+
+    @property
     def data(self) -> Any:
         """The payload; decoded once, when it is first asked for."""
-        if self._value is _UNSET:
-            self._value = decode_payload(bytes(self.raw), self._into)
-        return self._value
+        value = self._value
+        if value is _UNSET:
+            value = self._value = self._grant.value(self._number)
+        return value
 
     def into(self, kind: type[T]) -> T:
         """Return the payload as a type: a dataclass, a struct, a pydantic model."""
-        return decode_payload(bytes(self.raw), kind)
+        return decode_payload(self._grant.payload(self._number), kind)
+
+    @property
+    def lease_id(self) -> str:
+        """The lease under which it was taken; empty when the server acked it as it delivered."""
+        return self._grant.lease_id(self._number)
+
+    @property
+    def epoch(self) -> int:
+        """The number of that lease; a later lease of the same partition has a larger one."""
+        return self._grant.epoch(self._number)
+
+    @property
+    def consumer_group(self) -> str | None:
+        """The group that took it; None without one."""
+        return self._grant.consumer_group(self._number)
+
+    @property
+    def retry_count(self) -> int:
+        """How often it has failed before."""
+        return self._grant.retry_count(self._number)
 
     @property
     def attempt(self) -> int:
         """Which delivery this is, counted from 1."""
-        return self.retry_count + 1
+        return self._grant.retry_count(self._number) + 1
+
+    @property
+    def priority(self) -> int:
+        """The priority of its queue."""
+        return self._grant.priority(self._number)
+
+    @property
+    def trace_id(self) -> str | None:
+        """What its producer gave it to be followed by."""
+        return self._grant.trace_id(self._number)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What its producer put beside the payload; empty when that was nothing."""
+        return self._grant.headers(self._number)
+
+    @property
+    def producer_sub(self) -> str | None:
+        """Who pushed it, where the server knows its callers."""
+        return self._grant.producer_sub(self._number)
 
     @property
     def is_settled(self) -> bool:
         """Whether this program has said what became of it; a consumer then leaves it alone."""
-        return self._settled
+        return self._number in self._grant.outcomes
+
+    @property
+    def is_given_back(self) -> bool:
+        """Whether this program has given it back."""
+        return self._grant.outcomes.get(self._number) in GIVEN_BACK
+
+    def _note_outcome(self, status: str) -> None:
+        """Remember what this program has said became of it."""
+        self._grant.outcomes[self._number] = status
+        self._grant.reader.has_settled = True
+
+    @property
+    def _server(self) -> str:
+        """Who granted its lease; empty where there is only one server."""
+        return self._grant.reader.server
 
 
-class Received(Delivered, rename="camel", kw_only=True, gc=False):
+class Received(Delivered, eq=False, gc=False):
     """A message that was leased to this consumer."""
 
     @property
     def _client(self) -> Queen:
-        queen: Queen = self._queen
+        queen: Queen = self._grant.reader.owner
         return queen
 
     async def ack(self) -> None:
         """Say that it is done. Raises `LeaseLost` when it is no longer ours to say."""
         await self._client.ack(self)
 
-    async def nack(self, error: str | BaseException | None = None) -> None:
-        """Give it back as failed: it is retried, and in the end a dead letter."""
-        await self._client.nack(self, error)
+    async def nack(
+        self, error: str | BaseException | None = None, *, delay: Seconds | None = None
+    ) -> None:
+        """Give it back as failed: it is retried, after a delay of its own or that of the queue,
+        and in the end a dead letter."""
+        await self._client.nack(self, error, delay=delay)
 
-    async def give_back(self) -> None:
-        """Give it back without fault: it comes again at once and nothing is counted."""
-        await self._client.ack(self, "retry")
+    async def give_back(self, *, delay: Seconds | None = None) -> None:
+        """Give it back without fault: it comes again at once, or after a delay, and nothing is
+        counted."""
+        await self._client.ack(self, "retry", delay=delay)
 
     async def dead_letter(self, error: str | BaseException | None = None) -> None:
         """Set it aside now."""
@@ -165,31 +293,11 @@ class Received(Delivered, rename="camel", kw_only=True, gc=False):
 M = TypeVar("M", bound=Delivered)
 
 
-class Claim(msgspec.Struct, rename="camel"):
-    """What was leased of one partition. `epoch` grows with every lease of it."""
-
-    partition_id: str = ""
-    lease_ms: int = 0
-    epoch: int = 0
-
-
-class Popped(msgspec.Struct, Generic[M], rename="camel"):
-    """The answer of a pop."""
-
-    messages: list[M] = []
-    claims: list[Claim] = []
-
-    @property
-    def lease_s(self) -> float:
-        """How long the lease lasts; the original broker does not say."""
-        return min((claim.lease_ms for claim in self.claims if claim.lease_ms), default=0) / 1000
-
-
 # Kept by this client, and not stored yet.
 BUFFERED = "buffered"
 
 
-class Pushed(msgspec.Struct, kw_only=True):
+class Pushed(msgspec.Struct, kw_only=True, gc=False):
     """What became of one pushed message: `queued`, `duplicate`, `scheduled` or `buffered`."""
 
     status: str
@@ -203,29 +311,6 @@ class Pushed(msgspec.Struct, kw_only=True):
         return self.status == "duplicate"
 
 
-class AckItem(msgspec.Struct, rename="camel", omit_defaults=True):
-    transaction_id: str
-    partition_id: str
-    lease_id: str | None = None
-    status: str = "completed"
-    error: str | None = None
-    consumer_group: str | None = None
-
-
-def ack_of(
-    message: Delivered, status: str = "completed", error: str | BaseException | None = None
-) -> AckItem:
-    """Return the acknowledgment of a message."""
-    return AckItem(
-        message.transaction_id,
-        message.partition_id,
-        message.lease_id or None,
-        status,
-        error_text(error),
-        message.consumer_group,
-    )
-
-
 def by_server(messages: Sequence[Delivered]) -> dict[str, list[Delivered]]:
     """Return messages by who granted their lease."""
     granted: dict[str, list[Delivered]] = {}
@@ -237,8 +322,17 @@ def by_server(messages: Sequence[Delivered]) -> dict[str, list[Delivered]]:
 def error_text(error: str | BaseException | None) -> str | None:
     """Return what is said about a failure. The type of an exception is part of it."""
     if isinstance(error, BaseException):
-        return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return error
+        said, name = _said_by(error), type(error).__name__
+        error = f"{name}: {said}" if said else name
+    # Names of files may hold what no text on the wire can.
+    return None if error is None else error.encode(errors="backslashreplace").decode()
+
+
+def _said_by(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # An error that fails to say what it is must not end a consumer.
+        return "<its text cannot be had>"
 
 
 Config = Mapping[str, Any]

@@ -102,22 +102,32 @@ def stored_results(pushed: Mapping[int, Pushed]) -> list[dict[str, Any]]:
 
 
 class ItemPush:
-    """A push of items, in as many requests as it takes. What the user pushed `before` them is
+    """A push of messages, in as many requests as it takes. What the user pushed `before` them is
     stored already, and counts where items are named by their index."""
 
-    def __init__(self, items: list[dict[str, Any]], before: Sequence[Pushed]) -> None:
-        self._items = items
+    def __init__(
+        self, count: int, before: Sequence[Pushed], stored: Mapping[int, Pushed] | None = None
+    ) -> None:
+        self._count = count
         self._first = len(before)
-        self._left = list(range(len(items)))
-        self._asked = self._left
         self._stored: dict[int, Pushed] = {
             at - len(before): result for at, result in enumerate(before)
         }
+        self._left: Sequence[int] = range(count)
+        if stored:
+            self._stored |= stored
+            self._left = [at for at in self._left if at not in stored]
+        self._asked: Sequence[int] = self._left
 
-    def next_items(self) -> list[dict[str, Any]]:
-        """Return the items of the next request."""
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of it is stored yet."""
+        return len(self._left) == self._count
+
+    def next_places(self) -> Sequence[int]:
+        """Return which messages go into the next request."""
         self._asked = self._left
-        return [self._items[at] for at in self._asked]
+        return self._asked
 
     def note_stored(self, error: QueenError) -> bool:
         """Note what a refused request has stored; return whether to send the rest again."""
@@ -139,10 +149,10 @@ class ItemPush:
 
     def finish(self, pushed: list[Pushed]) -> list[Pushed]:
         """Return what became of all items, now that the last of them are stored."""
-        if len(self._asked) == len(self._items):
+        if len(self._asked) == self._count:
             return pushed
         self._stored |= dict(zip(self._asked, pushed, strict=True))
-        return [self._stored[at] for at in range(len(self._items))]
+        return [self._stored[at] for at in range(self._count)]
 
     def explain(self, error: QueenError) -> QueenError:
         """Return an error that names items as the user knows them, and says what is stored."""

@@ -20,7 +20,6 @@ from queen.errors import LeaseLost, QueenError
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen
-    from queen.client.queues.messages import Delivered
 
 _log = logging.getLogger("queen.client")
 
@@ -89,9 +88,11 @@ class BatchLease:
 
     is_settled = False
 
-    def __init__(self, queen: Queen, message: Delivered, lease_s: float) -> None:
+    def __init__(self, queen: Queen, lease_id: str, server: str, lease_s: float) -> None:
         self._queen = queen
-        self._message = message
+        self._lease_id = lease_id
+        # Who granted it; empty where there is only one server.
+        self._server = server
         self.lease_s = lease_s
         self.good_until = time.monotonic() + lease_s
         self._is_lost = False
@@ -99,13 +100,16 @@ class BatchLease:
     @property
     def is_lost(self) -> bool:
         """Whether it is over: somebody else may have the messages, so drop them."""
-        return self._is_lost or time.monotonic() > self.good_until
+        return self.is_lost_at(time.monotonic())
+
+    def is_lost_at(self, now: float) -> bool:
+        return self._is_lost or now > self.good_until
 
     async def renew_within(self, left_s: float) -> None:
         sent_at = time.monotonic()
         seconds = max(1, round(self.lease_s))
         try:
-            await self._queen.renew_within(self._message, seconds, left_s)
+            await self._queen.renew_within(self._lease_id, self._server, seconds, left_s)
         except LeaseLost:
             self._is_lost = True
             raise
@@ -115,3 +119,26 @@ class BatchLease:
         """Renew it; say so at once when it is lost."""
         await keep(self)
         _log.warning("the lease of a batch was lost; its messages come again")
+
+
+class KeptLease:
+    """A lease that is renewed from half its time on, until it is let go."""
+
+    def __init__(self, lease: BatchLease | None) -> None:
+        self.lease = lease
+        self._renewing: asyncio.Task[None] | None = None
+        # Most batches are done long before: a timer costs less than a task.
+        self._timer: asyncio.TimerHandle | None = None
+        if lease is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(lease.lease_s / 2, self._begin, lease)
+
+    def _begin(self, lease: BatchLease) -> None:
+        self._renewing = asyncio.create_task(lease.keep())
+
+    def let_go(self) -> None:
+        """Renew it no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()

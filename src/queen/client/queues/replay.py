@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from queen.client.payloads import decode_payload
+from queen.client.payloads import decode_payload, unmark
 from queen.client.queues.messages import Message
 from queen.client.transport.wire_format import instant
 from queen.errors import InvalidFrame, NotFound, Unavailable, Unreachable
@@ -48,7 +48,9 @@ async def read_stored(
         name: instant(at) for name, at in (("fromTime", since), ("toTime", until)) if at is not None
     }
     try:
-        async with queen.cluster.stream(f"{path}?{urlencode(query)}", key=queue) as parts:
+        async with queen.cluster.stream(
+            f"{path}?{urlencode(query)}", key=queue, accept=accepted_frames()
+        ) as parts:
             async for frame in split_frames(parts):
                 for message in _messages(frame):
                     yield message
@@ -82,14 +84,22 @@ async def _check_is_there(
         ) from None
 
 
+def accepted_frames() -> bytes:
+    """Return what to ask a server for, in the header `accept`."""
+    from queen.wire.frames.joined_frame import ACCEPT_JOINED
+
+    return ACCEPT_JOINED.encode()
+
+
 async def split_frames(parts: AsyncIterator[bytes]) -> AsyncIterator[Frame]:
-    from queen.core.frame import frame_size, stored_frames
+    from queen.core.frame import frame_size
+    from queen.wire.frames.joined_frame import received_frames
 
     buffer = bytearray()
     async for part in parts:
         buffer += part
         while (size := frame_size(buffer)) is not None and len(buffer) >= size:
-            for frame in stored_frames(bytes(buffer[:size])):
+            for frame in received_frames(bytes(buffer[:size])):
                 yield frame
             del buffer[:size]
     if buffer:
@@ -99,24 +109,29 @@ async def split_frames(parts: AsyncIterator[bytes]) -> AsyncIterator[Frame]:
 def _messages(frame: Frame) -> list[Stored]:
     from datetime import timedelta
 
-    segment = frame.segment()
+    from queen.core.columns.headers import HEADERS, headers_of
+
+    segment, stretches = frame.parts()
     deleted, traces = segment.column("deleted"), segment.column("traceId")
-    copies = segment.column("onlyGroup")
-    created = _EPOCH + timedelta(microseconds=frame.created_at_us)
+    copies, headers = segment.column("onlyGroup"), segment.column(HEADERS)
     messages: list[Stored] = []
-    for at, (name, payload) in enumerate(
-        zip(segment.transaction_ids(), segment.payloads(), strict=True)
-    ):
-        # What was erased is gone, and a dead letter's copy has its original in the log.
-        if (deleted and deleted[at]) or (copies and copies[at]):
-            continue
-        message = Stored(
-            decode_payload(payload, None),
-            transaction_id=name,
-            trace_id=traces[at] if traces else None,
-            partition=frame.partition,
-        )
-        message.created_at, message.offset = created, frame.base_offset + at
-        message.queue = frame.queue
-        messages.append(message)
+    named = enumerate(zip(segment.transaction_ids(), segment.payloads(), strict=True))
+    for partition, _, base_offset, created_at_us, count in stretches.rows():
+        created = _EPOCH + timedelta(microseconds=created_at_us)
+        offsets = range(base_offset, base_offset + count)
+        for offset, (at, (name, payload)) in zip(offsets, named, strict=False):
+            # What was erased is gone, and a dead letter's copy has its original in the log.
+            if (deleted and deleted[at]) or (copies and copies[at]):
+                continue
+            named_headers = headers_of(headers[at]) if headers else {}
+            value: Any = decode_payload(payload, None)
+            message = Stored(
+                unmark(value, named_headers) if named_headers else value,
+                transaction_id=name,
+                trace_id=traces[at] if traces else None,
+                partition=partition,
+                headers=named_headers,
+            )
+            message.created_at, message.offset, message.queue = created, offset, frame.queue
+            messages.append(message)
     return messages

@@ -9,15 +9,17 @@ Leaving the block commits; an exception in it commits nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from queen.client import tracing
+from queen.client.leases.acks import ack_of
 from queen.client.payloads import encode_payload
-from queen.client.queues.messages import Delivered, ack_of, messages_of
-from queen.client.queues.pushing import item_of
+from queen.client.pushing.items import item_of
+from queen.client.queues.messages import Delivered, messages_of
 from queen.client.queues.queue import DEFAULT_PARTITION
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class Transaction:
         self._queen = queen
         self._operations: list[dict[str, Any]] = []
         self._leases: dict[str, None] = {}
-        self._acked: list[Delivered] = []
+        self._acked: list[tuple[Delivered, str]] = []
 
     def ack(
         self,
@@ -43,12 +45,19 @@ class Transaction:
         for message in [messages] if isinstance(messages, Delivered) else messages:
             ack = ack_of(message, status, error)
             self._operations.append({"type": "ack", **msgspec.to_builtins(ack)})
-            self._acked.append(message)
+            self._acked.append((message, status))
             if message.lease_id:
                 self._leases[message.lease_id] = None
         return self
 
-    def push(self, queue: str, items: Any, *, partition: str | None = None) -> Transaction:
+    def push(
+        self,
+        queue: str,
+        items: Any,
+        *,
+        partition: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Transaction:
         """Push messages when the transaction commits."""
         pushed_items = [
             item_of(
@@ -57,7 +66,7 @@ class Transaction:
                 message,
                 encode_payload(message.data),
             )
-            for message in messages_of(items)
+            for message in messages_of(items, tracing.carried(headers))
         ]
         self._operations.append({"type": "push", "items": pushed_items})
         return self
@@ -72,10 +81,10 @@ class Transaction:
             raise ValueError("the transaction has no operations to commit")
         body = {"operations": self._operations, "requiredLeases": list(self._leases)}
         # Leases of several servers go to the first one's: any of them serves all.
-        server = self._acked[0]._server if self._acked else ""
+        server = self._acked[0][0]._server if self._acked else ""
         answer: dict[str, Any] = await self._queen.post("/api/v1/transaction", body, server=server)
-        for message in self._acked:
-            message._settled = True
+        for message, status in self._acked:
+            message._note_outcome(status)
         self._operations, self._leases, self._acked = [], {}, []
         return answer
 
@@ -105,6 +114,6 @@ class TransactionQueue:
         self._partition = partition
         return self
 
-    def push(self, items: Any) -> Transaction:
+    def push(self, items: Any, *, headers: Mapping[str, str] | None = None) -> Transaction:
         """Push messages when the transaction commits."""
-        return self._transaction.push(self._name, items, partition=self._partition)
+        return self._transaction.push(self._name, items, partition=self._partition, headers=headers)

@@ -12,8 +12,8 @@ from collections.abc import Collection
 from itertools import accumulate, islice
 from typing import NamedTuple
 
+from queen.client.pushing.items import MOST_BYTES
 from queen.client.queues.buffers import Pause
-from queen.client.queues.pushing import MOST_BYTES
 from queen.client.spooling.records import PartitionKey
 from queen.client.spooling.source import Source
 from queen.errors import QueenError, QueueFull

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from queen.client.transport.wire_format import instant
+from queen.core.columns.headers import reason_against_headers, reason_against_text
 from queen.core.names import reason_against_name, reason_against_transaction_id
 from queen.core.schedule import BadTime, due_at
 from queen.errors import InvalidItem
@@ -52,11 +53,18 @@ def bodies_of(items: Sequence[Mapping[str, Any]]) -> list[bytes]:
     return [_body_of(index, item, now) for index, item in enumerate(items)]
 
 
+def _reason_against_headers(headers: Mapping[str, str] | msgspec.Raw | None) -> str | None:
+    if isinstance(headers, msgspec.Raw):
+        return reason_against_text(bytes(headers).decode())
+    return reason_against_headers(headers) if headers else None
+
+
 def _body_of(index: int, item: Mapping[str, Any], now: datetime) -> bytes:
     reason = (
         reason_against_name("queue", item["queue"])
         or reason_against_name("partition", item["partition"])
         or reason_against_transaction_id(item["transactionId"])
+        or _reason_against_headers(item.get("headers"))
     )
     if reason is not None:
         raise InvalidItem(index, reason)

@@ -118,14 +118,9 @@ class ClientSpool:
     async def keep_frames(self, frames: Sequence[NamedFrame]) -> None:
         """Write whole frames; they are on the disk then."""
         items = [
-            {
-                "queue": queue,
-                "partition": partition,
-                "transactionId": name,
-                "payload": msgspec.Raw(payload),
-            }
+            message.item(queue, partition)
             for queue, partition, messages in frames
-            for name, payload in messages
+            for message in messages
         ]
         try:
             bodies = bodies_of(items)

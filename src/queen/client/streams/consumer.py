@@ -5,8 +5,6 @@ Every setter returns a new builder; `stop` stops whatever was started from any o
 
 from __future__ import annotations
 
-import os
-import socket
 import weakref
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -17,6 +15,7 @@ import msgspec
 from queen.client.durations import Seconds, seconds_of
 from queen.client.queues.consumer import Handler
 from queen.client.queues.consuming import Consuming
+from queen.client.queues.handler_rules import ErrorKinds
 from queen.client.queues.running import Runner
 from queen.client.streams.builder import Stream
 from queen.client.streams.iteration import Windows
@@ -26,6 +25,7 @@ from queen.client.streams.taking import Taker
 from queen.client.streams.window import LeasedWindow, Window
 from queen.client.transport.errors_from_answer import decode_answer
 from queen.client.transport.http import Poll
+from queen.extras import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ class ConsumerBuilder(Consuming, Generic[W]):
         self._owner = owner or queen
         self.stream = stream
         self.group = group
-        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._name = queen.consumer_name
         self._concurrency = 1
         self._limit: int | None = None
         self._idle_s: float | None = None
@@ -102,7 +102,8 @@ class ConsumerBuilder(Consuming, Generic[W]):
         return self._with(inline_bytes=size)
 
     def named(self: Self, name: str) -> Self:
-        """What operators see as the owner of a lease; host and process unless told."""
+        """Be known by this name where leases are shown; without one it is made of the host, the
+        process and the number of the client in it."""
         return self._with(name=name)
 
     def on_success(self: Self, callback: Done) -> Self:
@@ -171,15 +172,27 @@ class StreamConsumer(ConsumerBuilder[Window]):
 
     _kind = Window
 
-    def process(self, handler: Handler, *, signals: bool = True) -> Processing[Window]:
+    def process(
+        self,
+        handler: Handler,
+        *,
+        signals: bool = True,
+        retry_on: ErrorKinds | None = None,
+        give_up_on: ErrorKinds | None = None,
+        handler_timeout: Seconds | None = None,
+    ) -> Processing[Window]:
         """Run a handler, sync or async, on every window: `await consumer.process(handler)`.
 
         A window is acked when the handler returns and given back as failed when it raises. Its
         lease is prolonged meanwhile; when it is lost all the same, an async handler is
         cancelled, and a sync one can see `window.is_lost`. SIGTERM and SIGINT stop it in good
         order.
+
+        An error of `give_up_on` makes it a dead window at once, unless `retry_on` names it, too.
+        `handler_timeout` is how long a handler may run: see the setters of these names.
         """
-        return self._processing(handler, signals=signals)
+        told = self._with_rules(retry_on, give_up_on, handler_timeout)
+        return told._processing(handler, signals=signals)
 
     def process_frames(
         self,
@@ -187,18 +200,23 @@ class StreamConsumer(ConsumerBuilder[Window]):
         spark: SparkSession,
         *,
         schema: str | DataType | None = None,
+        headers: bool = False,
         signals: bool = True,
     ) -> Processing[FrameWindow]:
         """Run a handler on every window as a DataFrame: `handler(window, frame)`.
 
         Its columns are those of `format("queen")`; `schema` says what `data` is (`"user string,
-        total double"`), and so does `into`. `window.write(frame, queue)` writes rows with the
+        total double"`), and so does `into`; `headers` adds the column of that name.
+        `window.write(frame, queue)` writes rows with the
         ack. The jobs of a handler are cancelled when its lease is lost; an async handler runs
         them with `await window.run(frame.count)`.
         """
+        require("spark", "a window as a DataFrame")
         from queen.spark.windows.leased_windows import FrameWindow, frame_processing
 
-        return frame_processing(self, FrameWindow, handler, spark, schema, signals=signals)
+        return frame_processing(
+            self, FrameWindow, handler, spark, schema, signals=signals, headers=headers
+        )
 
     def handler(self, handler: H) -> H:
         """Register a handler; `await queen.run()` runs all of them. A decorator."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from queen.client.payloads import decode_payload
+from queen.client.payloads import decode_payload, unmark
 
 T = TypeVar("T")
 
@@ -16,7 +16,16 @@ _UNSET = msgspec.UNSET
 # What a message answers to as `message["..."]`: Python's names, and those of the wire.
 _NAMES = {
     name: name
-    for name in ("id", "transaction_id", "trace_id", "data", "created_at", "queue", "partition")
+    for name in (
+        "id",
+        "transaction_id",
+        "trace_id",
+        "data",
+        "created_at",
+        "queue",
+        "partition",
+        "headers",
+    )
 } | {
     "offset": "offset",
     "payload": "data",
@@ -37,6 +46,7 @@ class WindowMessage(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=Tru
     partition: str = ""
     offset: int = 0
     raw: msgspec.Raw = msgspec.field(name="data")
+    headers: dict[str, str] = {}
     # Not on the wire: what `data` is decoded to, and what it was.
     _into: Any = None
     _plain: Any = _UNSET
@@ -58,9 +68,10 @@ class WindowMessage(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=Tru
 
     @property
     def plain(self) -> Any:
-        """The payload as JSON has it, whatever `data` is decoded to."""
+        """The payload as it was pushed, whatever `data` is decoded to."""
         if self._plain is _UNSET:
-            msgspec.structs.force_setattr(self, "_plain", decode_payload(bytes(self.raw), None))
+            value: Any = decode_payload(bytes(self.raw), None)
+            msgspec.structs.force_setattr(self, "_plain", unmark(value, self.headers))
         return self._plain
 
     @property

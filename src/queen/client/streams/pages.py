@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import msgspec
 
-from queen.client.queues.replay import split_frames
+from queen.client.queues.replay import accepted_frames, split_frames
 from queen.client.streams.messages import WindowMessage
 from queen.errors import HistoryGone, Unreachable
 
 if TYPE_CHECKING:
     from queen.client.queen import Queen
     from queen.client.streams.window import LeasedWindow
-    from queen.core.frame import Frame
+    from queen.core.frame import Frame, Segment, Stretches
 
 # How long it is tried without one more message, and the pause between two tries.
 _PATIENCE_S = 30.0
@@ -35,7 +35,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _Spans = dict[tuple[str, str], list[tuple[int, int]]]
 
 
-async def read_messages(queen: Queen, window: LeasedWindow) -> AsyncIterator[WindowMessage]:
+async def read_messages(queen: Queen, window: LeasedWindow) -> AsyncGenerator[WindowMessage, None]:
     """Yield the messages of a leased window, those of each partition in order."""
     unread = Unread(window)
     tried_until = time.monotonic() + _PATIENCE_S
@@ -56,11 +56,9 @@ async def read_messages(queen: Queen, window: LeasedWindow) -> AsyncIterator[Win
 async def _read_once(
     queen: Queen, window: LeasedWindow, unread: Unread
 ) -> AsyncIterator[WindowMessage]:
-    from queen.core.frame import CONTENT_TYPE
-
     path = f"/api/v1/stream/messages?{urlencode({'leaseId': window.lease_id})}"
     async with queen.cluster.stream(
-        path, key=window.lease_id, first=window._server, accept=CONTENT_TYPE.encode()
+        path, key=window.lease_id, first=window._server, accept=accepted_frames()
     ) as parts:
         async for frame in split_frames(parts):
             for message in unread.take_from(frame):
@@ -83,10 +81,13 @@ class Unread:
 
     def take_from(self, frame: Frame) -> Iterator[WindowMessage]:
         """Yield the messages of a frame that are still to be read."""
-        partition = (frame.queue, frame.partition)
-        spans = self._spans.get(partition, [])
-        self._see(partition, frame.base_offset, frame.base_offset + frame.count)
-        for message in messages_of(frame):
+        segment, stretches = frame.parts()
+        for stretch in stretches.rows():
+            start = stretch.base_offset
+            self._see((frame.queue, stretch.partition), start, start + stretch.messages)
+        for message in messages_of(frame.queue, segment, stretches):
+            partition = (message.queue, message.partition)
+            spans = self._spans.get(partition, [])
             is_inside = any(start <= message.offset < end for start, end in spans)
             if is_inside and message.offset >= self._read_to.get(partition, 0):
                 self._read_to[partition] = message.offset + 1
@@ -106,27 +107,29 @@ class Unread:
             )
 
 
-def messages_of(frame: Frame) -> Iterator[WindowMessage]:
+def messages_of(queue: str, segment: Segment, stretches: Stretches) -> Iterator[WindowMessage]:
     """Yield the messages of a frame that are there."""
+    from queen.core.columns.headers import HEADERS, headers_of
     from queen.core.ids import message_id
 
-    segment = frame.segment()
     deleted, traces = segment.column("deleted"), segment.column("traceId")
-    copies = segment.column("onlyGroup")
-    created = _EPOCH + timedelta(microseconds=frame.created_at_us)
-    named = zip(segment.transaction_ids(), segment.payloads(), strict=True)
-    for at, (name, payload) in enumerate(named):
-        # What was erased is gone, and a dead letter's copy has its original in the log.
-        if (deleted and deleted[at]) or (copies and copies[at]):
-            continue
-        offset = frame.base_offset + at
-        yield WindowMessage(
-            id=message_id(frame.partition_id, offset),
-            transaction_id=name,
-            trace_id=traces[at] if traces else None,
-            created_at=created,
-            queue=frame.queue,
-            partition=frame.partition,
-            offset=offset,
-            raw=msgspec.Raw(payload),
-        )
+    copies, headers = segment.column("onlyGroup"), segment.column(HEADERS)
+    named = enumerate(zip(segment.transaction_ids(), segment.payloads(), strict=True))
+    for partition, partition_id, base_offset, created_at_us, count in stretches.rows():
+        created = _EPOCH + timedelta(microseconds=created_at_us)
+        offsets = range(base_offset, base_offset + count)
+        for offset, (at, (name, payload)) in zip(offsets, named, strict=False):
+            # What was erased is gone, and a dead letter's copy has its original in the log.
+            if (deleted and deleted[at]) or (copies and copies[at]):
+                continue
+            yield WindowMessage(
+                id=message_id(partition_id, offset),
+                transaction_id=name,
+                trace_id=traces[at] if traces else None,
+                created_at=created,
+                queue=queue,
+                partition=partition,
+                offset=offset,
+                raw=msgspec.Raw(payload),
+                headers=headers_of(headers[at]) if headers else {},
+            )

@@ -40,6 +40,7 @@ from queen.client.streams.verbs import (
     told_zone,
 )
 from queen.errors import BadRequest
+from queen.extras import require
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -309,6 +310,7 @@ class PipelineVerbs:
         A definition that is stored and differs raises `Conflict`, unless `replace=True`.
         Returns at once; `.wait()` returns when it was stopped.
         """
+        require("spark", "a pipeline")
         from queen.spark.pipelines.run import run_definition
 
         return run_definition(self.definition(), spark, **{**self._connection(), **options})
@@ -329,6 +331,7 @@ class PipelineVerbs:
         pushed later. The two times are then of what happened: windows that began at `since` or
         later, and had closed by `until`.
         """
+        require("spark", "a backfill")
         from queen.spark.pipelines.backfill import backfill_definition
 
         given = {**self._connection(), **options}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from queen.client.durations import Seconds
 from queen.client.queues.consumer import Handler
+from queen.client.queues.handler_rules import ErrorKinds
 from queen.client.queues.messages import Pushed
 from queen.client.streams.builder import Json, Stream, StreamBuilder
 from queen.client.streams.consumer import ConsumerBuilder
@@ -17,6 +18,7 @@ from queen.client.streams.messages import WindowMessage
 from queen.client.streams.processing import Processing
 from queen.client.streams.window import LeasedWindow
 from queen.client.sync import SyncLoop, iterate
+from queen.extras import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,9 +136,22 @@ class SyncStreamConsumer(ConsumerBuilder[SyncWindow]):
     _kind = SyncWindow
     _owner: SyncQueen
 
-    def process(self, handler: Handler) -> Processing[SyncWindow]:
-        """Run a handler on every window, until told to stop; returns what was done."""
-        run = self._processing(handler, signals=False)
+    def process(
+        self,
+        handler: Handler,
+        *,
+        retry_on: ErrorKinds | None = None,
+        give_up_on: ErrorKinds | None = None,
+        handler_timeout: Seconds | None = None,
+    ) -> Processing[SyncWindow]:
+        """Run a handler on every window, until told to stop; returns what was done.
+
+        An error of `give_up_on` makes it a dead window at once, unless `retry_on` names it, too.
+        After `handler_timeout` the window has failed; the thread that is at work on it goes on, and
+        its worker takes nothing new until it ends.
+        """
+        told = self._with_rules(retry_on, give_up_on, handler_timeout)
+        run = told._processing(handler, signals=False)
         with self._owner.stop_on_signals(run):
             return self._owner.wait_for(run.run())
 
@@ -146,16 +161,21 @@ class SyncStreamConsumer(ConsumerBuilder[SyncWindow]):
         spark: SparkSession,
         *,
         schema: str | DataType | None = None,
+        headers: bool = False,
     ) -> Processing[SyncFrameWindow]:
         """Run a handler on every window as a DataFrame: `handler(window, frame)`.
 
         Its columns are those of `format("queen")`; `schema` says what `data` is (`"user string,
-        total double"`), and so does `into`. `window.write(frame, queue)` writes rows with the
+        total double"`), and so does `into`; `headers` adds the column of that name.
+        `window.write(frame, queue)` writes rows with the
         ack. The jobs of a handler are cancelled when its lease is lost.
         """
+        require("spark", "a window as a DataFrame")
         from queen.spark.windows.leased_windows import SyncFrameWindow, frame_processing
 
-        run = frame_processing(self, SyncFrameWindow, handler, spark, schema, signals=False)
+        run = frame_processing(
+            self, SyncFrameWindow, handler, spark, schema, signals=False, headers=headers
+        )
         with self._owner.stop_on_signals(run):
             self._owner.wait_for(run.run())
         return run

@@ -38,6 +38,9 @@ class Taker(Runner, Generic[W]):
         # Windows whose lease was over before their handler.
         self.lost = 0
 
+    def _describe(self) -> str:
+        return f"{self._consumer.stream} group={self._consumer.group!r}"
+
     async def next_window(self) -> W | None:
         """Return the next window; None when it is time to end."""
         while not self.is_stopping and self._left != 0:
@@ -107,7 +110,8 @@ class Taker(Runner, Generic[W]):
         if window.is_settled or not self._consumer._auto_ack:
             return
         try:
-            await window._ack(error is None, error)
+            gives_up = self._consumer._rules.gives_up(error)
+            await window._ack(error is None, error, gives_up=gives_up)
         except LeaseLost:
             self.lost += 1
             _log.warning("a window was no longer leased to us; it comes again")

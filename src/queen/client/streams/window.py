@@ -12,25 +12,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from queen.client import tracing
 from queen.client.camel_case import EitherSpelling
 from queen.client.payloads import encode_payload
+from queen.client.pushing.items import item_of
 from queen.client.queues.messages import Message, Pushed, error_text, messages_of
-from queen.client.queues.pushing import item_of
 from queen.client.streams.aggregates import compute_aggregates
 from queen.client.streams.fields import Field
 from queen.client.streams.grouping import NULL_KEY, How, Joined, group_messages, join_messages
 from queen.client.streams.messages import Leased, Range, WindowMessage
 from queen.client.streams.pages import read_messages
 from queen.client.streams.renewal import keep_alive
-from queen.errors import LeaseLost, NotFound
+from queen.errors import LeaseLost, NotFound, QueenError
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
     from queen.client.queen import Queen
 
 Self = TypeVar("Self", bound="LeasedWindow")
@@ -80,6 +83,8 @@ class LeasedWindow(EitherSpelling):
         self._working: list[WindowMessage] = []
         self._pushes: list[dict[str, Any]] = []
         self._is_settled = self._is_lost = False
+        # Of the handler that works on it, where that is traced.
+        self.spans: tuple[SpanContext, ...] = ()
         if not isinstance(leased.messages, str):
             self._hold(leased.messages)
 
@@ -176,6 +181,21 @@ class LeasedWindow(EitherSpelling):
         rights = [message for message in self.messages if message.queue == right_queue]
         return list(join_messages(lefts, rights, on, how))
 
+    async def first_headers(self, most: int) -> list[Mapping[str, str]]:
+        """Return the headers of its first messages, wherever these are."""
+        if self._all is not None:
+            return [message.headers for message in self._all[:most]]
+        headers: list[Mapping[str, str]] = []
+        reading = contextlib.aclosing(read_messages(self._queen, self))
+        # Whoever wants the messages themselves finds out why they cannot be had.
+        with contextlib.suppress(QueenError):
+            async with reading as messages:
+                async for message in messages:
+                    headers.append(message.headers)
+                    if len(headers) >= most:
+                        break
+        return headers
+
     # ---- what becomes of it ----
 
     @property
@@ -197,6 +217,7 @@ class LeasedWindow(EitherSpelling):
         partition: str | None = None,
         transaction_id: str | None = None,
         trace_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Self:
         """Push payloads with the ack: stored together with it, or not at all.
 
@@ -204,14 +225,18 @@ class LeasedWindow(EitherSpelling):
         """
         if transaction_id is not None or trace_id is not None:
             items = Message(items, transaction_id=transaction_id, trace_id=trace_id)
-        for message in messages_of(items):
+        for message in messages_of(items, tracing.carried(headers)):
             name = message.partition or partition or _DEFAULT_PARTITION
             self._pushes.append(item_of(queue, name, message, encode_payload(message.data)))
         return self
 
-    async def _ack(self, success: bool, error: str | BaseException | None) -> list[Pushed]:
+    async def _ack(
+        self, success: bool, error: str | BaseException | None, *, gives_up: bool = False
+    ) -> list[Pushed]:
         text = error_text(error)
-        reason = {"error": text[:_MOST_ERROR]} if text is not None else {}
+        reason: dict[str, Any] = {"error": text[:_MOST_ERROR]} if text is not None else {}
+        if gives_up:
+            reason["giveUp"] = True
         results = await self._results() if success else {}
         return await self._settle({"success": success, **reason, **results})
 

@@ -22,16 +22,26 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from queen.client.queues.partial_requests import is_partly_done
 from queen.client.transport.errors_from_answer import error_of, is_worth_repeating, retry_after_s
 from queen.client.transport.http import Answer, Connection, Poll, Server
-from queen.errors import OutcomeUnknown, QueenError, Unreachable
+from queen.errors import (
+    BadRequest,
+    Forbidden,
+    NotFound,
+    OutcomeUnknown,
+    QueenError,
+    Unauthenticated,
+    Unreachable,
+)
 
 _log = logging.getLogger("queen.client")
 
 JSON = b"application/json"
+# As `queen.core.frame` has it, which is loaded by those who have frames to send.
+SEGMENT = b"application/vnd.queen.segment"
 _OK = range(200, 300)
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
@@ -44,6 +54,16 @@ class Patience(NamedTuple):
     connect_s: float = 5.0
     answer_s: float = 30.0
     retry_s: float = 30.0
+
+
+class EitherBody(Protocol):
+    """A body that can be sent as frames or as JSON; it is told how it went."""
+
+    went_as_frames: bool
+
+    def as_frames(self) -> bytes | None: ...
+
+    def as_json(self) -> bytes: ...
 
 
 class _Request(NamedTuple):
@@ -79,6 +99,9 @@ class Cluster:
         self._down_until: dict[str, float] = {}
         self._patience = patience
         self._headers = b"user-agent: queen-python\r\n"
+        reason = reason_against_token(token)
+        if reason is not None:
+            raise ValueError(reason)
         if token:
             self._headers += b"authorization: Bearer " + token.encode() + b"\r\n"
 
@@ -101,7 +124,7 @@ class Cluster:
         self,
         method: str,
         path: str,
-        body: bytes = b"",
+        body: bytes | EitherBody = b"",
         *,
         key: str = "",
         first: str = "",
@@ -112,6 +135,7 @@ class Cluster:
         poll: Poll | None = None,
         give_up_after: Callable[[QueenError], bool] | None = None,
         is_repeatable: bool = True,
+        accept: bytes = b"",
     ) -> Answer:
         """Return a successful answer, or raise the error that stayed.
 
@@ -124,14 +148,22 @@ class Cluster:
         retry_s = self._patience.retry_s if retry_s is None else retry_s
         deadline = time.monotonic() + retry_s
         pause_s = _FIRST_PAUSE_S
-        request = _Request(method, path, body, content_type, is_repeatable=is_repeatable)
+        either = None if isinstance(body, bytes) else body
+        plain = body if isinstance(body, bytes) else b""
+        request = _Request(method, path, plain, content_type, accept, is_repeatable)
         patience_s = self._patience.answer_s
         timeout_s = wait_s + (patience_s if answer_s is None else min(patience_s, answer_s))
         poll = poll or Poll()
+        attempt = 0
         while True:
+            attempt += 1
             for server in self._in_order(key, first):
                 try:
-                    return await self._ask(server, request, timeout_s, poll)
+                    if either is not None:
+                        return await self._ask_either(
+                            server, request, either, timeout_s, poll, attempt
+                        )
+                    return await self._ask(server, request, timeout_s, poll, attempt)
                 except QueenError as error:
                     if poll.is_given_up or _is_final(error, is_repeatable):
                         raise
@@ -144,17 +176,53 @@ class Cluster:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    async def _ask(self, server: Server, request: _Request, timeout_s: float, poll: Poll) -> Answer:
+    async def _ask_either(
+        self,
+        server: Server,
+        request: _Request,
+        either: EitherBody,
+        timeout_s: float,
+        poll: Poll,
+        attempt: int,
+    ) -> Answer:
+        """Ask with frames a server that has said it takes them, and with JSON if it does not
+        take these. An answer to JSON says what else the server takes."""
+        frames = either.as_frames() if server.takes_frames else None
+        either.went_as_frames = frames is not None
+        if frames is not None:
+            framed = request._replace(body=frames, content_type=SEGMENT)
+            try:
+                return await self._ask(server, framed, timeout_s, poll, attempt)
+            except QueenError as error:
+                if not _is_refusal_of_frames(error):
+                    raise
+                # Ours names its errors; another one has taken its place.
+                server.takes_frames = "code" in error.details
+            either.went_as_frames = False
+        plain = request._replace(body=either.as_json())
+        answer = await self._ask(server, plain, timeout_s, poll, attempt)
+        server.takes_frames = SEGMENT in answer.headers.get(b"accept-post", b"")
+        return answer
+
+    async def _ask(
+        self, server: Server, request: _Request, timeout_s: float, poll: Poll, attempt: int
+    ) -> Answer:
+        began = time.monotonic()
         text = request.text(server, self._headers)
         try:
             ask = self._ask_reusing if request.is_repeatable else self._ask_once
             answer = await ask(server, text, timeout_s, poll)
+        except OutcomeUnknown:
+            _log_request(server, request, "no answer", began, attempt)
+            raise
         except Unreachable as error:
+            _log_request(server, request, "no answer", began, attempt)
             if not poll.is_given_up:
                 if server.url not in self._down_until:
                     _log.warning("%s", error)
                 self._leave_alone(server)
             raise
+        _log_request(server, request, answer.status, began, attempt)
         self._down_until.pop(server.url, None)
         if answer.status not in _OK:
             raise error_of(answer)
@@ -220,6 +288,10 @@ class Cluster:
 
     # ---- choosing ----
 
+    def first_for(self, key: str) -> str:
+        """Return the server that is asked first about something; empty where there is only one."""
+        return "" if len(self._servers) == 1 else self._in_order(key)[0].url
+
     def _in_order(self, key: str, first: str = "") -> list[Server]:
         """Return the servers: the one that was named first, or else the best one for a key, and
         those that are down last."""
@@ -236,11 +308,45 @@ class Cluster:
         )
 
 
+def reason_against_token(token: str | None) -> str | None:
+    """Return why a token cannot be sent, or None. A line break in it would end the header, and
+    what follows be another."""
+    if token and not (token.isascii() and token.isprintable()):
+        return "a token is one line of printable ASCII"
+    return None
+
+
+def _log_request(
+    server: Server, request: _Request, outcome: int | str, began: float, attempt: int
+) -> None:
+    """Say what was asked and what came of it. What is asked for may be somebody's secret, so
+    neither the query nor the body is said."""
+    if _log.isEnabledFor(logging.DEBUG):
+        path = request.path.partition("?")[0]
+        took_ms = (time.monotonic() - began) * 1000
+        host = server.host_header.decode()
+        again = f", attempt {attempt}" if attempt > 1 else ""
+        _log.debug(
+            "%s %s at %s: %s, %.1f ms%s", request.method, path, host, outcome, took_ms, again
+        )
+
+
 def _is_final(error: QueenError, is_repeatable: bool) -> bool:
     """Whether a request is not sent again after an error."""
     if isinstance(error, OutcomeUnknown) and not is_repeatable:
         return True
     return not is_worth_repeating(error) or is_partly_done(error)
+
+
+def _is_refusal_of_frames(error: QueenError) -> bool:
+    """Whether frames were refused before anything of them was stored, by a server that does not
+    know them or because of a message that it can name when it reads JSON."""
+    if is_worth_repeating(error) or "results" in error.details:
+        return False
+    is_of_another = "code" not in error.details
+    return isinstance(error, BadRequest | NotFound) or (
+        is_of_another and not isinstance(error, Unauthenticated | Forbidden)
+    )
 
 
 def _weight(url: str, key: str) -> bytes:
@@ -262,8 +368,10 @@ async def _ask_on(
 ) -> Answer:
     poll.connection = connection
     try:
-        async with _limit_time(server, timeout_s):
+        async with asyncio.timeout(timeout_s):
             answer = await connection.ask(text)
+    except TimeoutError:
+        raise _no_answer(server, timeout_s) from None
     finally:
         poll.connection = None
     server.give_back(connection)
@@ -276,7 +384,11 @@ async def _limit_time(server: Server, timeout_s: float) -> AsyncIterator[None]:
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError:
-        raise Unreachable(f"{server.url} did not answer in {timeout_s:.0f} s") from None
+        raise _no_answer(server, timeout_s) from None
+
+
+def _no_answer(server: Server, timeout_s: float) -> Unreachable:
+    return Unreachable(f"{server.url} did not answer in {timeout_s:.0f} s")
 
 
 async def _limit_each_part(

@@ -160,10 +160,10 @@ class Connection(asyncio.Protocol):
         lines = bytes(self._buffer[:end]).split(_CRLF)
         del self._buffer[: end + 4]
         status = int(lines[0].split(b" ", 2)[1])
-        headers: dict[bytes, bytes] = {}
-        for line in lines[1:]:
-            name, _, value = line.partition(b":")
-            headers[name.strip().lower()] = value.strip()
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in [line.partition(b":") for line in lines[1:]]
+        }
         if status < 200:
             return True
         self._head = (status, headers)
@@ -282,6 +282,8 @@ class Server:
         self._tls = (context or ssl.create_default_context()) if parts.scheme == "https" else None
         self.host_header = parts.netloc.rpartition("@")[2].encode()
         self._free: deque[Connection] = deque()
+        # Whether it takes pushes as frames; its answers say so.
+        self.takes_frames = False
 
     def free_connection(self) -> Connection | None:
         """Return a connection that is open and that nobody uses, if there is one."""

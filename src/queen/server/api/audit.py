@@ -64,7 +64,8 @@ def line_about(
         "outcome": outcome,
         "detail": detail,
     }
-    _trail.info("%s", json.dumps(line, default=str))
+    # Who writes the log as JSON has it as fields, not as JSON in a text.
+    _trail.info("%s", json.dumps(line, default=str), extra={"audit": line})
     return line
 
 

@@ -12,7 +12,7 @@ from queen.service.rows import Record
 from queen.service.stats.reads import QueueFilter
 from queen.service.stats.vitals import GAUGES
 from queen.wire.answers import iso
-from queen.wire.status import ThroughputPoint, Worker
+from queen.wire.stats.status import ThroughputPoint, Worker
 
 _GAUGE_AT = {name: at for at, name in enumerate(GAUGES, 1)}
 _MEGABYTE = 1024 * 1024

@@ -6,9 +6,12 @@ must not look like another line, or do something to the terminal of whoever read
 
 from __future__ import annotations
 
+import json
 import logging
+from datetime import UTC, datetime
 
 from queen.server.api.audit import printable
+from queen.wire.answers import iso
 
 
 class OneLine(logging.Formatter):
@@ -23,7 +26,30 @@ class OneLine(logging.Formatter):
         return "\n".join("  | " + printable(line) for line in text.splitlines())
 
 
-def configure_logs(level: int = logging.INFO) -> None:
+class JsonLine(logging.Formatter):
+    """One JSON object on each line, for programs that collect logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": iso(datetime.fromtimestamp(record.created, UTC)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "process": record.process,
+        }
+        act = getattr(record, "audit", None)
+        if act is not None:
+            line |= {"message": f"{act['act']} {act['target']} {act['outcome']}", "audit": act}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        text = json.dumps(line, ensure_ascii=False, default=str)
+        # Somebody may look at the log with a terminal.
+        return text if text.isprintable() else json.dumps(line, default=str)
+
+
+def configure_logs(level: str = "info", style: str = "text") -> None:
+    """Write what is logged to standard error: as text for people, or as JSON."""
     handler = logging.StreamHandler()
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    text = OneLine("%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler.setFormatter(JsonLine() if style == "json" else text)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -56,6 +56,7 @@ _PARTS = {
         Param("group", Name, "The name of a consumer group.", example="billing"),
         Param("stream", Name, "The name of a stream.", example="user-behaviour"),
         Param("pipeline", Name, "The name of a pipeline.", example="orders-per-minute"),
+        Param("schedule", Name, "The name of a schedule.", example="nightly-report"),
         Param(
             "lease",
             LeaseId,

@@ -9,12 +9,13 @@ from itertools import chain
 
 import msgspec
 
+from queen.core.columns.headers import HEADERS
 from queen.core.ids import message_prefix, partition_uuid
 from queen.service.catalog import Partition
 from queen.service.streams.content import SegmentPart, WindowSpan
 from queen.service.streams.definitions import Stream
 from queen.service.streams.work import LeasedWindow
-from queen.wire.answers import iso, message_list
+from queen.wire.answers import headers_field, iso, message_list
 from queen.wire.streams import Range
 
 _encode = msgspec.json.encode
@@ -63,7 +64,7 @@ def messages_of(piece: SegmentPart, places: Sequence[int]) -> Iterator[list[byte
 def _run_of(piece: SegmentPart, places: Sequence[int], low: int, high: int) -> list[bytes]:
     segment, base = piece.stored.segment, piece.stored.base_offset
     ids, payloads = segment.id_bytes(low, high), segment.payloads(low, high)
-    traces = segment.column("traceId")
+    traces, headers = segment.column("traceId"), segment.column(HEADERS)
     head = b'{"id":"' + message_prefix(piece.partition.id).encode()
     middle = b',"created_at":' + _encode(iso(piece.stored.created_at))
     middle += b',"queue":' + _encode(piece.partition.queue.name)
@@ -72,9 +73,10 @@ def _run_of(piece: SegmentPart, places: Sequence[int], low: int, high: int) -> l
     for at in places:
         offset, name = base + at, _encode(ids[at - low].decode())
         trace = _encode(traces[at]) if traces else b"null"
+        field = headers_field(headers[at]) if headers else b""
         messages.append(
-            b'%b%012x","transactionId":%b,"traceId":%b,"data":%b%b%d}'
-            % (head, offset, name, trace, payloads[at - low], middle, offset)
+            b'%b%012x","transactionId":%b,"traceId":%b%b,"data":%b%b%d}'
+            % (head, offset, name, trace, field, payloads[at - low], middle, offset)
         )
     return messages
 

@@ -8,13 +8,24 @@ this one declaration.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
 from queen.errors import NotFound
 from queen.server.auth.access import Role
-from queen.server.protocol.http import JSON_HEADERS, Handler, Request, Response, path_parts
+from queen.server.protocol.http import (
+    JSON_HEADERS,
+    Handler,
+    QuickHandler,
+    Request,
+    Response,
+    path_parts,
+)
+
+# Longer paths are looked up each time.
+_KEPT_CHARACTERS = 256
 
 
 class Param(NamedTuple):
@@ -70,6 +81,11 @@ class Route(NamedTuple):
     # The handler shows a caller that is limited to namespaces nothing else. Such a caller
     # does not reach a route that does not say so.
     scoped: bool = False
+    # Nothing is changed, and the answer depends on nothing but the URL and what the caller may
+    # see: onlookers share it (`queen.server.protocol.shared_answers`).
+    shared: bool = False
+    # Asked first, where most requests need no task.
+    quick: QuickHandler | None = None
 
 
 class Router:
@@ -81,6 +97,8 @@ class Router:
         self._shaped: list[tuple[list[str], dict[str, Route]]] = []
         for route in routes:
             self._add(route)
+        # The same few paths come again and again.
+        self._find_kept = lru_cache(maxsize=4096)(self._find_shaped)
 
     def _add(self, route: Route) -> None:
         self.routes.append(route)
@@ -99,7 +117,8 @@ class Router:
         methods = self._exact.get(path)
         params: tuple[str, ...] = ()
         if methods is None:
-            methods, params = self._find_shaped(path)
+            is_long = len(path) > _KEPT_CHARACTERS
+            methods, params = self._find_shaped(path) if is_long else self._find_kept(path)
         return methods.get(method) or _not_allowed(path, methods), params
 
     def _find_shaped(self, path: str) -> tuple[dict[str, Route], tuple[str, ...]]:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
-from statistics import fmean, median
 
 from queen.core.ids import partition_uuid
-from queen.server.api.time_range import TimeRange
 from queen.service.broker import Broker
 from queen.service.rows import Record
 from queen.service.stats.reads import QueueFilter
 from queen.service.stats.statistics import Stamp
 from queen.wire.answers import iso
-from queen.wire.resources import (
+from queen.wire.stats.resources import (
     GroupSummary,
     MessageCounts,
     PartitionDetail,
     Spread,
     message_counts,
 )
-from queen.wire.status import ErrorCount
+from queen.wire.stats.status import ErrorCount
 
 _MAX_GROUPS = 10_000
 
@@ -72,10 +69,7 @@ def group_summary(row: Record, stamp: Stamp) -> GroupSummary:
     )
 
 
-async def read_top_errors(
-    broker: Broker, time_range: TimeRange, queue_filter: QueueFilter
-) -> list[ErrorCount]:
-    rows = await broker.numbers.top_errors(queue_filter, time_range)
+def error_counts(rows: list[Record]) -> list[ErrorCount]:
     return [ErrorCount(row["error"], row["count"]) for row in rows]
 
 
@@ -109,14 +103,15 @@ def partition_detail(row: Record, queue: str) -> PartitionDetail:
     )
 
 
-def spread(values: Sequence[float]) -> Spread:
-    if not values:
+def spread_of(row: Record, what: str) -> Spread:
+    """Return how a number of all groups is spread; nothing where there are none."""
+    if row[f"{what}_avg"] is None:
         return Spread()
     return Spread(
-        avg=rounded(fmean(values)),
-        median=rounded(median(values)),
-        min=rounded(min(values)),
-        max=rounded(max(values)),
+        avg=rounded(row[f"{what}_avg"]),
+        median=rounded(row[f"{what}_median"]),
+        min=rounded(row[f"{what}_min"]),
+        max=rounded(row[f"{what}_max"]),
     )
 
 

@@ -12,8 +12,8 @@ from queen.server.api.times import parse_time
 from queen.server.protocol.http import Query, Request
 from queen.service.scope import listed
 from queen.service.stats.reads import QueueFilter
-from queen.wire import status as wire
 from queen.wire.answers import iso
+from queen.wire.stats import status as wire
 
 _LONGEST = timedelta(days=3660)
 

@@ -15,7 +15,7 @@ from queen.server.auth.claims import Claims, Verified, is_over
 from queen.server.auth.keys import Keys
 from queen.server.auth.options import AuthOptions
 from queen.server.protocol.http import Request
-from queen.service.admin.tokens import Tokens, is_ours
+from queen.service.admin.tokens import Token, Tokens, is_ours
 from queen.service.upkeep.supervisor import Supervisor
 
 _MAX_REMEMBERED = 10_000
@@ -57,6 +57,22 @@ class Authenticator:
             return remembered.caller
         return await self._identify_token(_token(header), digest)
 
+    def remembered(self, request: Request) -> Caller | None:
+        """Return who sent a request, if that was found out before; None asks for more."""
+        header = request.headers.get(b"authorization")
+        if not header or request.path in self._open_paths:
+            return None
+        remembered = self._remembered.get(hashlib.sha256(header).digest())
+        if remembered is not None:
+            return None if is_over(remembered) else remembered.caller
+        if self._tokens is None:
+            return None
+        try:
+            stored = self._tokens.known(_token(header))
+        except Unauthenticated:
+            return None
+        return None if stored is None else _caller_of(stored)
+
     async def authenticate(self, token: str) -> Caller:
         """Return whose token it is; raises `Unauthenticated` when it is not good."""
         digest = hashlib.sha256(token.encode()).digest()
@@ -72,8 +88,7 @@ class Authenticator:
             stored = await self._tokens.find(token)
             if stored is None:
                 raise Unauthenticated
-            role = ROLE_WORDS[stored.role]
-            return Caller(stored.name, role, stored.namespaces, f"token {stored.id}")
+            return _caller_of(stored)
         if self._claims is None:
             raise Unauthenticated
         verified = await self._claims.verify(token)
@@ -91,6 +106,10 @@ class Authenticator:
     def _forget(self) -> None:
         """Verify everybody anew: a key that is gone must not be remembered."""
         self._remembered.clear()
+
+
+def _caller_of(token: Token) -> Caller:
+    return Caller(token.name, ROLE_WORDS[token.role], token.namespaces, f"token {token.id}")
 
 
 def _token(header: bytes) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import resource
 import ssl
+from pathlib import Path
 
 import msgspec
 
@@ -32,10 +33,7 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: str = ""
     tls_key: str = ""
     origins: tuple[str, ...] = ()
-    max_connections: int = ConnectionLimits().total
-    max_connections_per_address: int = ConnectionLimits().per_address
-    # A client that reads nothing of its answers for so long is hung up on.
-    write_timeout_s: float = ConnectionLimits().write_timeout_s
+    connections: ConnectionLimits = ConnectionLimits()
     # Requests a second of one caller; 0 sets no limit.
     rate_limit: float = 0.0
 
@@ -61,10 +59,16 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # The error of `load_cert_chain` does not say which of the two it is about.
+        _check_readable("certificate", self.tls_cert)
+        _check_readable("key", self.tls_key)
         try:
             context.load_cert_chain(self.tls_cert, self.tls_key)
         except (OSError, ssl.SSLError) as error:
-            raise StartupError(f"the TLS certificate or key cannot be used: {error}") from None
+            raise StartupError(
+                f"the TLS certificate {self.tls_cert} cannot be used with the key {self.tls_key}: "
+                f"{error}"
+            ) from None
         return context
 
     def allowed_origins(self, host: str) -> Origins:
@@ -77,13 +81,20 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
     def connection_limits(self) -> ConnectionLimits:
         """Return the limits, no higher than the system lets us open files."""
         room = max(_raise_file_limit() - _OTHER_FILES, 1)
-        if room < self.max_connections:
+        wanted = self.connections
+        if room < wanted.total:
             _log.warning("the limit on open files allows %d connections", room)
         return ConnectionLimits(
-            min(self.max_connections, room),
-            min(self.max_connections_per_address, room),
-            self.write_timeout_s,
+            min(wanted.total, room), min(wanted.per_address, room), wanted.write_timeout_s
         )
+
+
+def _check_readable(what: str, path: str) -> None:
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise StartupError(f"the TLS {what} {path} cannot be read: {error.strerror}") from None
 
 
 def _raise_file_limit() -> int:

@@ -111,6 +111,14 @@ def statistics(snapshot: Snapshot, most: int) -> Iterator[Metric]:
     for row in snapshot.groups:
         lag.add_metric((row["queue"], row["group_name"]), lag_of(row, snapshot.stamp))
     yield lag
+    breakers = GaugeMetricFamily(
+        "queen_group_breaker_open",
+        "1 for each group that its breaker holds back, because nearly everything failed",
+        labels=("queue", "group"),
+    )
+    for row in snapshot.breakers:
+        breakers.add_metric((row["queue"], row["group_name"]), 1)
+    yield breakers
     yield GaugeMetricFamily(
         "queen_statistics_age_seconds", "How old the counts are", snapshot.stamp.age_s
     )

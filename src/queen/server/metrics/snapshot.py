@@ -19,6 +19,8 @@ class Snapshot(NamedTuple):
 
     queues: list[Record]
     groups: list[Record]
+    # Groups that their breaker holds back.
+    breakers: list[Record]
     # Groups of streams.
     streams: list[Record]
     # What all servers did with the busiest queues in the last full minute.
@@ -45,6 +47,7 @@ async def read_snapshot(broker: Broker) -> Snapshot:
         totals = {FIELDS[row["at"] - 1]: row["total"] for row in rows if row["at"] <= len(FIELDS)}
         queues = await numbers.busiest_queues()
         groups = await numbers.list_groups(ALL_QUEUES, max(most, 1))
+        breakers = await broker.problems.open_breakers(None, max(most, 1))
         streams = await numbers.stream_gauges(max(most, 1))
         end = (await broker.clock.now()).replace(second=0, microsecond=0)
         minute = await numbers.queue_series(
@@ -54,10 +57,11 @@ async def read_snapshot(broker: Broker) -> Snapshot:
         snapshot_s = await numbers.oldest_snapshot_s()
     except QueenError:
         # A scrape must tell that the database is down, not fail because of it.
-        return Snapshot([], [], [], [], nothing, [], Stamp(None, 0.0, None), 0.0, False, spool)
+        return Snapshot([], [], [], [], [], nothing, [], Stamp(None, 0.0, None), 0.0, False, spool)
     return Snapshot(
         queues=queues,
         groups=groups,
+        breakers=breakers,
         streams=streams,
         minute=minute,
         totals={**nothing, **totals},

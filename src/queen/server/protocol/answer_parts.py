@@ -15,18 +15,21 @@ from contextlib import aclosing
 from itertools import chain
 
 from queen.core.frame import CONTENT_TYPE
-from queen.server.protocol.http import Headers, Request, Response
+from queen.server.protocol.http import JSON_HEADERS, Headers, Request, Response
 
 PART_BYTES = 512 * 1024
+FRAME_HEADERS: Headers = (("content-type", CONTENT_TYPE),)
 
 
-async def answer_in_parts(request: Request, bits: Iterable[bytes]) -> Response | None:
-    """Answer with JSON that is rendered bit by bit; `is_gone` says if the client did not stay."""
+async def answer_in_parts(
+    request: Request, bits: Iterable[bytes], headers: Headers = JSON_HEADERS
+) -> Response | None:
+    """Answer with what is rendered bit by bit; `is_gone` says if the client did not stay."""
     parts = _parts(bits)
     first, second = next(parts, b""), next(parts, None)
     if second is None:
-        return Response(200, first)
-    request.connection.start_stream(request, Response(200))
+        return Response(200, first, headers)
+    request.connection.start_stream(request, Response(200, headers=headers))
     for part in chain((first, second), parts):
         if not await _send(request, part):
             return None
@@ -84,4 +87,4 @@ def _cut(whole: bytes) -> Iterator[bytes]:
 
 async def stream_frames(request: Request, pages: AsyncGenerator[bytes, None]) -> None:
     """Answer with frames as they are read."""
-    await stream_pages(request, pages, (("content-type", CONTENT_TYPE),))
+    await stream_pages(request, pages, FRAME_HEADERS)

@@ -18,14 +18,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
 from enum import Enum
-from typing import TYPE_CHECKING, cast
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, cast
 
 from queen.errors import Overloaded, QueenError, RequestTimeout
 from queen.server.api.failures import failure
 from queen.server.protocol.held_bytes import PATIENCE_S, SMALL_BODY_BYTES
-from queen.server.protocol.http import Request, Response
-from queen.server.protocol.request_reader import RequestHead, RequestReader
+from queen.server.protocol.http import Begun, Request, Response
+from queen.server.protocol.known_heads import KnownHead
+from queen.server.protocol.request_reader import RequestHead, RequestReader, path_and_query
 from queen.server.protocol.response_head import response_head
 
 if TYPE_CHECKING:
@@ -60,18 +63,21 @@ class Connection(RequestReader):
         "_drained",
         "_gone",
         "_has_ended",
+        "_request",
         "_stream",
         "_unread_bytes",
         "_unread_since",
     )
 
     def __init__(self, connections: Connections) -> None:
-        super().__init__(connections.room)
+        super().__init__(connections.room, connections.heads)
         self._connections = connections
         self._chunked = True
         self._drained: asyncio.Event | None = None
         self._gone: asyncio.Event | None = None
         self._stream = _Stream.NONE
+        # Whose answer was begun without a task.
+        self._request: Request | None = None
         # What the client had left unread of its answers, and since when.
         self._unread_bytes = 0
         self._unread_since = 0.0
@@ -121,7 +127,7 @@ class Connection(RequestReader):
 
     def _complete(self, head: RequestHead) -> None:
         body = self._whole_body()
-        path, _, query = self._url.decode("latin-1").partition("?")
+        path, query = path_and_query(self._url)
         request = Request(
             head.method,
             path,
@@ -133,23 +139,82 @@ class Connection(RequestReader):
             knows_chunks=head.knows_chunks,
         )
         self._reset()
+        self._room.leave(self)
+        self._take(request)
+
+    def _complete_known(self, head: KnownHead, body: bytes) -> None:
+        method, path, query, headers = head
+        self._take(Request(method, path, query, headers, body, self))
+
+    def _take(self, request: Request) -> None:
         self._reading_since = None
         self._waiting.append(request)
-        self._waiting_bytes += len(body)
-        self._room.leave(self)
+        self._waiting_bytes += len(request.body)
         self._go_on()
 
     def _go_on(self) -> None:
         """Start with the next request, unless one is under way or its answer would pile up."""
-        if self._task is None and self._waiting and self._drained is None and not self._closing:
+        if (
+            self._under_way is None
+            and self._waiting
+            and self._drained is None
+            and not self._closing
+        ):
             request = self._waiting.popleft()
             self._waiting_bytes -= len(request.body)
-            self._task = asyncio.get_running_loop().create_task(self._handle(request))
+            self._begin(request)
 
-    async def _handle(self, request: Request) -> None:
+    def _begin(self, request: Request) -> None:
+        """Answer a request at once, or when it has been done, or else from a task."""
         self._stream = _Stream.NONE
+        if len(request.body) > SMALL_BODY_BYTES:
+            self._handle_later(request, self._in_turn(request))
+            return
         try:
-            response = await self._response(request)
+            begun = self._connections.begin(request)
+        except Exception as error:
+            begun = self._failure_of(request, error)
+        if isinstance(begun, Response):
+            self._end(request, begun)
+        elif isinstance(begun, CoroutineType):
+            self._handle_later(request, begun)
+        else:
+            self._under_way = on_its_way = cast("Begun", begun)
+            self._request = request
+            on_its_way.then(self._finish)
+
+    def _finish(self, _done: object) -> None:
+        """Give the answer that was begun without a task."""
+        request, begun = self._request, cast("Begun", self._under_way)
+        assert request is not None
+        self._request = None
+        try:
+            response = begun.answer()
+        except Exception as error:
+            response = self._failure_of(request, error)
+        if isinstance(response, Response):
+            self._end(request, response)
+        else:
+            self._handle_later(request, response)
+
+    def _end(self, request: Request, response: Response) -> None:
+        """Write an answer that is there whole, and go on."""
+        keep_alive = request.keep_alive and not self._connections.stopping
+        try:
+            self._answer(response, keep_alive, request)
+        except Exception as error:
+            self._log_failure(request, error)
+            keep_alive = False
+            self.abort()
+        self._room.give(len(request.body))
+        self._next(keep_alive)
+
+    def _handle_later(self, request: Request, work: Coroutine[Any, Any, Response | None]) -> None:
+        self._under_way = self._connections.loop.create_task(self._handle(request, work))
+
+    async def _handle(self, request: Request, work: Coroutine[Any, Any, Response | None]) -> None:
+        try:
+            response = await self._response(request, work)
             keep_alive = request.keep_alive and not self._connections.stopping
             if response is not None:
                 self._answer(response, keep_alive, request)
@@ -167,19 +232,22 @@ class Connection(RequestReader):
             self._room.give(len(request.body))
         self._next(keep_alive)
 
-    async def _response(self, request: Request) -> Response | None:
+    async def _response(
+        self, request: Request, work: Coroutine[Any, Any, Response | None]
+    ) -> Response | None:
         """Return the answer of a handler, or of what went wrong before it began to answer."""
         try:
-            if len(request.body) > SMALL_BODY_BYTES:
-                return await self._in_turn(request)
-            return await self._connections.handle(request)
+            return await work
         except Exception as error:
             if self._stream is not _Stream.NONE:
                 raise
-            if isinstance(error, QueenError):
-                return failure(error)
-            self._log_failure(request, error)
-            return failure(QueenError())
+            return self._failure_of(request, error)
+
+    def _failure_of(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, QueenError):
+            return failure(error)
+        self._log_failure(request, error)
+        return failure(QueenError())
 
     async def _in_turn(self, request: Request) -> Response | None:
         room, size = self._room, len(request.body)
@@ -202,7 +270,7 @@ class Connection(RequestReader):
             _log.error("%s %s failed", request.method, request.path, exc_info=error)
 
     def _next(self, keep_alive: bool) -> None:
-        self._task = None
+        self._under_way = None
         if self._closing:
             return
         if not keep_alive:
@@ -239,7 +307,7 @@ class Connection(RequestReader):
     def _refuse(self, error: QueenError) -> None:
         """Answer a request that could not be read, and hang up: what follows is not HTTP."""
         self._refusal = error
-        if self._task is None and not self._waiting:
+        if self._under_way is None and not self._waiting:
             self._answer(failure(error), keep_alive=False)
             if self._body_bytes:
                 self._close_behind_body()
@@ -305,7 +373,7 @@ class Connection(RequestReader):
             _log.info("a client at %s reads nothing of its answers", self.address)
             self.abort()
             return
-        if self._task is not None or self._reading_since is None:
+        if self._under_way is not None or self._reading_since is None:
             return
         if self._paused_at is not None and not self._closing:
             if now - self._paused_at > PATIENCE_S and not self._waiting:
@@ -335,7 +403,7 @@ class Connection(RequestReader):
         return now - self._unread_since > self._connections.limits.write_timeout_s
 
     def close_when_idle(self) -> None:
-        if self._task is None:
+        if self._under_way is None:
             self._close()
 
     def _close(self) -> None:

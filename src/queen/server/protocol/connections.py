@@ -7,17 +7,18 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
 
 from queen.server.protocol.connection import Connection
 from queen.server.protocol.held_bytes import Room
-from queen.server.protocol.http import Request, Response
+from queen.server.protocol.http import Begin, Request, Response
+from queen.server.protocol.known_heads import KnownHeads
 from queen.server.protocol.origins import Origins
 
 _log = logging.getLogger(__name__)
 
-Handle = Callable[[Request], Awaitable[Response | None]]
+Handle = Callable[[Request], Coroutine[Any, Any, Response | None]]
 
 
 class ConnectionLimits(NamedTuple):
@@ -37,13 +38,18 @@ class Connections:
         handle: Handle,
         limits: ConnectionLimits | None = None,
         origins: Origins | None = None,
+        begin: Begin | None = None,
     ) -> None:
         self.handle = handle
+        # The same for requests that are not large; it need not make a task for each.
+        self.begin: Begin = begin or handle
+        self.loop = asyncio.get_running_loop()
         self.origins = origins or Origins()
         self.connections: set[Connection] = set()
         self.limits = limits or ConnectionLimits()
         self._by_address: Counter[str] = Counter()
         self.room = Room()
+        self.heads = KnownHeads()
         self.stopping = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -69,9 +75,13 @@ class Connections:
         if not self.connections:
             self._empty.set()
 
+    def announce_stop(self) -> None:
+        """Let connections end with the answer that they are at."""
+        self.stopping = True
+
     async def stop(self, grace_s: float) -> None:
         """Close idle connections now, the others after their answer, all after the grace."""
-        self.stopping = True
+        self.announce_stop()
         for connection in list(self.connections):
             connection.close_when_idle()
         with contextlib.suppress(TimeoutError):
@@ -85,6 +95,7 @@ class Connections:
         while True:
             await asyncio.sleep(1.0)
             now = time.monotonic()
+            self.heads.forget_old(now)
             for connection in list(self.connections):
                 try:
                     connection.check_time(now)

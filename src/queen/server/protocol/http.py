@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Coroutine
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, unquote_plus
 
 from queen.core.names import reason_against_name
@@ -13,6 +14,7 @@ from queen.server.auth.access import TRUSTED, Caller
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _MAX_QUERY = 64
+_KEPT_CHARACTERS = 256
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,20}")
 
 Headers = tuple[tuple[str, str], ...]
@@ -56,8 +58,25 @@ class Response(NamedTuple):
     headers: Headers = JSON_HEADERS
 
 
+class Begun(Protocol):
+    """An answer that is on its way without a task: somebody calls when it can be given."""
+
+    @property
+    def then(self) -> Callable[[Callable[[object], object]], object]:
+        """Takes what is called from the event loop, once, when that is so; it gets whatever has
+        happened."""
+
+    def answer(self) -> Response | Coroutine[Any, Any, Response]:
+        """Return the answer, or what has still to be waited for; may raise like a handler."""
+
+
 # A handler that has answered for itself, by streaming, returns None.
-Handler = Callable[[Request], Awaitable[Response | None]]
+Handler = Callable[[Request], Coroutine[Any, Any, Response | None]]
+# The same for ordinary requests, without a task: it waits for nothing and streams nothing. None
+# leaves a request to the handler; nothing has been done then.
+QuickHandler = Callable[[Request], Response | Begun | None]
+# What a connection asks about a request that is not large.
+Begin = Callable[[Request], Response | Begun | Coroutine[Any, Any, Response | None]]
 
 EMPTY = Response(204, headers=())
 
@@ -100,6 +119,17 @@ class Query:
         if not low <= value <= high:
             raise BadRequest(f"query parameter {name!r} must be between {low} and {high}")
         return value
+
+
+# Consumers ask the same again and again.
+@lru_cache(maxsize=1024)
+def _kept_query(text: str) -> Query:
+    return Query(text)
+
+
+def query_of(text: str) -> Query:
+    """Return the parameters of a query; what is not long is taken apart once."""
+    return _kept_query(text) if len(text) <= _KEPT_CHARACTERS else Query(text)
 
 
 def path_parts(path: str) -> list[str]:

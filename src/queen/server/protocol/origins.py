@@ -20,7 +20,7 @@ from queen.errors import Forbidden, StartupError
 from queen.server.protocol.http import Headers, Request, Response
 
 _PREFLIGHT: Headers = (
-    ("access-control-allow-methods", "GET, POST, PUT, DELETE"),
+    ("access-control-allow-methods", "GET, POST, PUT, PATCH, DELETE"),
     ("access-control-allow-headers", "authorization, content-type"),
     ("access-control-max-age", "600"),
 )

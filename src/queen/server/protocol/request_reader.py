@@ -1,6 +1,7 @@
 """Requests as they arrive: from bytes to a queue of requests, with a limit on everything.
 
-Parsing is done by httptools (llhttp), which calls the `on_…` methods.
+Parsing is done by httptools (llhttp), which calls the `on_…` methods. A request whose head it
+has read before is cut out without it; see `queen.server.protocol.known_heads`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from queen.errors import (
     UnsupportedMedia,
 )
 from queen.server.protocol.held_bytes import SMALL_BODY_BYTES, Room
-from queen.server.protocol.http import MAX_BODY_BYTES, Request
+from queen.server.protocol.http import MAX_BODY_BYTES, Begun, Request
+from queen.server.protocol.known_heads import Cut, KnownHead, KnownHeads, cut
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_HEADERS = 100
@@ -32,6 +34,8 @@ _MAX_WAITING = 16
 _MAX_PARTS = 512
 # A header that means something to us must not mean two things.
 _ONLY_ONCE = frozenset((b"authorization", b"content-type", b"host", b"origin"))
+# A request with one of these is more than a head and a body of the length that it says.
+_UNLIKE_OTHERS = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 
 
 class RequestHead(NamedTuple):
@@ -40,6 +44,15 @@ class RequestHead(NamedTuple):
     method: str
     keep_alive: bool
     knows_chunks: bool
+
+
+class _Parsed(NamedTuple):
+    """A request that the parser has read, while its head is learnt."""
+
+    head: RequestHead
+    url: bytes
+    headers: dict[bytes, bytes]
+    body_bytes: int
 
 
 class RequestReader(asyncio.Protocol):
@@ -53,14 +66,16 @@ class RequestReader(asyncio.Protocol):
         "_head_bytes",
         "_header_bytes",
         "_headers",
+        "_heads",
         "_in_head",
+        "_parsed",
         "_parser",
         "_paused_at",
         "_reading_since",
         "_refusal",
         "_room",
-        "_task",
         "_transport",
+        "_under_way",
         "_upgraded",
         "_url",
         "_waiting",
@@ -72,14 +87,17 @@ class RequestReader(asyncio.Protocol):
     _transport: asyncio.Transport
     address: str
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Room, heads: KnownHeads) -> None:
         self._room = room
+        self._heads = heads
+        # What the parser has read of a request whose head is learnt; None at other times.
+        self._parsed: list[_Parsed] | None = None
         self._parser = httptools.HttpRequestParser(self)
         # Requests that are whole and not handled yet.
         self._waiting: deque[Request] = deque()
         self._waiting_bytes = 0
-        # The one that is handled.
-        self._task: asyncio.Task[None] | None = None
+        # What answers the one that is handled: a task, or less.
+        self._under_way: asyncio.Task[None] | Begun | None = None
         self._closing = False
         # Since when nothing is read because there is no room for it.
         self._paused_at: float | None = None
@@ -104,13 +122,67 @@ class RequestReader(asyncio.Protocol):
         """A request has come whole: its head, and what `_whole_body` puts together."""
         raise NotImplementedError
 
+    def _complete_known(self, head: KnownHead, body: bytes) -> None:
+        """A request has come whole whose head is known."""
+        raise NotImplementedError
+
     def _refuse(self, error: QueenError) -> None:
         """Answer a request that could not be read."""
         raise NotImplementedError
 
     def data_received(self, data: bytes) -> None:
-        if self._closing or self._refusal is not None:
+        if self._takes_nothing:
             return
+        if self._is_between:
+            data = self._take_whole(data)
+        if data:
+            self._parse(data)
+        self.heed_room()
+
+    @property
+    def _takes_nothing(self) -> bool:
+        return self._closing or self._refusal is not None
+
+    @property
+    def _is_between(self) -> bool:
+        """Whether nothing of the next request has come yet."""
+        return not self._in_head and not self._url and self._upgraded is None
+
+    def _take_whole(self, data: bytes) -> bytes:
+        """Take the requests that have come whole; return what is left for the parser."""
+        start = 0
+        while start < len(data):
+            whole = cut(data, start)
+            if whole is None:
+                break
+            known = self._heads.get(whole.key)
+            if known is not None:
+                self._room.take(whole.end - whole.body_at)
+                self._complete_known(known, data[whole.body_at : whole.end])
+            else:
+                self._learn(data[start : whole.end], whole)
+            start = whole.end
+            if self._takes_nothing:
+                return b""
+            if not self._is_between:
+                break
+        return data[start:] if start else data
+
+    def _learn(self, request: bytes, whole: Cut) -> None:
+        """Have a request parsed; its head is known if the parser sees the same in it."""
+        self._parsed = []
+        self._parse(request)
+        parsed, self._parsed = self._parsed, None
+        if self._takes_nothing or not self._is_between or len(parsed) != 1:
+            return
+        head, url, headers, body_bytes = parsed[0]
+        is_alike = head.keep_alive and head.knows_chunks and _UNLIKE_OTHERS.isdisjoint(headers)
+        if is_alike and body_bytes == whole.end - whole.body_at:
+            path, query = path_and_query(url)
+            same = {name: text for name, text in headers.items() if name != b"content-length"}
+            self._heads.learn(whole.key, KnownHead(head.method, path, query, same))
+
+    def _parse(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
             if self._in_head:
@@ -125,7 +197,6 @@ class RequestReader(asyncio.Protocol):
             self._refuse(reason if isinstance(reason, QueenError) else BadRequest("malformed HTTP"))
         except QueenError as error:
             self._refuse(error)
-        self.heed_room()
 
     # ---- requests that offer an upgrade ----
     #
@@ -139,8 +210,8 @@ class RequestReader(asyncio.Protocol):
             length = self._headers.get(b"content-length")
             sent = b"transfer-encoding: chunked" if length is None else b"content-length: " + length
             rest = b"POST / HTTP/1.1\r\n" + sent + b"\r\n\r\n" + rest
-        if rest:
-            self.data_received(rest)
+        if rest and not self._takes_nothing:
+            self._parse(rest)
 
     # ---- what the parser calls ----
 
@@ -195,6 +266,7 @@ class RequestReader(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._upgraded is not None:
             head, self._upgraded = self._upgraded, None
+            self._note(head)
             self._complete(head)
             return
         head = RequestHead(
@@ -208,7 +280,12 @@ class RequestReader(asyncio.Protocol):
             if length != b"0" or b"transfer-encoding" in self._headers:
                 self._upgraded = head
                 return
+        self._note(head)
         self._complete(head)
+
+    def _note(self, head: RequestHead) -> None:
+        if self._parsed is not None:
+            self._parsed.append(_Parsed(head, self._url, self._headers, self._body_bytes))
 
     def _whole_body(self) -> bytes:
         if self._body_start:
@@ -237,7 +314,7 @@ class RequestReader(asyncio.Protocol):
 
     def _has_much_behind(self) -> bool:
         """Whether enough waits behind a request of this connection that is not answered."""
-        if self._task is None and not self._waiting:
+        if self._under_way is None and not self._waiting:
             return False
         behind = self._waiting_bytes + self._body_bytes
         has_much = len(self._waiting) > _MAX_WAITING or behind > MAX_BEHIND_BYTES
@@ -248,6 +325,11 @@ class RequestReader(asyncio.Protocol):
 
     def _is_crowded_out(self) -> bool:
         return self._body_bytes > SMALL_BODY_BYTES and not self._room.may_read(self)
+
+
+def path_and_query(url: bytes) -> tuple[str, str]:
+    path, _, query = url.decode("latin-1").partition("?")
+    return path, query
 
 
 def _check_size(size: int) -> None:

@@ -18,7 +18,7 @@ _SECURITY_HEADERS: Headers = (("x-content-type-options", "nosniff"), ("cache-con
 
 
 def response_head(response: Response, keep_alive: bool, length: bytes) -> bytes:
-    if response.status == HTTPStatus.NO_CONTENT:
+    if response.status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
         length = b""
     start = _head_start(response.status, response.headers)
     return b"".join((start, length, _KEEP_ALIVE if keep_alive else _CLOSE))

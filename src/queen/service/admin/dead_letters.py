@@ -8,12 +8,14 @@ be opened stays where it is, and the others are tried again all the same.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from queen.core.columns.headers import HEADERS, headers_bytes
 from queen.core.cursor import Cursor, is_done, set_aside
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.core.visibility import ONLY_GROUP
@@ -33,10 +35,12 @@ _log = logging.getLogger(__name__)
 # Dead letters that are tried again in one transaction.
 REDRIVE_BATCH = 250
 _BY_HAND = "Moved by hand"
+# How many are counted for an answer: with a million of them, more would take seconds.
+MOST_COUNTED = 10_000
 
 
 class DeadLetterFilter(NamedTuple):
-    """Which dead letters are meant; None matches all."""
+    """Which dead letters are meant; None matches all, an empty error those that have none."""
 
     queue_id: int | None = None
     partition_id: int | None = None
@@ -46,6 +50,14 @@ class DeadLetterFilter(NamedTuple):
     until: datetime | None = None
     namespaces: list[str] | None = None
     ids: list[int] | None = None
+
+
+def key_of_error(error: str) -> str:
+    """Return what stands for an error in an address: its hash, as the index of the table has it."""
+    return hashlib.md5(error.encode(), usedforsecurity=False).hexdigest()
+
+
+_NO_ERROR = key_of_error("")
 
 
 class _Taken(Exception):
@@ -79,13 +91,33 @@ class DeadLetters:
             row["partition_id"], row["codec"], row["payload"]
         )
 
+    def headers_of(self, row: Record) -> str | None:
+        """Return the headers of a dead letter, as they are stored in segments."""
+        if row["headers"] is None:
+            return None
+        return self._encryption.decrypt_dead_letter_headers(
+            row["partition_id"], row["codec"], row["headers"]
+        ).decode()
+
     async def count(self, dead_letter_filter: DeadLetterFilter) -> int:
-        count: int = await self._database.fetchval("count_dead_letters", *dead_letter_filter)
+        """Return how many match, counted no further than `MOST_COUNTED`."""
+        count: int = await self._database.fetchval(
+            "count_dead_letters", *dead_letter_filter, MOST_COUNTED
+        )
         return count
 
     async def errors(self, dead_letter_filter: DeadLetterFilter, limit: int) -> list[Record]:
-        """Return how many died of what, the most frequent first."""
-        return await self._database.fetch("dead_letter_errors", *dead_letter_filter, limit)
+        """Return how many of the latest died of what, the most frequent first."""
+        return await self._database.fetch(
+            "dead_letter_errors", *dead_letter_filter, MOST_COUNTED, limit
+        )
+
+    async def error_of(self, key: str) -> str | None:
+        """Return the error that a key stands for; None when nothing has died of it."""
+        if key == _NO_ERROR:
+            return ""
+        error: str | None = await self._database.fetchval("error_of_key", key)
+        return error
 
     # ---- the way out ----
 
@@ -186,13 +218,16 @@ class DeadLetters:
             values = [row[column] for row in dead_letters]
             if any(values):
                 extras[name] = values
+        headers = [self.headers_of(row) for row in dead_letters]
+        if any(headers):
+            extras[HEADERS] = headers
         payloads = [self.payload_of(row) for row in dead_letters]
         append = Append(
             partition.queue.name,
             partition.name,
             [row["transaction_id"].encode() for row in dead_letters],
             payloads,
-            sum(map(len, payloads)) + 64 * len(payloads),
+            sum(map(len, payloads)) + 64 * len(payloads) + headers_bytes(headers),
             extras,
         )
         append.is_again = True
@@ -221,9 +256,15 @@ class DeadLetters:
         async with self._database.transaction() as transaction:
             await transaction.execute("open_cursors", partition.id, sorted(names))
             for key, cursor in (await lock(transaction, keys)).items():
-                if not is_done(cursor, message.offset):
+                if cursor.handed is not None:
+                    offset = message.offset
+                    tries = await transaction.fetchval("set_aside_shared", *key, offset)
+                elif is_done(cursor, message.offset):
+                    tries = None
+                else:
                     after[key] = set_aside(cursor, message.offset)
                     tries = cursor.failures.get(message.offset, 0)
+                if tries is not None:
                     reason = error or _BY_HAND
                     dead_letters.append(
                         self._copies.dead_letter(partition, key[1], message, reason, tries)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from queen.errors import Conflict, NotFound
 from queen.service.catalog import Partition
 from queen.service.events import Events
+from queen.service.shared.kinds import Kinds
 from queen.storage.database import Database, Record
 
 # What asyncpg takes for PostgreSQL's -infinity and infinity.
@@ -40,8 +41,9 @@ class SeekResult(NamedTuple):
 
 
 class Groups:
-    def __init__(self, database: Database, events: Events) -> None:
+    def __init__(self, database: Database, kinds: Kinds, events: Events) -> None:
         self._database = database
+        self._kinds = kinds
         self._events = events
         # Grows with everything that changes what a group has not read.
         self.version = 0
@@ -68,10 +70,21 @@ class Groups:
         return rows
 
     async def pause(self, rows: list[Record], paused: bool) -> None:
-        """Give a group nothing from now on, or serve it again."""
+        """Give a group nothing from now on, or serve it again, whether it was paused by somebody
+        or by its breaker."""
         await self._database.execute("pause_groups", [row["id"] for row in rows], paused)
         if not paused:
+            await self._database.execute("close_breakers", [row["id"] for row in rows])
             self._look_again(rows)
+
+    async def share(self, rows: list[Record], shared: bool) -> None:
+        """Let a group be shared, or read in order."""
+        if any(row["reads_by_time"] for row in rows):
+            raise Conflict(
+                f"group {rows[0]['name']!r} is that of a query, which reads all partitions up to "
+                "one time"
+            )
+        await self._kinds.set([row["id"] for row in rows], shared=shared)
 
     async def subscribe(self, rows: list[Record], starts_at: datetime) -> None:
         """Change where a group starts in partitions that it has not read yet."""

@@ -5,7 +5,7 @@ scheduled, what sinks publish) is refused.
 
 The switches are rows in `system_state`. A server is told by a signal when one is turned and
 looks by itself twice a second, so all servers follow within a second. While the database
-does not answer, what was last known holds.
+does not answer, what was last known holds; a server that has never heard stores nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 
 import msgspec
 
-from queen.errors import InMaintenance, QueenError
+from queen.errors import InMaintenance, QueenError, Unavailable
 from queen.service.events import Events
 from queen.storage.database import Database
 
@@ -40,11 +40,20 @@ class Maintenance:
         self._events = events
         self.pushes_are_held = False
         self.pops_are_held = False
+        # A server that is started while the database is away does not know how they stand.
+        self._is_known = False
+
+    @property
+    def pushes_are_stored(self) -> bool:
+        """Whether it is known that nobody holds messages back."""
+        return self._is_known and not self.pushes_are_held
 
     def check_push(self) -> None:
         """Raise when messages are held back, for those that no spool takes."""
         if self.pushes_are_held:
             raise InMaintenance
+        if not self._is_known:
+            raise Unavailable("PostgreSQL has not said yet whether messages are held back")
 
     async def refresh(self) -> None:
         """Ask the database how the switches stand."""
@@ -52,6 +61,7 @@ class Maintenance:
         switches = {row["key"]: row["value"] for row in rows if row["key"] in (PUSH, POP)}
         on = {key: _switch.decode(value).enabled for key, value in switches.items()}
         self.pushes_are_held = on.get(PUSH, False)
+        self._is_known = True
         stopped = on.get(POP, False) and not self.pops_are_held
         self.pops_are_held = on.get(POP, False)
         if stopped:

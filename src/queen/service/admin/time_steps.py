@@ -19,6 +19,9 @@ from queen.service.signals import Signals
 from queen.service.streams.planner import Planner
 from queen.service.streams.planning_round import move_gathered
 from queen.service.streams.work import Work
+from queen.service.tasks.keys import JOB as _KEYS
+from queen.service.tasks.results import JOB as _RESULTS
+from queen.service.tasks.ticker import Ticker
 from queen.service.upkeep.jobs import Jobs
 from queen.storage.database import Database
 
@@ -34,6 +37,7 @@ class TimeSteps:
         signals: Signals,
         groups: Groups,
         relay: Relay,
+        ticker: Ticker,
         jobs: Jobs,
         planner: Planner,
         work: Work,
@@ -42,6 +46,7 @@ class TimeSteps:
         self._signals = signals
         self._groups = groups
         self._relay = relay
+        self._ticker = ticker
         self._jobs = jobs
         self._planner = planner
         self._work = work
@@ -49,7 +54,8 @@ class TimeSteps:
     async def advance(self, seconds: float, queue: str | None) -> int:
         """Let time pass for a queue, or (None) for all; return for how many.
 
-        What is due by then has happened on return: scheduled messages are in the log, windows
+        What is due by then has happened on return: scheduled messages, and what schedules push,
+        are in the log, windows
         of streams are closed, and what is too old is gone. When another server is at one of
         these, it happens a moment later.
         """
@@ -60,12 +66,16 @@ class TimeSteps:
         self._groups.version += 1
         for row in rows:
             self._signals.time_has_passed(row["queue_id"])
+        while await self._ticker.tick_some():
+            pass
         while await self._relay.relay_some() is None:
             pass
         await self._close_windows()
-        while await self._jobs.run_once(_RETENTION):
-            pass
+        for job in (_RETENTION, _RESULTS, _KEYS):
+            while await self._jobs.run_once(job):
+                pass
         # One that was at it all the while may have looked too early.
+        self._ticker.wake()
         self._relay.wake()
         self._jobs.wake(_RETENTION)
         return len(rows)

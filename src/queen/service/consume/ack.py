@@ -14,30 +14,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from queen.core.cursor import AckResult, acked_up_to, set_aside
+from queen.core.cursor import AckResult, Cursor, acked_up_to, set_aside
 from queen.errors import Contended, QueenError, Unavailable, Unreadable
 from queen.service.catalog import Partition
 from queen.service.consume.ack_batch import (
     AckBatch,
     GivenUp,
+    OffsetBatch,
     apply_all,
-    failures_of_done,
     is_kept,
+    part_by_kind,
     part_whole_spans,
     span_limits,
 )
-from queen.service.consume.cursors import lock, store
+from queen.service.consume.cursors import Key, lock, store
 from queen.service.consume.dead_letter_copies import DeadLetter, DeadLetterCopies
-from queen.service.consume.lease_book import LeaseBook, Span, SpanBuilder
+from queen.service.consume.lease_book import BareSpan, LeaseBook, SpanBuilder
 from queen.service.events import Events
 from queen.service.log.aside import Aside
 from queen.service.log.batcher import Batcher
 from queen.service.log.segment_cache import StoredSegment
 from queen.service.log.segment_encryption import SegmentEncryption
+from queen.service.pacing.breakers import Breakers
+from queen.service.shared.spans import Spans, lease_key, leased_spans
+from queen.service.shared.whole_spans import ack_whole, part_shared, part_whole
 from queen.service.stats.activity import Activity
-from queen.storage.database import Database, Transaction
+from queen.service.stats.steps import Steps
+from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)
 
@@ -57,13 +63,17 @@ class Acker:
         leases: LeaseBook,
         activity: Activity,
         events: Events,
+        steps: Steps,
+        breakers: Breakers,
     ) -> None:
         self._database = database
+        self._breakers = breakers
         self._encryption = encryption
         self._copies = DeadLetterCopies(encryption)
         self._leases = leases
         self._activity = activity
         self._events = events
+        self._steps = steps
         self._batcher: Batcher[AckBatch] = Batcher(
             self._flush,
             max_items=_MAX_FLUSH_ITEMS,
@@ -80,23 +90,31 @@ class Acker:
     async def ack(self, ack_batches: list[AckBatch]) -> None:
         """Apply acknowledgments; each batch then has its results, or its error. Returns
         after the commit; raises when nothing at all could be done."""
+        for done in self.submit(ack_batches):
+            await done
+        raise_if_none_acked(ack_batches)
+
+    def submit(self, ack_batches: list[AckBatch]) -> list[asyncio.Future[None]]:
+        """Begin to apply acknowledgments; what is returned is done when each of them is."""
         loop = asyncio.get_running_loop()
         self._batcher.check_room(self._aside.weight + sum(batch.weight for batch in ack_batches))
+        self._note("acked", ack_batches)
+        under_way = []
         for batch in ack_batches:
             batch.done = loop.create_future()
+            under_way.append(batch.done)
             self._batcher.submit(batch)
-        for batch in ack_batches:
-            assert batch.done is not None
-            await batch.done
-        errors = [batch.error for batch in ack_batches if batch.error is not None]
-        if errors and len(errors) == len(ack_batches):
-            raise errors[0]
+        return under_way
 
     async def drain(self) -> None:
         await self._batcher.drain()
         await self._aside.drain()
 
     # ---- one flush ----
+
+    def _note(self, step: str, ack_batches: list[AckBatch]) -> None:
+        if self._steps.queue is not None and len(ack_batches) == 1:
+            self._steps.note(ack_batches[0].partition.queue.name, step)
 
     async def _flush(self, ack_batches: list[AckBatch]) -> None:
         ready: list[AckBatch] = []
@@ -119,8 +137,10 @@ class Acker:
         await self._try(ack_batches, alone=True)
 
     async def _try(self, ack_batches: list[AckBatch], *, alone: bool) -> None:
+        self._note("settling", ack_batches)
         try:
             await self._settle(ack_batches)
+            self._note("settled", ack_batches)
         except Exception as error:
             if alone and isinstance(error, Contended):
                 raise
@@ -139,10 +159,14 @@ class Acker:
         # Tried again, one of them may be done already.
         ack_batches = [batch for batch in ack_batches if not batch.is_settled]
         for batch in ack_batches:
-            if batch.lease_id is not None and batch.span is None:
-                batch.span = self._leases.span(batch.lease_id, batch.partition.id)
-                batch.own = batch.span is not None
-        rest = await self._ack_spans(ack_batches)
+            batch.look_up(self._leases)
+        await self._find_limits(ack_batches)
+        # A breaker has to know of all.
+        rest = [batch for batch in ack_batches if batch.is_guarded]
+        shared, ordered = part_shared([batch for batch in ack_batches if not batch.is_guarded])
+        rest += await self._ack_spans(ordered)
+        if shared:
+            rest += await self._ack_shared(shared)
         if rest:
             await self._settle_closely(rest)
 
@@ -156,28 +180,69 @@ class Acker:
         """Tell whoever waits for the partition, then whoever asked."""
         if batch.error is None:
             self._activity.count_acks(batch)
-        if batch.ended:
+        if batch.turn is not None:
+            self._breakers.tell(batch)
+        if batch.is_shared:
+            self._finish_shared(batch)
+        elif batch.ended:
             if batch.lease_id is not None:
                 self._leases.close(batch.lease_id, batch.partition.id)
             self._events.lease_ended(
                 batch.partition, batch.group, batch.lease_id, batch.committed, batch.retry_ms
             )
-            if not batch.own or batch.partition.head > batch.committed:
+            makes_room = batch.partition.queue.options.max_in_flight
+            if makes_room or not batch.own or batch.partition.head > batch.committed:
                 # Consumers that wait at other servers may have what is left.
                 self._events.lease_released(batch.partition, batch.group_id)
         if batch.done is not None and not batch.done.done():
             batch.done.set_result(None)
 
+    def _finish_shared(self, batch: AckBatch) -> None:
+        """The same in a shared group: others wait only for what was given back."""
+        if batch.ended and batch.lease_id is not None:
+            self._leases.close(batch.lease_id, batch.partition.id)
+        if batch.ended or batch.gives_back:
+            # What may come again at once is found by a timer, too.
+            wait_ms = max(batch.retry_ms, 1) if batch.gives_back else 0
+            self._events.lease_ended(
+                batch.partition, batch.group, batch.lease_id, batch.committed, wait_ms
+            )
+        if batch.gives_back or (batch.ended and batch.partition.queue.options.max_in_flight):
+            self._events.lease_released(batch.partition, batch.group_id)
+
+    async def _ack_shared(self, ack_batches: list[AckBatch]) -> list[AckBatch]:
+        """Commit whole spans of shared groups; return what needs a closer look."""
+        whole, rest = part_whole(ack_batches)
+        if not whole:
+            return rest
+        try:
+            acked = await ack_whole(self._database, whole, _LOCK_WAIT_MS)
+        except Contended:
+            if len({batch.key for batch in ack_batches}) == 1:
+                raise
+            # Somebody holds a cursor for long: go on without it.
+            acked = await ack_whole(self._database, whole, 0)
+        busy = {batch.key for batch, done in zip(whole, acked, strict=True) if done is None}
+        self._set_aside(batch for batch in ack_batches if batch.key in busy)
+        rest = [batch for batch in rest if batch.key not in busy]
+        for batch, done in zip(whole, acked, strict=True):
+            if done:
+                batch.give(AckResult.DONE)
+                batch.ended = batch.is_settled = batch.is_shared = True
+            elif not batch.is_aside:
+                rest.append(batch)
+        return rest
+
     async def _ack_spans(self, ack_batches: list[AckBatch]) -> list[AckBatch]:
         """Commit whole spans in one statement; return what needs a closer look."""
         whole, rest = part_whole_spans(ack_batches)
-        if not whole:
+        if not whole or (len(whole) == 1 and await self._ack_lone(whole[0])):
             return rest
         columns = (
             [batch.partition.id for batch in whole],
             [batch.group_id for batch in whole],
             [batch.lease_id for batch in whole],
-            [batch.span.stop if batch.span else 0 for batch in whole],
+            [batch.covered.stop if batch.covered else 0 for batch in whole],
             [False] * len(whole),
         )
         try:
@@ -201,8 +266,22 @@ class Acker:
                 rest.append(batch)
         return rest
 
+    async def _ack_lone(self, batch: AckBatch) -> bool:
+        """Commit one whole span; return false when something is in the way."""
+        assert batch.covered is not None
+        committed = await self._database.findval(
+            "ack_lone", *batch.key, batch.lease_id, batch.covered.stop
+        )
+        if committed is None:
+            return False
+        batch.committed = committed
+        batch.give(AckResult.DONE)
+        batch.ended = batch.is_settled = True
+        return True
+
     async def _settle_closely(self, ack_batches: list[AckBatch]) -> None:
         await self.find_spans(ack_batches)
+        await self._find_hidden(ack_batches)
         async with self._database.transaction() as transaction:
             await transaction.execute("limit_lock_wait", str(_LOCK_WAIT_MS))
             await self.settle_in(transaction, ack_batches)
@@ -210,44 +289,100 @@ class Acker:
             batch.is_settled = True
 
     async def find_spans(self, ack_batches: list[AckBatch]) -> None:
-        """Read what leases cover that this server has not granted, or that are over."""
-        unknown = [batch for batch in ack_batches if batch.span is None]
-        if not unknown:
-            return
-        rows = await self._database.fetch(
-            "cursor_spans",
-            [batch.partition.id for batch in unknown],
-            [batch.group_id for batch in unknown],
-        )
-        held = {(row["partition_id"], row["group_id"]): row for row in rows}
+        """Read which ids leases cover that this server has not granted, or not by their ids, or
+        that are over."""
+        unknown = [
+            batch
+            for batch in ack_batches
+            if batch.covered is None and not isinstance(batch, OffsetBatch)
+        ]
+        leases = await self._read_leases(unknown)
         for batch in unknown:
             batch.own = False
-            row = held.get(batch.key)
+            row = leases.get(batch)
             limits = span_limits(batch, row) if row is not None else None
+            if row is None or limits is None:
+                continue
             try:
-                batch.span = await self._read_span(batch, *limits) if limits is not None else None
+                ids = await self._read_span(batch, *limits, with_ids=True)
             except Unreadable as error:
                 batch.error = error
+                continue
+            batch.span = ids.span(batch.partition, batch.group_id)
+            if batch.lease_id is not None and row["lease_id"] == batch.lease_id:
+                batch.own = self._leases.learn_ids(batch.lease_id, batch.span)
 
-    async def batches_with_receipt(
-        self, lease_id: uuid.UUID, ack_batches: list[AckBatch]
-    ) -> list[AckBatch]:
-        """Return those whose cursor remembers that a lease, now over, decided something."""
+    async def _find_limits(self, ack_batches: list[AckBatch]) -> None:
+        """Find out what leases cover of which acks by offset do not know it."""
+        unknown = [
+            batch
+            for batch in ack_batches
+            if isinstance(batch, OffsetBatch) and batch.leased is None
+        ]
+        leases = await self._read_leases(unknown)
+        for batch in unknown:
+            if batch in leases:
+                batch.take_limits(leases[batch])
+
+    async def _find_hidden(self, ack_batches: list[AckBatch]) -> None:
+        """Read which messages consumers were not shown, for leases that others have granted."""
+        for batch in ack_batches:
+            if not (isinstance(batch, OffsetBatch) and batch.lacks_hidden and batch.leased):
+                continue
+            try:
+                limits = batch.leased.start, batch.leased.stop
+                shown = await self._read_span(batch, *limits, with_ids=False)
+            except Unreadable as error:
+                batch.error = error
+                continue
+            batch.leased = shown.bare_span(batch.partition, batch.group_id)
+            batch.lacks_hidden = False
+
+    async def _read_cursors(self, ack_batches: Sequence[AckBatch]) -> dict[Key, Record]:
+        if not ack_batches:
+            return {}
         rows = await self._database.fetch(
             "cursor_spans",
             [batch.partition.id for batch in ack_batches],
             [batch.group_id for batch in ack_batches],
         )
+        return {(row["partition_id"], row["group_id"]): row for row in rows}
+
+    async def _read_leases(
+        self, ack_batches: Sequence[AckBatch]
+    ) -> dict[AckBatch, Mapping[str, Any]]:
+        """Return what the cursor of each batch knows of its lease; in a shared group it is one of
+        several, and has a span."""
+        cursors = await self._read_cursors(ack_batches)
+        leases: dict[AckBatch, Mapping[str, Any]] = {
+            batch: dict(cursors[batch.key]) for batch in ack_batches if batch.key in cursors
+        }
+        shared = [batch for batch, row in leases.items() if row["handed"] is not None]
+        spans = await leased_spans(self._database, shared) if shared else {}
+        for batch in shared:
+            span = spans.get(key) if (key := lease_key(batch)) is not None else None
+            if span is not None:
+                held = {"lease_id": span.lease_id, "batch_start": span.first, "batch_end": span.end}
+                leases[batch] = {**leases[batch], **held}
+        return leases
+
+    async def batches_with_receipt(
+        self, lease_id: uuid.UUID, ack_batches: list[AckBatch]
+    ) -> list[AckBatch]:
+        """Return those whose cursor remembers that a lease, now over, decided something."""
+        cursors = await self._read_cursors(ack_batches)
         remembered = {
-            (row["partition_id"], row["group_id"])
-            for row in rows
+            key
+            for key, row in cursors.items()
             if acked_up_to(row["receipts"], lease_id) is not None
         }
         return [batch for batch in ack_batches if batch.key in remembered]
 
-    async def _read_span(self, batch: AckBatch, start: int, stop: int) -> Span:
-        """Read which messages a lease covers, a page at a time: only their ids are kept."""
-        span = SpanBuilder(start, stop, batch.group)
+    async def _read_span(
+        self, batch: AckBatch, start: int, stop: int, *, with_ids: bool
+    ) -> SpanBuilder:
+        """Read which messages a lease covers, a page at a time: at most their ids are kept."""
+        span = SpanBuilder(start, stop, batch.group, with_ids=with_ids)
         at = start
         while at < stop:
             rows = await self._database.fetch(
@@ -257,27 +392,42 @@ class Acker:
                 segment = self._encryption.decode_segment(row)
                 span.add(StoredSegment(row["base_offset"], row["created_at"], segment))
             at = rows[-1]["end_offset"] if rows else stop
-        return span.span(batch.partition, batch.group_id)
+        return span
 
     async def settle_in(self, transaction: Transaction, ack_batches: list[AckBatch]) -> None:
         """Apply acknowledgments inside a transaction that may do more. One whose dead messages
         cannot be kept is left out, and has its error."""
+        breakers = await self._breakers.lock(transaction, ack_batches)
         cursors = await lock(transaction, (batch.key for batch in ack_batches))
-        applied = apply_all(ack_batches, cursors)
-        dead_letters = await self._copy_dead(transaction, applied.dead)
+        shared, ordered = part_by_kind(ack_batches, cursors)
+        spans = await Spans.lock(transaction, shared, cursors) if shared else None
+        breakers.begin(ack_batches)
+        applied = apply_all(ordered, cursors)
+        dead = applied.dead if spans is None else applied.dead + spans.apply(shared)
+        dead_letters = await self._copy_dead(transaction, dead)
         if any(batch.error is not None for batch in ack_batches):
-            applied = apply_all(ack_batches, cursors)
+            breakers.begin(ack_batches)
+            applied = apply_all(ordered, cursors)
+            if spans is not None:
+                spans.apply(shared)
         sound = [dead_letter for batch, dead_letter in dead_letters if batch.error is None]
         await self._copies.store(transaction, sound)
         await self._tell_who_is_late(transaction, ack_batches)
         await store(transaction, applied.cursors, applied.waits_ms)
+        if spans is not None:
+            await spans.store(transaction)
+        await breakers.store(transaction)
 
     async def _tell_who_is_late(
         self, transaction: Transaction, ack_batches: list[AckBatch]
     ) -> None:
         """Part the failures of messages that are done: repeated ones have left a dead letter; the
         others change nothing, because somebody has completed the message meanwhile."""
-        late = [failure for batch in ack_batches for failure in failures_of_done(batch)]
+        late = [
+            (batch, name, offset)
+            for batch in ack_batches
+            for name, offset in batch.failures_of_done()
+        ]
         if not late:
             return
         rows = await transaction.fetch(
@@ -287,11 +437,9 @@ class Acker:
             [offset for _, _, offset in late],
         )
         dead_letters = {tuple(row) for row in rows}
-        for batch, transaction_id, offset in late:
+        for batch, name, offset in late:
             is_dead = (*batch.key, offset) in dead_letters
-            batch.results[transaction_id] = (
-                AckResult.ALREADY_DEAD if is_dead else AckResult.TOO_LATE
-            )
+            batch.results[name] = AckResult.ALREADY_DEAD if is_dead else AckResult.TOO_LATE
 
     async def give_up(
         self, partition: Partition, group: str, group_id: int, offset: int, attempts: int
@@ -300,21 +448,39 @@ class Acker:
         batch = AckBatch(partition, group, group_id, None, {}, reason=_SILENT)
         async with self._database.transaction() as transaction:
             cursor = (await lock(transaction, [batch.key])).get(batch.key)
-            if cursor is None or cursor.live or cursor.committed != offset:
+            if cursor is None or not await self._is_silent(transaction, cursor, batch, offset):
                 return
-            if cursor.attempts < attempts:
+            if cursor.handed is None and cursor.attempts < attempts:
                 return
             dead_letters = await self._copy_dead(transaction, [GivenUp(batch, offset, attempts)])
             if batch.error is not None:
                 raise batch.error
             await self._copies.store(transaction, [dead_letter for _, dead_letter in dead_letters])
-            after = set_aside(cursor, offset)
-            await store(transaction, {batch.key: after}, {})
+            if cursor.handed is None:
+                after = set_aside(cursor, offset)
+                await store(transaction, {batch.key: after}, {})
+            else:
+                await transaction.fetchval("set_aside_shared", *batch.key, offset)
         self._activity.count_given_up(partition.queue)
 
-    async def pass_over(self, span: Span, lease_id: uuid.UUID) -> None:
+    async def _is_silent(
+        self, transaction: Transaction, cursor: Cursor, batch: AckBatch, offset: int
+    ) -> bool:
+        """Whether a message that is to be given up is still next, and nobody has it."""
+        if cursor.handed is None:
+            return not cursor.live and cursor.committed == offset
+        limits = [offset], [offset + 1]
+        rows = await transaction.fetch(
+            "spans_between", [batch.partition.id], [batch.group_id], *limits
+        )
+        return any(
+            row["is_alone"] and row["first_offset"] == offset and row["lease_id"] is None
+            for row in rows
+        )
+
+    async def pass_over(self, span: BareSpan, lease_id: uuid.UUID) -> None:
         """End a lease of which the group is shown nothing."""
-        batch = AckBatch(span.partition, span.group, span.group_id, lease_id, {}, span=span)
+        batch = OffsetBatch(span.partition, span.group, span.group_id, lease_id, leased=span)
         async with self._database.transaction() as transaction:
             await self.settle_in(transaction, [batch])
         if batch.error is not None:
@@ -337,12 +503,19 @@ class Acker:
             if isinstance(message, QueenError):
                 batch.error = message
             elif message is not None and is_kept(batch, message):
-                error = batch.errors.get(message.transaction_id) or batch.reason
+                error, attempts = batch.error_of(message), given_up.attempts
                 group = batch.partition, batch.group_id
                 dead_letters.append(
-                    (batch, self._copies.dead_letter(*group, message, error, given_up.attempts))
+                    (batch, self._copies.dead_letter(*group, message, error, attempts))
                 )
         return dead_letters
+
+
+def raise_if_none_acked(ack_batches: list[AckBatch]) -> None:
+    """Raise why, when nothing at all could be done; else each batch says it of itself."""
+    errors = [batch.error for batch in ack_batches if batch.error is not None]
+    if errors and len(errors) == len(ack_batches):
+        raise errors[0]
 
 
 def _report(error: Exception) -> QueenError:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from queen.core.cursor import acked_up_to, bits_from_bytes
-from queen.core.ids import new_lease
+from queen.core.pacing.shares import FairOrder
 from queen.errors import Contended, OutcomeUnknown, QueenError, Unavailable
 from queen.service.catalog import Catalog, Partition
 from queen.service.consume.ack import Acker
@@ -25,15 +26,19 @@ from queen.service.consume.dispatch import Attempt, Dispatcher
 from queen.service.consume.feeds import Feed, Grant
 from queen.service.consume.give_back import GiveBack
 from queen.service.consume.granted_reads import Claimed, Reader
-from queen.service.consume.lease_book import LeaseBook, span_of
+from queen.service.consume.lease_book import BareSpan, LeaseBook, SpanBuilder
 from queen.service.events import Events
+from queen.service.holders import Holders
 from queen.service.log.batcher import Batcher
 from queen.service.log.segment_cache import SegmentCache
-from queen.storage.database import Database, Record
+from queen.service.pacing.breakers import Breakers
+from queen.service.pacing.limits import Admitted, ClaimLimits, Refusal, Row
+from queen.service.stats.steps import Steps
+from queen.storage.database import Database, Record, Transaction
 
 _log = logging.getLogger(__name__)
 
-_GRANTED, _EMPTY, _HELD, _MISSING, _SPENT, _EXHAUSTED, _PAUSED, _BUSY = range(8)
+_GRANTED, _EMPTY, _HELD, _MISSING, _SPENT, _EXHAUSTED, _PAUSED, _BUSY, _OTHER_KIND = range(9)
 _KNOWS_HEAD = {_GRANTED, _EMPTY, _HELD, _EXHAUSTED}
 # How long all wait for one cursor; longer than another server is at work on it.
 _LOCK_WAIT_MS = 100
@@ -45,6 +50,10 @@ _AUTO_LEASE_MS = 15_000
 _UNREADABLE_PAUSE_MS = 1_000
 
 
+# Which of the arguments of a claim they are.
+_BUDGETS = 6
+
+
 class Entry(NamedTuple):
     """One partition that one attempt wants to claim."""
 
@@ -53,6 +62,37 @@ class Entry(NamedTuple):
     number: int
     # Where this server believed it to end when it asked.
     head: int
+
+
+class _Asked(NamedTuple):
+    """What a flush asks the database for, all of one kind."""
+
+    attempts: list[Attempt]
+    entries: list[Entry]
+    # Those of `queen.claim`: the first of them for each entry, the others for each attempt.
+    arguments: tuple[list[Any], ...]
+    is_shared: bool
+    is_limited: bool
+
+    async def run(
+        self,
+        connection: Database | Transaction,
+        arguments: tuple[list[Any], ...],
+        wait_ms: int,
+        is_again: bool,
+    ) -> list[Row]:
+        if self.is_shared:
+            return list(await connection.fetch("claim_shared", *arguments, wait_ms, is_again))
+        return list(await connection.fetch("claim", *arguments, wait_ms))
+
+    def arguments_of(self, admission: Admitted) -> tuple[list[Any], ...]:
+        """Return the arguments for what limits allow."""
+        of_entries = [
+            [column[index] for index in admission.admitted] for column in self.arguments[:3]
+        ]
+        of_attempts = list(self.arguments[3:])
+        of_attempts[_BUDGETS - 3] = admission.budgets
+        return (*of_entries, *of_attempts)
 
 
 class Claims:
@@ -66,7 +106,12 @@ class Claims:
         dispatcher: Dispatcher,
         acker: Acker,
         give_back: GiveBack,
+        holders: Holders,
         events: Events,
+        steps: Steps,
+        breakers: Breakers,
+        limits: ClaimLimits,
+        weights: Mapping[str, int],
     ) -> None:
         self._database = database
         self._catalog = catalog
@@ -76,27 +121,66 @@ class Claims:
         self._reader = reader
         self._acker = acker
         self._give_back = give_back
+        self._holders = holders
         self._events = events
+        self._steps = steps
+        self._breakers = breakers
+        self._limits = limits
         self._batcher: Batcher[Attempt] = Batcher(
-            self._flush, max_items=512, max_weight=1000, max_waiting_weight=100_000
+            self._flush,
+            max_items=512,
+            max_weight=1000,
+            max_waiting_weight=100_000,
+            at_once=True,
+            order=FairOrder(weights, _owner_of) if weights else None,
         )
         events.claim_wanted.subscribe(self._batcher.submit)
 
     def drain(self) -> Awaitable[None]:
         return self._batcher.drain()
 
+    def _note(self, step: str, attempts: list[Attempt]) -> None:
+        if self._steps.queue is not None and len(attempts) == 1:
+            self._steps.note(attempts[0].feed.queue.name, step)
+
     async def _flush(self, attempts: list[Attempt]) -> None:
+        await self._renew_limits(attempts)
+        if len(attempts) == 1:
+            await self._flush_alike(attempts)
+            return
+        # Each kind has a statement of its own.
+        kinds: dict[tuple[bool, bool], list[Attempt]] = {}
+        for attempt in attempts:
+            kinds.setdefault(_kind_of(attempt), []).append(attempt)
+        for alike in kinds.values():
+            await self._flush_alike(alike)
+
+    async def _renew_limits(self, attempts: list[Attempt]) -> None:
+        """Look whether limits are still what they were: whoever waits for them asks for nothing
+        else by which that would be noticed."""
+        limited = {
+            attempt.feed.queue.name for attempt in attempts if attempt.feed.queue.options.is_limited
+        }
+        if limited:
+            # When the database is away, the claim says so.
+            with suppress(QueenError):
+                await self._catalog.queues(limited)
+
+    async def _flush_alike(self, attempts: list[Attempt]) -> None:
+        """Claim for attempts of one kind: of shared groups or others, with limits or without."""
+        self._note("claimed", attempts)
         try:
             claims = await self._claim(attempts)
         except Exception as error:
             if len(attempts) > 1 and not isinstance(error, Unavailable):
                 # One of them is to blame; each finds out by itself.
                 for attempt in attempts:
-                    await self._flush([attempt])
+                    await self._flush_alike([attempt])
                 return
             self._fail(attempts, _report(error, "a claim failed"))
             return
         await self._hand_over_all(claims)
+        self._note("handed", attempts)
 
     def _fail(self, attempts: list[Attempt], error: QueenError) -> None:
         for attempt in attempts:
@@ -110,7 +194,7 @@ class Claims:
 
     async def _claim(self, attempts: list[Attempt]) -> list[Claimed]:
         """Claim for all attempts; return what each was granted."""
-        lease_ids = [new_lease() for _ in attempts]
+        lease_ids = [self._holders.new_lease(attempt.pop.consumer) for attempt in attempts]
         entries = sorted(
             (
                 Entry(partition, attempt.feed.group_id, number, partition.head)
@@ -119,21 +203,35 @@ class Claims:
             ),
             key=lambda entry: (entry.partition.id, entry.group_id),
         )
-        rows = await self._claim_rows(attempts, entries, lease_ids)
+        self._note("asked", attempts)
+        budgets, probes = await self._breakers.admit(attempts, lease_ids)
+        is_shared = attempts[0].feed.is_shared
+        rows = await self._claim_rows(attempts, entries, lease_ids, budgets)
+        self._note("leased", attempts)
         claims = [Claimed(attempt, self._reader.budget) for attempt in attempts]
         for entry, row in zip(entries, rows, strict=True):
             claim, partition = claims[entry.number], entry.partition
             claim.attempt.feed.claiming.discard(partition.id)
             self._saw_head(entry, row)
             if row["outcome"] == _GRANTED:
-                claim.grants.append(
-                    self._grant(claim.attempt, partition, lease_ids[entry.number], row)
-                )
+                grant = self._grant(claim.attempt, partition, lease_ids[entry.number], row)
+                grant.is_shared = is_shared
+                claim.grants.append(grant)
+                self._note_grant(claim.attempt, grant, row)
+            elif row["outcome"] == _OTHER_KIND:
+                claim.attempt.feed.turn(is_shared=not is_shared)
+                claim.attempt.feed.offer_again(partition, first=True)
             else:
                 await self._note_refusal(claim, partition, row)
+        for number in probes:
+            await self._note_probe(claims[number], lease_ids[number])
         return claims
 
-    def _saw_head(self, entry: Entry, row: Record) -> None:
+    async def _note_probe(self, claim: Claimed, lease_id: uuid.UUID) -> None:
+        partition_id = claim.grants[0].partition.id if claim.grants else None
+        await self._breakers.note_probe(claim.attempt.feed.group_id, lease_id, partition_id)
+
+    def _saw_head(self, entry: Entry, row: Row) -> None:
         if row["outcome"] not in _KNOWS_HEAD:
             return
         if row["erasures"] != entry.partition.erasures:
@@ -148,8 +246,13 @@ class Claims:
             entry.partition.saw_head(row["head"])
 
     async def _claim_rows(
-        self, attempts: list[Attempt], entries: list[Entry], lease_ids: list[uuid.UUID]
-    ) -> list[Record]:
+        self,
+        attempts: list[Attempt],
+        entries: list[Entry],
+        lease_ids: list[uuid.UUID],
+        budgets: list[int],
+    ) -> list[Row]:
+        is_shared, is_limited = _kind_of(attempts[0])
         options = [attempt.feed.queue.options for attempt in attempts]
         arguments: tuple[list[Any], ...] = (
             [entry.partition.id for entry in entries],
@@ -158,24 +261,67 @@ class Claims:
             lease_ids,
             [_lease_ms(attempt) for attempt in attempts],
             [attempt.pop.auto_ack for attempt in attempts],
-            [attempt.pop.batch for attempt in attempts],
+            budgets,
             [queue_options.retry_ceiling for queue_options in options],
             [queue_options.delayed_processing * 1000 for queue_options in options],
             [queue_options.window_buffer * 1000 for queue_options in options],
             [queue_options.expiry_seconds * 1000 for queue_options in options],
         )
+        asked = _Asked(attempts, entries, arguments, is_shared, is_limited)
         try:
-            return await self._database.fetch("claim", *arguments, _LOCK_WAIT_MS)
+            is_plain = budgets[0] == attempts[0].pop.batch and not (is_shared or is_limited)
+            if len(entries) == 1 and is_plain:
+                row = await self._claim_lone(attempts[0], entries[0], lease_ids[0])
+                if row is not None:
+                    return [row]
+            return await self._fetch(asked, _LOCK_WAIT_MS)
         except OutcomeUnknown:
             try:
                 # A lease is recognised by its id when it is claimed again.
-                return await self._database.fetch("claim", *arguments, _LOCK_WAIT_MS)
+                return await self._fetch(asked, _LOCK_WAIT_MS, is_again=True)
             except Unavailable:
                 self._leave_unclear(attempts, entries, lease_ids)
                 raise
         except Contended:
             # Somebody holds a cursor for long: go on without it.
-            return await self._database.fetch("claim", *arguments, 0)
+            return await self._fetch(asked, 0)
+
+    async def _fetch(self, asked: _Asked, wait_ms: int, *, is_again: bool = False) -> list[Row]:
+        if not asked.is_limited:
+            return await asked.run(self._database, asked.arguments, wait_ms, is_again)
+        async with self._database.transaction() as transaction:
+            admission = await self._limits.admit(
+                transaction, asked.attempts, asked.entries, asked.arguments[_BUDGETS], wait_ms
+            )
+            rows: list[Row] = []
+            if admission.admitted:
+                arguments = asked.arguments_of(admission)
+                rows = await asked.run(transaction, arguments, wait_ms, is_again)
+            admitted = [asked.entries[index] for index in admission.admitted]
+            claimed = list(zip(admitted, rows, strict=True))
+            await self._limits.charge(transaction, admission, asked.attempts, claimed)
+        self._limits.hold(admission, asked.attempts)
+        granted = dict(zip(admission.admitted, rows, strict=True))
+        return [
+            granted.get(index) or _refused_row(admission.refused[index])
+            for index in range(len(asked.entries))
+        ]
+
+    async def _claim_lone(
+        self, attempt: Attempt, entry: Entry, lease_id: uuid.UUID
+    ) -> Record | None:
+        """Claim one partition for one pop, if nothing is in the way."""
+        options = attempt.feed.queue.options
+        if options.delayed_processing or options.window_buffer or options.expiry_seconds:
+            return None
+        return await self._database.findrow(
+            "claim_lone",
+            entry.partition.id,
+            entry.group_id,
+            lease_id,
+            _lease_ms(attempt),
+            attempt.pop.batch,
+        )
 
     def _leave_unclear(
         self, attempts: list[Attempt], entries: list[Entry], lease_ids: list[uuid.UUID]
@@ -186,12 +332,11 @@ class Claims:
             self._give_back.unclear(entry.partition, group, entry.group_id, lease_id)
 
     def _grant(
-        self, attempt: Attempt, partition: Partition, lease_id: uuid.UUID, row: Record
+        self, attempt: Attempt, partition: Partition, lease_id: uuid.UUID, row: Row
     ) -> Grant:
-        feed = attempt.feed
-        grant = Grant(
+        return Grant(
             partition,
-            feed.group,
+            attempt.feed.group,
             lease_id,
             row["committed"],
             row["batch_end"],
@@ -202,16 +347,22 @@ class Claims:
             decode_failures(row["failures"]) if row["failures"] else {},
             row["wait_ms"],
         )
+
+    def _note_grant(self, attempt: Attempt, grant: Grant, row: Row) -> None:
+        feed, partition, lease_id = attempt.feed, grant.partition, grant.lease_id
+        assert lease_id is not None
         if attempt.generation != feed.generation:
             # The group was moved meanwhile. Whether before or after this grant, the next claim
             # finds out.
             feed.offer_again(partition)
+        elif grant.is_shared:
+            feed.note_shared_grant(partition, row["handed"])
+            self._dispatcher.set_timer(feed, partition, lease_id, grant.lease_ms)
         else:
             feed.note_grant(partition, lease_id, grant.stop)
             self._dispatcher.set_timer(feed, partition, lease_id, grant.lease_ms)
-        return grant
 
-    async def _note_refusal(self, claim: Claimed, partition: Partition, row: Record) -> None:
+    async def _note_refusal(self, claim: Claimed, partition: Partition, row: Row) -> None:
         """Note in the feed why a partition could not be leased, and when to try it again."""
         feed, outcome = claim.attempt.feed, row["outcome"]
         if outcome == _EMPTY:
@@ -220,6 +371,9 @@ class Claims:
             feed.offer(partition)
         elif outcome in (_HELD, _BUSY):
             self._hold_back(feed, partition, row["wait_ms"])
+            if feed.is_shared and outcome == _HELD and partition.head > row["head"]:
+                # More was written meanwhile, which nobody holds.
+                feed.offer_again(partition)
         elif outcome == _SPENT:
             feed.offer_again(partition, first=True)
         elif outcome == _MISSING:
@@ -236,7 +390,7 @@ class Claims:
         feed.held[partition.id] = partition
         self._dispatcher.set_timer(feed, partition, None, wait_ms)
 
-    async def _give_up(self, claim: Claimed, partition: Partition, row: Record) -> None:
+    async def _give_up(self, claim: Claimed, partition: Partition, row: Row) -> None:
         """Have a message set aside that nobody comes back from."""
         feed = claim.attempt.feed
         # Whoever held it has lost it, even if this server's timer has not rung yet.
@@ -294,7 +448,7 @@ class Claims:
         shown: list[Grant] = []
         for grant in claim.grants:
             try:
-                if await self._prepare(claim.attempt.feed, grant):
+                if await self._prepare(claim.attempt, grant):
                     shown.append(grant)
             except Exception as error:
                 claim.error = _report(error, "a grant could not be handed over")
@@ -302,17 +456,19 @@ class Claims:
         claim.grants = shown
         self._deliver(claim)
 
-    async def _prepare(self, feed: Feed, grant: Grant) -> bool:
+    async def _prepare(self, attempt: Attempt, grant: Grant) -> bool:
         """Remember which messages a lease covers; return whether there is one to show."""
+        feed = attempt.feed
         if grant.start == grant.stop:
             # What did not fit is there for the next pop.
             self._give_back.grants([grant], _UNREADABLE_PAUSE_MS if grant.is_unreadable else 0)
             return False
         if grant.is_cut and grant.lease_id is not None:
             await self._shorten(feed, grant)
-        span = span_of(
-            grant.partition, feed.group, feed.group_id, grant.start, grant.stop, grant.stored
-        )
+        # Acks of frames name offsets, and what is acked already needs none.
+        with_ids = grant.lease_id is not None and not attempt.pop.is_framed
+        span = _span_of(grant, feed, with_ids=with_ids)
+        span.is_shared = grant.is_shared
         for offset in span.hidden:
             grant.skip |= 1 << (offset - grant.start)
         if grant.lease_id is not None:
@@ -325,6 +481,16 @@ class Claims:
 
     async def _shorten(self, feed: Feed, grant: Grant) -> None:
         """Lease no more than was read; the rest stays for the next pop."""
+        if grant.is_shared:
+            await self._database.execute(
+                "shorten_shared_lease",
+                grant.partition.id,
+                feed.group_id,
+                grant.lease_id,
+                grant.stop,
+            )
+            self._dispatcher.lease_ended(grant.partition, feed.group, None, grant.stop, 1)
+            return
         await self._database.execute(
             "shorten_lease", grant.partition.id, feed.group_id, grant.lease_id, grant.stop
         )
@@ -356,7 +522,9 @@ class Claims:
             # Nobody acks for a client that has gone, nor what nobody could read.
             if not claim.attempt.pop.done.done() and grant.stop > grant.start
         ]
-        granted.sort(key=lambda pair: (pair[1].partition.id, pair[0].attempt.feed.group_id))
+        granted.sort(
+            key=lambda pair: (pair[1].partition.id, pair[0].attempt.feed.group_id, pair[1].start)
+        )
         try:
             acked = await self._ack_spans(granted, _LOCK_WAIT_MS)
         except Exception as error:
@@ -389,6 +557,8 @@ class Claims:
     ) -> list[bool]:
         if not granted:
             return []
+        if granted[0][1].is_shared:
+            return await self._ack_shared_spans(granted, wait_ms)
         rows = await self._database.fetch(
             "ack_spans",
             [grant.partition.id for _, grant in granted],
@@ -399,6 +569,54 @@ class Claims:
             wait_ms,
         )
         return [row["done"] for row in rows]
+
+    async def _ack_shared_spans(
+        self, granted: list[tuple[Claimed, Grant]], wait_ms: int | None
+    ) -> list[bool]:
+        rows = await self._database.fetch(
+            "ack_shared",
+            [grant.partition.id for _, grant in granted],
+            [claim.attempt.feed.group_id for claim, _ in granted],
+            [grant.lease_id for _, grant in granted],
+            [grant.start for _, grant in granted],
+            [grant.stop for _, grant in granted],
+            True,
+            wait_ms,
+        )
+        for claim, grant in granted:
+            if grant.is_cut:
+                # What was not read is free again.
+                self._dispatcher.lease_ended(
+                    grant.partition, claim.attempt.feed.group, None, grant.stop, 1
+                )
+        return [bool(row["done"]) for row in rows]
+
+
+def _span_of(grant: Grant, feed: Feed, *, with_ids: bool) -> BareSpan:
+    """Return what a lease covers of segments that are at hand."""
+    builder = SpanBuilder(grant.start, grant.stop, feed.group, with_ids=with_ids)
+    for stored in grant.stored:
+        builder.add(stored)
+    make = builder.span if with_ids else builder.bare_span
+    return make(grant.partition, feed.group_id)
+
+
+def _owner_of(attempt: Attempt) -> tuple[str, str]:
+    """By what the order of an attempt is kept, and its namespace."""
+    queue = attempt.feed.queue
+    return queue.name, queue.namespace
+
+
+def _kind_of(attempt: Attempt) -> tuple[bool, bool]:
+    """Whether an attempt is for a shared group, and whether there are limits for it."""
+    return attempt.feed.is_shared, attempt.feed.queue.options.is_limited
+
+
+def _refused_row(refusal: Refusal) -> Row:
+    """Return what a claim would say of a partition that limits hold back."""
+    if refusal.wait_ms is None:
+        return {"outcome": _SPENT}
+    return {"outcome": _BUSY, "wait_ms": refusal.wait_ms}
 
 
 def _lease_ms(attempt: Attempt) -> int:

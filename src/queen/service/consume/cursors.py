@@ -63,4 +63,5 @@ def _cursor(row: Record) -> Cursor:
         failed=bits_from_bytes(row["failed"]),
         failures=decode_failures(row["failures"]) if row["failures"] else {},
         receipts=row["receipts"],
+        handed=row["handed"],
     )

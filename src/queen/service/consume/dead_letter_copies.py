@@ -39,6 +39,8 @@ class DeadLetter(NamedTuple):
     created_at: datetime
     codec: int
     producer_sub: str | None
+    # As the payload is, in plain text or encrypted.
+    headers: bytes | None
 
 
 class DeadLetterCopies:
@@ -84,8 +86,11 @@ class DeadLetterCopies:
     ) -> DeadLetter:
         """Return the copy of a message, encrypted if its queue is."""
         payload, codec = message.payload, CODEC_RAW
+        headers = message.headers.encode() if message.headers else None
         if partition.queue.options.encryption_enabled:
             codec, payload = self._encryption.encrypt_dead_letter(partition.id, payload)
+            if headers is not None:
+                _, headers = self._encryption.encrypt_dead_letter(partition.id, headers)
         return DeadLetter(
             partition.id,
             group_id,
@@ -98,6 +103,7 @@ class DeadLetterCopies:
             message.created_at,
             codec,
             message.producer_sub,
+            headers,
         )
 
     async def store(self, transaction: Transaction, dead_letters: list[DeadLetter]) -> None:

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator
 
 from queen.service.catalog import Partition
 from queen.service.consume.feeds import Feed, Pop
-from queen.service.consume.lease_book import LeaseBook, Span
+from queen.service.consume.lease_book import BareSpan, LeaseBook
 from queen.service.consume.timers import Timers
 from queen.service.events import Events
 
 # The database decides when a lease has ended; its clock may be a little behind ours.
 _CLOCK_MARGIN_S = 0.02
 # How often a paused group is looked at; resuming it wakes its pops at once where it is heard.
-_PAUSE_CHECK_S = 1.0
+_PAUSE_CHECK_MS = 1000
 
 
 class Attempt:
@@ -58,6 +58,10 @@ class Dispatcher:
 
     def add(self, feed: Feed) -> None:
         self._feeds.setdefault(feed.queue.id, {})[feed.group] = feed
+
+    @property
+    def has_feeds(self) -> bool:
+        return any(self._feeds.values())
 
     def feeds_of(self, queue_id: int) -> list[Feed]:
         return list(self._feeds.get(queue_id, {}).values())
@@ -120,21 +124,32 @@ class Dispatcher:
         if feed is None:
             return
         more = feed.lease_ended(partition, lease_id, committed, offer=not wait_ms)
-        if partition.id not in feed.leased:
+        if partition.id not in feed.leased and not feed.is_shared:
             self.timers.disarm(feed, partition.id)
         if more and wait_ms:
             self.set_timer(feed, partition, None, wait_ms)
         elif more:
             self.pump(feed)
+        self._made_room(feed)
 
     def group_paused(self, feed: Feed) -> None:
         """Claims find that the group is paused: leave them for a while."""
-        feed.paused_until = time.monotonic() + _PAUSE_CHECK_S
-        asyncio.get_running_loop().call_later(_PAUSE_CHECK_S, self.pump, feed)
+        self.hold_feed(feed, _PAUSE_CHECK_MS)
+
+    def hold_feed(self, feed: Feed, ms: int) -> None:
+        """Claim nothing for a group for so long, unless it is resumed before."""
+        pause_s = ms / 1000
+        feed.paused_until = time.monotonic() + pause_s
+        asyncio.get_running_loop().call_later(pause_s + _CLOCK_MARGIN_S, self.pump, feed)
 
     def group_resumed(self, feed: Feed) -> None:
         feed.paused_until = 0.0
+        feed.waits_for_room = False
         self.pump(feed)
+
+    def _made_room(self, feed: Feed) -> None:
+        if feed.waits_for_room:
+            self.group_resumed(feed)
 
     def released_elsewhere(self, partition: Partition, group_id: int) -> None:
         """Another server ended a lease, one of its own or one that this server granted."""
@@ -142,11 +157,13 @@ class Dispatcher:
             if feed.group_id == group_id:
                 feed.leased.pop(partition.id, None)
                 feed.held.pop(partition.id, None)
-                self.timers.disarm(feed, partition.id)
+                if not feed.is_shared:
+                    self.timers.disarm(feed, partition.id)
                 feed.offer_again(partition)
                 self.pump(feed)
+                self._made_room(feed)
 
-    def lease_extended(self, span: Span, lease_id: uuid.UUID, ms: int) -> None:
+    def lease_extended(self, span: BareSpan, lease_id: uuid.UUID, ms: int) -> None:
         feed = self.feed(span.partition.queue.id, span.group)
         if feed is not None:
             self.set_timer(feed, span.partition, lease_id, ms)
@@ -197,6 +214,10 @@ class Dispatcher:
     ) -> None:
         """Look at a partition again when a lease on it has ended, ours or (None) another's."""
         at = time.monotonic() + ms / 1000 + _CLOCK_MARGIN_S
+        if feed.is_shared:
+            # Of several leases, and of what waits for its next try, the first one counts.
+            self.timers.arm_earlier(feed, partition, at)
+            return
         # A partition that is held back may be so by a lease of ours, which then ends with it; a
         # lease that is no longer ours is somebody else's.
         current = feed.leased.get(partition.id)
@@ -206,10 +227,11 @@ class Dispatcher:
     def ring(self) -> None:
         """Offer the partitions whose leases have lapsed by now."""
         for _, _, feed, partition, lease_id in self.timers.take_due(time.monotonic()):
-            if lease_id is not None:
-                if feed.leased.get(partition.id) != lease_id:
+            if lease_id is not None and not feed.is_shared:
+                if feed.leased.get(partition.id, lease_id) != lease_id:
                     continue
-                del feed.leased[partition.id]
+                # Forgotten, if the group was turned meanwhile.
+                feed.leased.pop(partition.id, None)
                 self._leases.close(lease_id, partition.id)
             feed.held.pop(partition.id, None)
             feed.offer_again(partition)

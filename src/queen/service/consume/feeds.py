@@ -21,6 +21,7 @@ import time
 import uuid
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from queen.errors import QueenError
 from queen.service.catalog import FROM_BEGINNING, Partition, Queue, Subscription
@@ -28,6 +29,9 @@ from queen.service.log.segment_cache import StoredSegment
 
 # What this server believes of a partition it has not read: nothing is done yet.
 _UNREAD = -1
+# Partitions of which a feed remembers how far its group has got, twice: those of late, and those
+# before them. Of any other it finds out by a claim too many.
+_POSITIONS = 50_000
 
 
 @dataclass(slots=True)
@@ -57,6 +61,8 @@ class Grant:
     is_unreadable: bool = False
     # What its messages weigh until they are sent.
     held_bytes: int = 0
+    # Its lease is one of several in the partition.
+    is_shared: bool = False
 
     @property
     def shown(self) -> int:
@@ -88,14 +94,17 @@ class Pop:
         "auto_ack",
         "batch",
         "busy",
+        "consumer",
         "done",
         "error",
         "feeds",
         "group",
+        "is_framed",
         "named",
         "namespaces",
         "over",
         "partitions",
+        "shared",
         "subscription",
         "turn",
         "waits",
@@ -111,8 +120,12 @@ class Pop:
         waits: bool = False,
         named: str | None = None,
         subscription: Subscription = FROM_BEGINNING,
+        consumer: str | None = None,
+        shared: bool | None = None,
     ) -> None:
         self.group = group
+        # The name by which the consumer wants to be known.
+        self.consumer = consumer
         self.batch = batch
         self.partitions = partitions
         self.auto_ack = auto_ack
@@ -120,8 +133,12 @@ class Pop:
         # The partition asked for, None for any.
         self.named = named
         self.subscription = subscription
+        # Whether its group is to be shared; None leaves it as it is.
+        self.shared = shared
         # The only namespaces it may be served from; None means all.
         self.namespaces: frozenset[str] | None = None
+        # It is answered with stored segments, and acked by offsets.
+        self.is_framed = False
         self.feeds: list[Feed] = []
         # Its time is over, or the server stops: whatever comes now is its answer.
         self.over = False
@@ -168,28 +185,41 @@ class Feed:
 
     __slots__ = (
         "_named_ready",
+        "_older",
         "_position",
         "_ready",
+        "begins_at",
         "claiming",
         "generation",
         "group",
         "group_id",
         "held",
+        "is_shared",
         "leased",
         "named",
         "paused_until",
         "pops",
         "queue",
+        "said",
         "sweep_after",
         "swept_at",
         "used_at",
         "waiters",
+        "waits_for_room",
     )
 
-    def __init__(self, queue: Queue, group: str, group_id: int) -> None:
+    def __init__(
+        self, queue: Queue, group: str, group_id: int, begins_at: datetime | None = None
+    ) -> None:
         self.queue = queue
         self.group = group
         self.group_id = group_id
+        # Of a group that was just made and reads nothing from before: it need not sweep.
+        self.begins_at = begins_at
+        # Many hold a partition at once. A hint as well: the claim finds out.
+        self.is_shared = queue.options.shared_groups
+        # What pops have said of that, and the database knows.
+        self.said: bool | None = None
         # Counts how often all that was believed turned out to be void.
         self.generation = 0
         self._ready: OrderedDict[int, Partition] = OrderedDict()
@@ -197,6 +227,7 @@ class Feed:
         self._named_ready: deque[Partition] = deque()
         # How far this group has got, as far as this server knows: leased or done.
         self._position: dict[int, int] = {}
+        self._older: dict[int, int] = {}
         self.claiming: set[int] = set()
         self.leased: dict[int, uuid.UUID] = {}
         # Partitions that other servers have leased, as far as this one knows.
@@ -207,6 +238,8 @@ class Feed:
         self.named: dict[str, OrderedDict[Pop, None]] = {}
         # The group is paused; asked again after this instant, or when it is resumed.
         self.paused_until = 0.0
+        # It is left alone because as much is on leases as may be.
+        self.waits_for_room = False
         # Where the sweep goes on; None when it has come round.
         self.sweep_after: int | None = 0
         self.swept_at = time.monotonic()
@@ -225,7 +258,10 @@ class Feed:
 
     def offer(self, partition: Partition) -> None:
         """Say that a partition reaches as far as its head now says."""
-        if partition.head > self._position.get(partition.id, _UNREAD):
+        position = self._position.get(partition.id)
+        if position is None:
+            position = self._older.get(partition.id, _UNREAD)
+        if partition.head > position:
             self.offer_again(partition)
 
     def offer_again(self, partition: Partition, *, first: bool = False) -> None:
@@ -249,6 +285,9 @@ class Feed:
             _, partition = self._ready.popitem(last=False)
             self.claiming.add(partition.id)
             taken.append(partition)
+        if not self._ready:
+            # A new one: it keeps the memory of all that it ever had at one time.
+            self._ready = OrderedDict()
         return taken
 
     def take_named(self) -> tuple[Pop, Partition] | None:
@@ -264,11 +303,26 @@ class Feed:
     def set_position(self, partition: Partition, position: int) -> None:
         """Note how far the group has got there: no other server holds it any more."""
         self._position[partition.id] = position
+        if len(self._position) > _POSITIONS:
+            self._older, self._position = self._position, {}
         self.held.pop(partition.id, None)
 
     def note_grant(self, partition: Partition, lease_id: uuid.UUID, batch_end: int) -> None:
         self.leased[partition.id] = lease_id
         self.set_position(partition, batch_end)
+
+    def note_shared_grant(self, partition: Partition, handed: int) -> None:
+        """Somebody holds messages before an offset; what lies behind it is for the next pop."""
+        self.set_position(partition, handed)
+        self.held[partition.id] = partition
+        if partition.head > handed:
+            self.offer_again(partition, first=True)
+
+    def turn(self, *, is_shared: bool) -> None:
+        """The group is of the other kind from now on: who holds what is found out by claims."""
+        if self.is_shared != is_shared:
+            self.is_shared = is_shared
+            self.leased.clear()
 
     def lease_ended(
         self,
@@ -279,6 +333,11 @@ class Feed:
         offer: bool = True,
     ) -> bool:
         """Forget a lease; return whether the partition has more."""
+        if self.is_shared:
+            position = self._position.get(partition.id, self._older.get(partition.id, _UNREAD))
+            if offer and partition.head > position:
+                self.offer_again(partition)
+            return not offer or partition.head > position
         ours = self.leased.get(partition.id)
         if ours is not None and lease_id is not None and ours != lease_id:
             return False
@@ -294,12 +353,14 @@ class Feed:
         """Believe nothing: the group was moved and its leases have ended."""
         self.generation += 1
         self._position.clear()
+        self._older.clear()
         self.leased.clear()
         self.held.clear()
 
     def look_again(self) -> None:
         """Let the sweep begin anew; partitions that somebody waits for by name come first."""
         self.sweep_after = 0
+        self.begins_at = None
         for name in self.named:
             partition = self.queue.partitions.get(name)
             if partition is not None:
@@ -307,6 +368,7 @@ class Feed:
 
     def forget(self, partition_id: int) -> None:
         self._position.pop(partition_id, None)
+        self._older.pop(partition_id, None)
         self.leased.pop(partition_id, None)
         self.held.pop(partition_id, None)
 
@@ -333,6 +395,11 @@ class Feed:
             queue.pop(pop, None)
             if not queue:
                 del self.named[pop.named]
+
+    @property
+    def waiting(self) -> int:
+        """How many polls wait."""
+        return len(self.waiters) + sum(map(len, self.named.values()))
 
     @property
     def has_waiters(self) -> bool:

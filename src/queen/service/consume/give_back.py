@@ -50,7 +50,8 @@ class GiveBack:
     async def _end_unclear(
         self, partition: Partition, group: str, group_id: int, lease: uuid.UUID
     ) -> None:
-        await self._end(partition.id, group_id, lease)
+        feed = self._dispatcher.feed(partition.queue.id, group)
+        await self._end(partition.id, group_id, lease, is_shared=feed is None or feed.is_shared)
         self._dispatcher.lease_ended(partition, group, lease, 0)
 
     async def _give_back_result(self, pop: Pop) -> None:
@@ -76,18 +77,34 @@ class GiveBack:
         feed = self._dispatcher.feed(partition.queue.id, grant.group)
         if feed is None or grant.lease_id is None:
             return
-        await self._end(partition.id, feed.group_id, grant.lease_id)
+        await self._end(
+            partition.id, feed.group_id, grant.lease_id, wait_ms, is_shared=grant.is_shared
+        )
         self._leases.close(grant.lease_id, partition.id)
+        if grant.is_shared:
+            # It is a part of what others read on from.
+            wait_ms = max(wait_ms, 1)
         self._dispatcher.lease_ended(partition, grant.group, grant.lease_id, grant.start, wait_ms)
         if wait_ms:
             # Who does not wait is told each time.
             feed.held[partition.id] = partition
 
-    async def _end(self, partition_id: int, group_id: int, lease: uuid.UUID) -> None:
+    async def _end(
+        self,
+        partition_id: int,
+        group_id: int,
+        lease: uuid.UUID,
+        wait_ms: int = 0,
+        *,
+        is_shared: bool,
+    ) -> None:
         """End a lease; when the database is away, as soon as it is back."""
+        key = [partition_id], [group_id]
         while True:
             try:
-                await self._database.execute("release_lease", [partition_id], [group_id], lease)
+                if is_shared:
+                    await self._database.execute("release_shared_lease", *key, lease, wait_ms)
+                await self._database.execute("release_lease", *key, lease)
                 return
             except Unavailable as error:
                 if not error.is_outage:

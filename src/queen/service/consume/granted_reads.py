@@ -66,8 +66,8 @@ class Claimed:
             self.cut()
             return
         self._taken += size
-        grant.held_bytes += size
-        self._budget.used += size
+        grant.held_bytes += stored.size_bytes
+        self._budget.used += stored.size_bytes
         grant.stored.append(stored)
         grant.is_read = stored.end_offset >= grant.stop
 
@@ -143,11 +143,17 @@ class Reader:
 
     def _take(self, claim: Claimed, grant: Grant, row: Record) -> None:
         try:
-            segment = self._encryption.decode_segment_within(row, claim.room_bytes)
+            # Frames are looked into as well: nothing is given that nobody could read.
+            read = self._encryption.read_stored_within(row, claim.room_bytes)
         except QueenError as error:
             claim.fail(grant, error)
             return
-        if segment is None:
+        if read is None:
             claim.cut()
+            return
+        codec, body, segment = read
+        place = row["base_offset"], row["created_at"]
+        if claim.attempt.pop.is_framed:
+            claim.add(grant, StoredSegment(*place, segment, codec, body))
         else:
-            claim.add(grant, StoredSegment(row["base_offset"], row["created_at"], segment))
+            claim.add(grant, StoredSegment(*place, segment))

@@ -22,19 +22,20 @@ class Leases:
         held = [(span.partition.id, span.group_id) for span in self._book.spans(lease_id)]
         if not held:
             rows = await self._database.fetch("cursors_of_lease", lease_id)
+            rows = rows or await self._database.fetch("spans_of_lease", lease_id)
             held = [(row["partition_id"], row["group_id"]) for row in rows]
         return held
 
     async def extend(self, lease_id: uuid.UUID, seconds: int) -> datetime | None:
         """Prolong a live lease; None when it is not, or no longer, one."""
         held = await self.cursors_of(lease_id)
-        rows = await self._database.fetch(
-            "extend_lease",
-            [partition for partition, _ in held],
-            [group for _, group in held],
-            lease_id,
-            seconds * 1000,
-        )
+        key = [partition for partition, _ in held], [group for _, group in held]
+        rows = await self._database.fetch("extend_lease", *key, lease_id, seconds * 1000)
+        if len(rows) < len(held):
+            # In shared groups a lease is a span.
+            rows += await self._database.fetch(
+                "extend_shared_lease", *key, lease_id, seconds * 1000
+            )
         for span in self._book.spans(lease_id):
             self._dispatcher.lease_extended(span, lease_id, seconds * 1000)
         return min((row["lease_until"] for row in rows), default=None)

@@ -24,6 +24,7 @@ from queen.service.consume.granted_reads import Reader
 from queen.service.consume.sweeper import Sweeper
 from queen.service.events import Events
 from queen.service.outages import level_of
+from queen.service.shared.kinds import Kinds
 from queen.service.stats.activity import Activity
 
 _log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class Popper:
         background: Background,
         activity: Activity,
         maintenance: Maintenance,
+        kinds: Kinds,
         events: Events,
     ) -> None:
         self._catalog = catalog
@@ -58,6 +60,7 @@ class Popper:
         self._background = background
         self._activity = activity
         self._maintenance = maintenance
+        self._kinds = kinds
         # Pops by namespace and task that wait; queues that come up later may serve them.
         self._by_label: dict[Pop, tuple[str, str]] = {}
         # Every pop that has not been answered yet.
@@ -120,8 +123,11 @@ class Popper:
             await self._sweeper.fill_all([feed for feed in feeds if feed.is_new])
             if await self._try_each(pop, feeds):
                 return
-        if pop.feeds:
-            await self._sweeper.look([feed.queue for feed in pop.feeds])
+        queues = [feed.queue for feed in pop.feeds]
+        if pop.waits and self._sweeper.looks_after(queues):
+            return
+        if queues:
+            await self._sweeper.look(queues)
         for feeds in batches:
             await self._sweeper.fill_all(feeds)
             if not pop.waits:
@@ -168,12 +174,16 @@ class Popper:
     async def _find_or_make_feed(self, queue: Queue, pop: Pop) -> Feed:
         feed = self._dispatcher.feed(queue.id, pop.group)
         if feed is None or feed.queue is not queue:
-            group_id = await self._catalog.group(queue, pop.group, pop.subscription)
+            joined = await self._catalog.join(queue, pop.group, pop.subscription)
             feed = self._dispatcher.feed(queue.id, pop.group)
             if feed is None or feed.queue is not queue:
-                feed = Feed(queue, pop.group, group_id)
+                feed = Feed(queue, pop.group, *joined)
                 self._dispatcher.add(feed)
         feed.used_at = time.monotonic()
+        if pop.shared is not None and feed.said is not pop.shared:
+            await self._kinds.set([feed.group_id], shared=pop.shared)
+            feed.said = pop.shared
+            feed.turn(is_shared=pop.shared)
         return feed
 
     def parked(self) -> dict[int, int]:
@@ -188,6 +198,11 @@ class Popper:
     def parked_by_name(self) -> dict[str, int]:
         names = {feed.queue.id: feed.queue.name for pop in self._pops for feed in pop.feeds}
         return {names[queue_id]: count for queue_id, count in self.parked().items()}
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether a poll waits for queues that may come up."""
+        return bool(self._by_label)
 
     @property
     def parked_count(self) -> int:

@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 # Clocks are read one after the other.
 _MARGIN = timedelta(seconds=1)
+# Of times in the database: what was written at an instant was written after the one before it.
+_RESOLUTION = timedelta(microseconds=1)
 _TIMER_INTERVAL_S = 0.02
 _NET_INTERVAL_S = 1.0
 _SWEEP_INTERVAL_S = 30.0
@@ -73,6 +75,13 @@ class Sweeper:
         key = tuple(queue.id for queue in queues)
         await self._looks.ask(key, lambda: self._look(queues))
 
+    def looks_after(self, queues: Iterable[Queue]) -> bool:
+        """Whether queues were looked at a moment ago: whoever waits there is told of what comes,
+        and if that was lost, the net finds it as soon as it would for those who wait already."""
+        since = time.monotonic() - _NET_INTERVAL_S
+        looked = (self._looked.get(queue.id) for queue in queues)
+        return all(last is not None and last.asked_at > since for last in looked)
+
     async def _look(self, queues: Sequence[Queue]) -> None:
         at = await self._horizon()
         ids = [queue.id for queue in queues]
@@ -103,31 +112,50 @@ class Sweeper:
         while empty := [
             feed for feed in feeds if not feed.has_ready and feed.sweep_after is not None
         ]:
-            await self._sweeps.ask(tuple(empty), partial(self._sweep_all, empty))
+            await self._sweeps.ask(tuple(empty), partial(self._sweep_all, empty, _SWEEP_EACH))
 
     async def sweep(self, feed: Feed) -> None:
         """Walk over the next partitions and offer those that have something."""
-        after = feed.sweep_after
-        if after is None:
-            return
-        if feed.queue.id not in self._looked:
-            # What is written behind the back of the walk is found by the first look.
-            self._looked[feed.queue.id] = await self._horizon()
-        rows = await self._database.fetch("sweep_page", feed.queue.id, feed.group_id, after)
-        if feed.sweep_after == after:
-            self._offer_swept(feed, rows, rows[-1]["id"] if len(rows) == _SWEEP_PAGE else None)
+        if feed.begins_at is not None:
+            await self._begin(feed, feed.begins_at)
+        elif feed.sweep_after is not None:
+            await self._sweep_all([feed], _SWEEP_PAGE)
 
-    async def _sweep_all(self, feeds: Sequence[Feed]) -> None:
-        afters = [feed.sweep_after for feed in feeds]
+    async def _begin(self, feed: Feed, begins_at: datetime) -> None:
+        """Offer what was written since the group was made. It has read nothing yet and wants
+        nothing from before, so there is no need to walk over all partitions."""
+        await self._start_looking([feed])
+        rows = await self._database.fetch(
+            "written_since", [feed.queue.id], [begins_at - _RESOLUTION]
+        )
+        partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
+        # Moved meanwhile, it may want anything.
+        if feed.begins_at != begins_at:
+            return
+        for row in rows:
+            partition = partitions.get(row["partition_id"])
+            if partition is not None:
+                partition.saw_head(row["head"])
+                feed.offer(partition)
+        feed.begins_at = None
+        feed.sweep_after = None
+        feed.swept_at = time.monotonic()
+
+    async def _start_looking(self, feeds: Sequence[Feed]) -> None:
+        """What is written behind the back of a walk is found by the first look."""
         unseen = [feed.queue.id for feed in feeds if feed.queue.id not in self._looked]
         if unseen:
             self._looked |= dict.fromkeys(unseen, await self._horizon())
+
+    async def _sweep_all(self, feeds: Sequence[Feed], each: int) -> None:
+        afters = [feed.sweep_after for feed in feeds]
+        await self._start_looking(feeds)
         rows = await self._database.fetch(
             "sweep_pages",
             [feed.queue.id for feed in feeds],
             [feed.group_id for feed in feeds],
             afters,
-            _SWEEP_EACH,
+            each,
         )
         by_feed: dict[int, list[Record]] = {}
         for row in rows:
@@ -135,7 +163,7 @@ class Sweeper:
         for number, feed in enumerate(feeds):
             swept = by_feed.get(number, [])
             if feed.sweep_after is not None and feed.sweep_after == afters[number]:
-                is_full = bool(swept) and swept[-1]["seen"] == _SWEEP_EACH
+                is_full = bool(swept) and swept[-1]["seen"] == each
                 self._offer_swept(feed, swept, swept[-1]["id"] if is_full else None)
 
     def _offer_swept(self, feed: Feed, rows: list[Record], after: int | None) -> None:
@@ -148,6 +176,7 @@ class Sweeper:
             if ours is not None and (not row["live"] or row["lease_id"] != ours):
                 feed.leased.pop(partition.id, None)
             feed.offer_again(partition)
+        feed.begins_at = None
         feed.sweep_after = after
         feed.swept_at = time.monotonic()
 

@@ -62,6 +62,12 @@ class Timers:
             self._heap = [timer for timers in self._timers.values() for timer in timers.values()]
             heapq.heapify(self._heap)
 
+    def arm_earlier(self, feed: Feed, partition: Partition, at: float) -> None:
+        """Set the timer of a partition, unless it rings before that anyway."""
+        current = self._timers.get(feed, {}).get(partition.id)
+        if current is None or at < current.at:
+            self.arm(feed, partition, None, at)
+
     def disarm(self, feed: Feed, partition_id: int) -> None:
         of_feed = self._timers.get(feed)
         if of_feed is not None and of_feed.pop(partition_id, None) is not None:

@@ -11,6 +11,7 @@ from queen.service.consume.feeds import Feed
 from queen.service.consume.lease_book import LeaseBook
 from queen.service.consume.sweeper import Sweeper
 from queen.service.events import Events
+from queen.service.shared.kinds import Kinds
 from queen.storage.database import Database
 
 
@@ -23,6 +24,7 @@ class Wakeups:
         dispatcher: Dispatcher,
         sweeper: Sweeper,
         background: Background,
+        kinds: Kinds,
         events: Events,
     ) -> None:
         self._database = database
@@ -31,6 +33,7 @@ class Wakeups:
         self._dispatcher = dispatcher
         self._sweeper = sweeper
         self._background = background
+        self._kinds = kinds
         events.queue_deleted.subscribe(self.forget_queue)
         events.group_missing.subscribe(self.check_group)
         events.group_deleted.subscribe(self.forget_group)
@@ -89,6 +92,8 @@ class Wakeups:
             self._dispatcher.released_elsewhere(partition, group_id)
 
     async def _refill(self, feed: Feed) -> None:
+        feed.said = await self._kinds.is_shared(feed.group_id)
+        feed.turn(is_shared=feed.said)
         await self._sweeper.fill(feed)
         self._dispatcher.pump(feed)
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from msgspec.structs import astuple
 
-from queen.core.cursor import ACK_STATUSES, AckResult, AckStatus
+from queen.core.cursor import ACK_STATUSES, FAILED_STATUSES, AckResult, AckStatus
 from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
 from queen.service.catalog import Catalog, Partition
-from queen.service.consume.ack_batch import AckBatch, storable
+from queen.service.consume.ack_batch import AckBatch, OffsetBatch, Run, storable
 from queen.service.scope import Scope, Viewer
-from queen.wire.requests import AckOperation, AckRequest
+from queen.wire.requests import MAX_OFFSET, AckOperation, AckRequest, FailedOffset, SpanAck
 
 STALE = "Invalid or expired lease"
+_CONTRADICTION = "the request says something else of it, too"
 
 
 class GatheredAcks:
@@ -63,17 +65,21 @@ class AckIntake:
         if not acks:
             gathered.batch_of_item = {}
             return gathered
-        ids, names, statuses, errors, groups, leases = zip(*map(astuple, acks), strict=True)
-        numbers = {name: parse_partition(name) for name in set(names)}
+        columns = zip(*map(astuple, acks), strict=True)
+        ids, names, statuses, errors, groups, leases, delays = columns
+        first, count = acks[0], len(acks)
+        are_alike = names.count(first.partitionId) == count
+        distinct = (first.partitionId,) if are_alike else set(names)
+        numbers = {name: parse_partition(name) for name in distinct}
         partition_ids = {number for number in numbers.values() if number is not None}
         partitions = await self._scope.partitions(viewer, partition_ids)
-        first, count = acks[0], len(acks)
         are_alike = (
-            names.count(first.partitionId) == count
+            are_alike
             and leases.count(first.leaseId) == count
             and statuses.count(first.status) == count
             and groups.count(first.consumerGroup) == count
             and errors.count(None) == count
+            and delays.count(None) == count
         )
         if are_alike and partitions:
             try:
@@ -119,7 +125,9 @@ class AckIntake:
     ) -> None:
         batch, status = await self._find_batch(gathered, ack, partition, default_group)
         if batch.statuses.get(ack.transactionId, status) is not status:
-            raise BadRequest("the request says something else of it, too")
+            raise BadRequest(_CONTRADICTION)
+        if ack.retryAfterMs is not None:
+            batch.delays_ms[ack.transactionId] = _checked_delay(ack.retryAfterMs)
         batch_of_item[index] = batch
         batch.statuses[ack.transactionId] = status
         if ack.error and status is not AckStatus.DONE:
@@ -142,14 +150,98 @@ class AckIntake:
         if ack.leaseId and lease_id is None:
             raise LeaseLost(STALE)
         group = ack.consumerGroup or default_group or QUEUE_MODE_GROUP
+        group_id = await self._find_group(partition, group)
+        key = (partition.id, group_id, lease_id)
+        batch = gathered.by_key.get(key)
+        if batch is None:
+            batch = gathered.by_key[key] = AckBatch(partition, group, group_id, lease_id, {})
+        return batch, status
+
+    async def _find_group(self, partition: Partition, group: str) -> int:
         reason = reason_against_name("consumer group", group)
         if reason:
             raise BadRequest(reason)
         group_id = await self._catalog.find_group(partition.queue, group)
         if group_id is None:
             raise LeaseLost(STALE)
-        key = (partition.id, group_id, lease_id)
-        batch = gathered.by_key.get(key)
-        if batch is None:
-            batch = gathered.by_key[key] = AckBatch(partition, group, group_id, lease_id, {})
-        return batch, status
+        return group_id
+
+    # ---- by offsets ----
+
+    async def gather_spans(
+        self, viewer: Viewer, spans: Sequence[SpanAck], group: str | None
+    ) -> list[OffsetBatch | QueenError]:
+        """Return the batch of each span, or why it has none."""
+        numbers = {name: parse_partition(name) for name in {span.partitionId for span in spans}}
+        partition_ids = {number for number in numbers.values() if number is not None}
+        partitions = await self._scope.partitions(viewer, partition_ids)
+        gathered: list[OffsetBatch | QueenError] = []
+        for span in spans:
+            number = numbers[span.partitionId]
+            partition = partitions.get(number) if number is not None else None
+            try:
+                gathered.append(
+                    await self._offset_batch(span, partition, group or QUEUE_MODE_GROUP)
+                )
+            except QueenError as error:
+                gathered.append(error)
+        return gathered
+
+    async def _offset_batch(
+        self, span: SpanAck, partition: Partition | None, group: str
+    ) -> OffsetBatch:
+        if partition is None:
+            raise NotFound("Message not found: no such partition")
+        lease_id = parse_lease(span.leaseId)
+        if lease_id is None:
+            raise LeaseLost(STALE)
+        runs = _runs(span.done)
+        group_id = await self._find_group(partition, group)
+        batch = OffsetBatch(partition, group, group_id, lease_id, runs=runs)
+        if span.failed:
+            _take_failed(batch, span.failed)
+        batch.count = len(batch.failed) + sum(end - first for first, end in runs)
+        return batch
+
+
+def _checked_delay(retry_after_ms: int) -> int:
+    if retry_after_ms < 0:
+        raise BadRequest(f"retryAfterMs {retry_after_ms} is no time to wait: 0 or more")
+    return retry_after_ms
+
+
+def _runs(done: list[Run]) -> list[Run]:
+    """Return runs in order and apart from each other; raises `BadRequest` for one that is none."""
+    for index, (first, end) in enumerate(done):
+        if not 0 <= first <= end <= MAX_OFFSET:
+            raise BadRequest(f"done[{index}]: [{first}, {end}) is no run of offsets")
+    runs: list[Run] = []
+    for first, end in sorted(done) if len(done) > 1 else done:
+        if first == end:
+            continue
+        if runs and first <= runs[-1][1]:
+            runs[-1] = runs[-1][0], max(end, runs[-1][1])
+        else:
+            runs.append((first, end))
+    return runs
+
+
+def _take_failed(batch: OffsetBatch, failed: list[FailedOffset]) -> None:
+    """Add what is not done to a batch; raises `BadRequest` for what makes no sense."""
+    starts = [first for first, _ in batch.runs]
+    for index, ack in enumerate(failed):
+        status = FAILED_STATUSES.get(ack.status)
+        if status is None:
+            known = ", ".join(FAILED_STATUSES)
+            raise BadRequest(f"failed[{index}]: status {ack.status!r} is not known: {known}")
+        if not 0 <= ack.offset < MAX_OFFSET:
+            raise BadRequest(f"failed[{index}]: {ack.offset} is no offset")
+        at = bisect_right(starts, ack.offset) - 1
+        is_done = at >= 0 and ack.offset < batch.runs[at][1]
+        if is_done or batch.failed.get(ack.offset, status) is not status:
+            raise BadRequest(f"failed[{index}]: {_CONTRADICTION}")
+        batch.failed[ack.offset] = status
+        if ack.retryAfterMs is not None:
+            batch.asked_ms[ack.offset] = _checked_delay(ack.retryAfterMs)
+        if ack.error:
+            batch.reasons[ack.offset] = storable(ack.error)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from queen.core.columns.framecheck import check_ids, check_payloads
+from queen.core.columns.headers import HEADERS, text_with_trace
 from queen.core.frame import Frame, unpack_frames
-from queen.core.framecheck import check_ids, check_payloads
 from queen.core.names import DEFAULT_PARTITION, reason_against_name
 from queen.errors import InvalidFrame, PayloadTooLarge
 from queen.service.log.append import Append
 
 
-def appends_of_frames(body: bytes, max_bytes: int, subject: str | None) -> list[Append]:
-    """Return the frames of a request as appends of a producer; raises when one is wrong."""
+def appends_of_frames(
+    body: bytes, max_bytes: int, subject: str | None, trace: Mapping[str, str] | None = None
+) -> list[Append]:
+    """Return the frames of a request as appends of a producer; raises when one is wrong. Messages
+    without a trace get that of the request."""
     frames = list(unpack_frames(body))
     if not frames:
         raise InvalidFrame("the body holds no frame")
@@ -18,9 +24,8 @@ def appends_of_frames(body: bytes, max_bytes: int, subject: str | None) -> list[
     if sum(frame.raw_bytes for frame in frames) > max_bytes:
         raise PayloadTooLarge(f"the frames inflate to more than {max_bytes} bytes")
     appends = [_append_of(frame, index) for index, frame in enumerate(frames)]
-    if subject is not None:
-        for append in appends:
-            _stamp(append, subject)
+    for append in appends if subject is not None or trace else ():
+        _stamp(append, subject, trace or {})
     return appends
 
 
@@ -42,9 +47,16 @@ def _append_of(frame: Frame, index: int) -> Append:
     return append
 
 
-def _stamp(append: Append, subject: str) -> None:
-    """Write into a frame who has sent it. What a frame itself says of that was refused."""
+def _stamp(append: Append, subject: str | None, trace: Mapping[str, str]) -> None:
+    """Write into a frame who has sent it, and in which trace. What a frame itself says of its
+    sender was refused."""
     segment = append.segment
     assert segment is not None
-    segment.extras = append.extras = {**segment.extras, "producerSub": [subject] * segment.count}
+    extras = dict(segment.extras)
+    if subject is not None:
+        extras["producerSub"] = [subject] * segment.count
+    if trace:
+        texts = extras.get(HEADERS) or [None] * segment.count
+        extras[HEADERS] = [text_with_trace(text, trace) for text in texts]
+    segment.extras = append.extras = extras
     append.encode()

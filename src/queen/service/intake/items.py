@@ -7,12 +7,19 @@ by itself. What is wrong with an item is told with its index in the request.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 import msgspec
 from msgspec.structs import astuple
 
+from queen.core.columns.headers import (
+    HEADERS,
+    headers_bytes,
+    headers_text,
+    reason_against_headers,
+    with_trace,
+)
 from queen.core.names import (
     DEFAULT_PARTITION,
     MAX_TRANSACTION_ID_BYTES,
@@ -20,10 +27,10 @@ from queen.core.names import (
     reason_against_name,
     reason_against_transaction_id,
 )
-from queen.core.payload import as_line, longest_is_shallow, reason_against_payload
+from queen.core.payload import as_line, is_shallow, longest_is_shallow, reason_against_payload
 from queen.errors import InvalidItem
 from queen.service.log.append import Append
-from queen.wire.requests import PushItem
+from queen.wire.requests import PlainPushItem, PushItem
 
 
 class Planned(NamedTuple):
@@ -49,7 +56,8 @@ def plan(
     columns = _Columns.of(items)
     timed = columns.are_timed()
     one_partition = columns.are_one_partition()
-    if timed or not (trusted and columns.are_ordinary(one_partition)):
+    are_ordinary = not timed and trusted and columns.are_ordinary(one_partition)
+    if not are_ordinary:
         items, indexes, refused = sift(items, indexes)
         columns = _Columns.of(items)
         one_partition = columns.are_one_partition()
@@ -61,10 +69,60 @@ def plan(
     for at, item in enumerate(items):
         groups.setdefault((item.queue, item.partition or DEFAULT_PARTITION), []).append(at)
     planned = [
-        _Columns.of([items[at] for at in group]).plan([indexes[at] for at in group], subject)
+        _plan_one(items[group[0]], (indexes[group[0]],))
+        if are_ordinary and subject is None and len(group) == 1
+        else _Columns.of([items[at] for at in group]).plan([indexes[at] for at in group], subject)
         for group in groups.values()
     ]
     return planned, refused, timed
+
+
+def plan_plain(items: list[PlainPushItem], subject: str | None) -> list[Planned] | None:
+    """Return the same for items of a body that is trusted; None unless all of them are good."""
+    count, first = len(items), items[0]
+    ids = [item.transactionId for item in items]
+    payloads = [item.payload for item in items]
+    text = "".join(ids)
+    if not text.isascii() or "\0" in text or not _are_shallow(payloads):
+        return None
+    keys = [(first.queue, first.partition)]
+    if count > 1:
+        queues = [item.queue for item in items]
+        partitions = [item.partition for item in items]
+        if queues.count(first.queue) < count or partitions.count(first.partition) < count:
+            keys = list(zip(queues, partitions, strict=True))
+    for queue, partition in keys:
+        if reason_against_name("queue", queue) or reason_against_name("partition", partition):
+            return None
+    if len(keys) == 1:
+        return [_planned(keys[0], range(count), ids, payloads, subject)]
+    groups: dict[tuple[str, str], list[int]] = {}
+    for at, key in enumerate(keys):
+        groups.setdefault(key, []).append(at)
+    return [
+        _planned(key, group, [ids[at] for at in group], [payloads[at] for at in group], subject)
+        for key, group in groups.items()
+    ]
+
+
+def _are_shallow(payloads: list[msgspec.Raw]) -> bool:
+    return longest_is_shallow(max(map(len, payloads))) or all(
+        longest_is_shallow(len(payload)) or is_shallow(bytes(payload)) for payload in payloads
+    )
+
+
+def _planned(
+    key: tuple[str, str],
+    indexes: Sequence[int],
+    ids: list[str],
+    payloads: Sequence[bytes],
+    subject: str | None,
+) -> Planned:
+    """Return messages of one partition as one append."""
+    weight = sum(map(len, payloads)) + 64 * len(ids)
+    extras = None if subject is None else {"producerSub": [subject] * len(ids)}
+    encoded = [transaction_id.encode() for transaction_id in ids]
+    return Planned(Append(*key, encoded, payloads, weight, extras), indexes, ids)
 
 
 def _is_ordinary(item: PushItem) -> bool:
@@ -76,6 +134,7 @@ def _is_ordinary(item: PushItem) -> bool:
         and 0 < len(given) <= MAX_TRANSACTION_ID_BYTES
         and "\0" not in given
         and item.traceId is None
+        and not item.headers
         and not item.is_timed
         and longest_is_shallow(len(item.payload))
         and not reason_against_name("queue", item.queue)
@@ -99,13 +158,14 @@ class _Columns(NamedTuple):
     partitions: tuple[str | None, ...]
     ids: tuple[str | None, ...]
     traces: tuple[str | None, ...]
+    headers: tuple[dict[str, str] | None, ...]
     times: tuple[str | None, ...]
     delays: tuple[float | None, ...]
     delays_ms: tuple[float | None, ...]
 
     @classmethod
     def of(cls, items: Sequence[PushItem]) -> _Columns:
-        return cls(*(zip(*map(astuple, items), strict=True) if items else ((),) * 8))
+        return cls(*(zip(*map(astuple, items), strict=True) if items else ((),) * 9))
 
     def are_one_partition(self) -> bool:
         count, queues, partitions = len(self.ids), self.queues, self.partitions
@@ -123,7 +183,8 @@ class _Columns(NamedTuple):
     def are_ordinary(self, one_partition: bool) -> bool:
         """Return whether nothing calls for a closer look at single items."""
         count = len(self.ids)
-        if not count or self.ids.count(None) or self.traces.count(None) != count:
+        unset = self.traces.count(None) + self.headers.count(None)
+        if not count or self.ids.count(None) or unset != 2 * count:
             return False
         lengths = list(map(len, cast("tuple[str, ...]", self.ids)))
         text = "".join(cast("tuple[str, ...]", self.ids))
@@ -154,10 +215,20 @@ class _Columns(NamedTuple):
         if subject is not None:
             extras["producerSub"] = [subject] * len(ids)
         weight = sum(map(len, self.payloads)) + 64 * len(ids)
+        if any(self.headers):
+            extras[HEADERS] = list(map(headers_text, self.headers))
+            weight += headers_bytes(extras[HEADERS])
         partition = self.partitions[0] or DEFAULT_PARTITION
         encoded = list(map(str.encode, ids))
         append = Append(self.queues[0], partition, encoded, self.payloads, weight, extras or None)
         return Planned(append, indexes, ids)
+
+
+def add_trace(items: Iterable[PushItem], trace: Mapping[str, str]) -> None:
+    """Give the trace of a request to the items that have none. What is wrong with their headers is
+    not told here."""
+    for item in items if trace else ():
+        item.headers = with_trace(item.headers, trace)
 
 
 def sift(
@@ -185,4 +256,6 @@ def _reason_against(item: PushItem) -> str | None:
         reason = reason_against_transaction_id(item.transactionId)
     if reason is None and item.traceId is not None and not is_uuid(item.traceId):
         reason = "traceId is not a UUID"
+    if reason is None and item.headers:
+        reason = reason_against_headers(item.headers)
     return reason or reason_against_payload(bytes(item.payload))

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from queen.core.columns.headers import headers_text
 from queen.core.names import DEFAULT_PARTITION
 from queen.core.schedule import BadTime, due_at
 from queen.errors import EncryptionUnavailable, InvalidItem, ItemNotFound, NotFound
 from queen.service.clock import Clock
+from queen.service.home.home import Home
 from queen.service.intake.frames import appends_of_frames
-from queen.service.intake.items import Planned, plan, sift
+from queen.service.intake.items import Planned, plan, plan_plain, sift
 from queen.service.log.append import Append
 from queen.service.outbox.scheduled import Outbox, Scheduled
 from queen.service.scope import Scope, Viewer
-from queen.service.spooling.entrance import Buffering, Entrance
-from queen.wire.requests import PushItem
+from queen.service.spooling.entrance import Buffering
+from queen.wire.requests import PlainPushItem, PushItem
 
 
 class Later(NamedTuple):
@@ -48,6 +51,33 @@ class Pushed(NamedTuple):
         return [planned for planned in self.planned if planned.append.error is not None]
 
 
+class BegunPush:
+    """Items that are on their way into the log."""
+
+    __slots__ = ("_appends", "_home", "planned", "stored")
+
+    def __init__(
+        self,
+        home: Home,
+        planned: list[Planned],
+        appends: list[Append],
+        stored: asyncio.Future[None],
+    ) -> None:
+        self._home = home
+        self._appends = appends
+        self.planned = planned
+        # Done when the log has answered.
+        self.stored = stored
+
+    def is_done(self) -> bool:
+        """Whether all of them are stored now; if not, `pushed` says what became of them."""
+        return self._home.is_done(self._appends)
+
+    async def pushed(self) -> Pushed:
+        await self._home.finish(self._appends)
+        return Pushed(self.planned, [], [])
+
+
 class _ByTime(NamedTuple):
     """The items of a request by when they are due."""
 
@@ -58,10 +88,10 @@ class _ByTime(NamedTuple):
 
 
 class Intake:
-    def __init__(self, scope: Scope, clock: Clock, entrance: Entrance, outbox: Outbox) -> None:
+    def __init__(self, scope: Scope, clock: Clock, home: Home, outbox: Outbox) -> None:
         self._scope = scope
         self._clock = clock
-        self._entrance = entrance
+        self._home = home
         self._outbox = outbox
 
     async def push(
@@ -81,8 +111,37 @@ class Intake:
         if viewer.namespaces is not None:
             planned, hidden = await self._leave_out_hidden(viewer, planned)
             refused += hidden
-        await self._entrance.push([append for append, _, _ in planned], buffering)
+        await self._home.push([append for append, _, _ in planned], buffering)
         return Pushed(planned, [], refused)
+
+    def begin(self, viewer: Viewer, items: list[PlainPushItem]) -> BegunPush | None:
+        """Begin to take the items of a body that is `trusted`. None when something about them is
+        unusual: then `push` says what becomes of them."""
+        planned = self._plan_plain(viewer, items)
+        if planned is None:
+            return None
+        appends = [append for append, _, _ in planned]
+        stored = self._home.submit(appends)
+        if stored is None:
+            return None
+        return BegunPush(self._home, planned, appends, stored)
+
+    def buffer(
+        self, viewer: Viewer, items: list[PlainPushItem], buffering: Buffering
+    ) -> list[Planned] | None:
+        """Take such items into the spool, if that means to wait for nothing."""
+        planned = self._plan_plain(viewer, items)
+        if planned is None:
+            return None
+        is_done = self._home.buffer([append for append, _, _ in planned], buffering)
+        return planned if is_done else None
+
+    def _plan_plain(self, viewer: Viewer, items: list[PlainPushItem]) -> list[Planned] | None:
+        planned = plan_plain(items, viewer.subject)
+        if planned is not None and viewer.namespaces is not None:
+            are_seen = all(self._scope.is_seen(viewer, append.queue) for append, _, _ in planned)
+            return planned if are_seen else None
+        return planned
 
     async def _push_timed(
         self,
@@ -96,21 +155,32 @@ class Intake:
         planned, bad, _ = plan(items, indexes, trusted=False, subject=viewer.subject)
         planned, hidden = await self._leave_out_hidden(viewer, planned)
         # A failed push may be repeated without harm, what is scheduled not: it comes last.
-        await self._entrance.push([append for append, _, _ in planned], buffering)
+        await self._home.push([append for append, _, _ in planned], buffering)
         await self._outbox.put([scheduled.message for scheduled in later])
         return Pushed(planned, later, refused + bad + hidden)
 
     async def push_frames(
-        self, viewer: Viewer, body: bytes, max_bytes: int, buffering: Buffering | None = None
+        self,
+        viewer: Viewer,
+        body: bytes,
+        max_bytes: int,
+        buffering: Buffering | None = None,
+        trace: Mapping[str, str] | None = None,
     ) -> list[Append]:
         """Take whole segments; those that were refused have their error."""
-        appends = await self.appends_of_frames(viewer, body, max_bytes)
-        await self._entrance.push(appends, buffering)
+        appends = await self.appends_of_frames(viewer, body, max_bytes, trace)
+        await self._home.push(appends, buffering)
         return appends
 
-    async def appends_of_frames(self, viewer: Viewer, body: bytes, max_bytes: int) -> list[Append]:
+    async def appends_of_frames(
+        self,
+        viewer: Viewer,
+        body: bytes,
+        max_bytes: int,
+        trace: Mapping[str, str] | None = None,
+    ) -> list[Append]:
         """Return the frames of a request, checked; raises when one is wrong or not to be seen."""
-        appends = appends_of_frames(body, max_bytes, viewer.subject)
+        appends = appends_of_frames(body, max_bytes, viewer.subject, trace)
         for name in await self._scope.hidden_queues(viewer, {append.queue for append in appends}):
             raise NotFound(f"Queue {name!r} not found; nothing was stored")
         return appends
@@ -189,4 +259,5 @@ def _schedule(item: PushItem, at: datetime, subject: str | None) -> Scheduled:
         at,
         subject,
         is_named=bool(item.transactionId),
+        headers=(headers_text(item.headers) or "").encode() or None,
     )

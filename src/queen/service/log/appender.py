@@ -64,6 +64,30 @@ async def try_in_rounds(attempt: Callable[[], Awaitable[bool]]) -> None:
     raise Unavailable("too many servers write the same transaction ids at once")
 
 
+def append_call(shares: list[Share], wait_ms: int) -> tuple[str, tuple[Any, ...]]:
+    """Return the statement that appends shares, and its arguments: a lone segment has its own."""
+    if len(shares) == 1 and len(shares[0].segments) == 1 and shares[0].dedup != "forever":
+        return "append_lone", _lone_arguments(shares[0], wait_ms)
+    return "append", append_columns(shares, wait_ms)
+
+
+def _lone_arguments(share: Share, wait_ms: int) -> tuple[Any, ...]:
+    (built,) = share.segments
+    partition = share.partition
+    return (
+        partition.queue.id,
+        partition.id,
+        built.size,
+        share.known,
+        share.known_at,
+        built.codec,
+        built.hashes,
+        built.body,
+        partition.queue.revision,
+        wait_ms,
+    )
+
+
 def append_columns(shares: list[Share], wait_ms: int | None = None) -> tuple[Any, ...]:
     """Return the arguments of the append statement. Shares must be in order of partition id."""
     queues = sorted({share.partition.queue.id for share in shares})
@@ -229,7 +253,8 @@ class Appender:
             offset += len(append) - len(append.repeats or ())
         base = row.head
         for built in share.segments:
-            self._cache.put(share.partition.id, base, row.created_at, built.columns)
+            encoded = built.codec, built.body
+            self._cache.put(share.partition.id, base, row.created_at, built.columns, *encoded)
             base += built.size
         share.partition.saw_head(base)
         self._dedup.note_appended(share, base, row.created_at, row.unseen)

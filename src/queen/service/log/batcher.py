@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
+from queen.core.pacing.shares import FairOrder
 from queen.errors import Overloaded
 
 
@@ -36,12 +37,18 @@ class Batcher(Generic[T]):
         max_items: int,
         max_weight: int,
         max_waiting_weight: int,
+        at_once: bool = False,
+        order: FairOrder[T] | None = None,
     ) -> None:
         self._flush = flush
         self._max_items = max_items
         self._max_weight = max_weight
         self._max_waiting_weight = max_waiting_weight
-        self._waiting: deque[T] = deque()
+        # What belongs together is submitted together: nobody else has to be waited for.
+        self._at_once = at_once
+        # As it came, unless namespaces have weights.
+        self._order = order
+        self._waiting: deque[T] | FairOrder[T] = deque() if order is None else order
         self._waiting_weight = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -53,8 +60,14 @@ class Batcher(Generic[T]):
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def check_room(self, weight: int) -> None:
-        if self._waiting and self._waiting_weight + weight > self._max_waiting_weight:
+    def check_room(self, weight: int, item: T | None = None) -> None:
+        """Raise `Overloaded` when so much more may not wait; `item` is what it is, if it is one."""
+        if not self._waiting or self._waiting_weight + weight <= self._max_waiting_weight:
+            return
+        most = self._max_waiting_weight
+        if self._order is None or item is None:
+            raise Overloaded
+        if not self._order.has_room(item, self._waiting_weight, most):
             raise Overloaded
 
     def submit(self, item: T) -> None:
@@ -69,8 +82,9 @@ class Batcher(Generic[T]):
             await asyncio.shield(self._task)
 
     async def _run(self) -> None:
-        # One turn of the loop first: requests that arrived together go together.
-        await asyncio.sleep(0)
+        if not self._at_once:
+            # One turn of the loop first: requests that arrived together go together.
+            await asyncio.sleep(0)
         try:
             while self._waiting:
                 await self._flush(self._take())

@@ -26,7 +26,7 @@ from queen.core.options import DEFAULT_DEDUP_WINDOW_SECONDS
 from queen.errors import QueenError, Unavailable
 from queen.service.catalog import Partition
 from queen.service.log.append import Append
-from queen.service.log.dedup_filter import RecentKeys, keys_of, salt_of
+from queen.service.log.dedup_filter import FEW, RecentKeys, keys_of, salt_of
 from queen.service.log.flush_share import Share
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Database, Record
@@ -65,6 +65,7 @@ class Dedup:
         self._database = database
         self._encryption = encryption
         self._capacity = capacity
+        self._written_at = datetime.min
         self.recent = RecentKeys(capacity, DEFAULT_DEDUP_WINDOW_SECONDS, time.monotonic)
 
     async def screen(self, shares: list[Share], *, alone: bool = True) -> list[Share]:
@@ -162,6 +163,9 @@ class Dedup:
 
     def _suspects(self, shares: list[Share]) -> dict[Share, Suspects]:
         """Look all ids of the flush up at once; return those whose hash was seen."""
+        few = _set_few_keys(shares)
+        if few is not None and not self.recent.may_have_seen_any(few):
+            return {}
         keys = _set_keys(shares)
         hits = np.flatnonzero(self.recent.seen(keys))
         if not len(hits):
@@ -270,10 +274,18 @@ class Dedup:
         if share.compares_window:
             if unseen:
                 self.recent.add(keys_of(share.partition.id, unseen))
-            share.partition.knows(head, at)
+            # What is written together has one time, of which one is kept.
+            self._written_at = self._written_at if at == self._written_at else at
+            share.partition.knows(head, self._written_at)
 
     def remember(self, shares: list[Share]) -> None:
         """Keep the hashes of shares that were committed, all at once."""
+        few = [key for share in shares for key in share.few_keys]
+        if few:
+            self.recent.add_few(few)
+        shares = [share for share in shares if not share.few_keys]
+        if not shares:
+            return
         keys = shares[0].keys
         count = sum(share.keys_to - share.keys_from for share in shares)
         if count != len(keys) or any(share.keys is not keys for share in shares):
@@ -326,6 +338,18 @@ def _spans_of(offsets: list[int]) -> list[tuple[int, int]]:
     return spans
 
 
+def _set_few_keys(shares: list[Share]) -> list[int] | None:
+    """Give each share its keys as plain numbers, if all of them are few; return all of them."""
+    if len(shares) > FEW or sum(len(append) for share in shares for append in share.appends) > FEW:
+        return None
+    keys: list[int] = []
+    for share in shares:
+        salt = salt_of(share.partition.id)
+        share.few_keys = [value ^ salt for append in share.appends for value in append.hash()]
+        keys += share.few_keys
+    return keys
+
+
 def _set_keys(shares: list[Share]) -> NDArray[np.uint64]:
     """Give each share its keys; return those of all shares."""
     hashes = b"".join([append.hash() for share in shares for append in share.appends])
@@ -335,6 +359,7 @@ def _set_keys(shares: list[Share]) -> NDArray[np.uint64]:
     start = 0
     for share, count in zip(shares, counts, strict=True):
         share.keys, share.keys_from, share.keys_to = keys, start, start + count
+        share.few_keys = []
         start += count
     return keys
 

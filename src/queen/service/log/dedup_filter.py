@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Keys = NDArray[np.uint64]
+# So few are looked up and added as plain numbers: an array of one costs as much as one of hundreds.
+FEW = 8
 
 _TAIL = 1 << 14
 _RUN = 1 << 19
@@ -28,16 +30,23 @@ _BITS_PER_KEY = 16
 _PROBE_SHIFTS = (np.uint64(6), np.uint64(12), np.uint64(18))
 _LOW_6 = np.uint64(63)
 _ONE = np.uint64(1)
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIER = 0x9E3779B97F4A7C15
+_MIX = np.uint64(_MULTIPLIER)
+_MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def salt_of(partition_id: int) -> int:
-    return partition_id * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+    return partition_id * _MULTIPLIER & _MASK
 
 
 def keys_of(partition_id: int, hashes: bytes) -> Keys:
     """Return stored hashes as keys: the same id in two partitions is two keys."""
     return np.frombuffer(hashes, dtype=np.uint64) ^ np.uint64(salt_of(partition_id))
+
+
+def _view(words: Keys) -> memoryview:
+    """Return the same words, to be read and written one at a time."""
+    return memoryview(words.data)
 
 
 class _Filter:
@@ -47,6 +56,9 @@ class _Filter:
         bits = (capacity * _BITS_PER_KEY // 64 - 1).bit_length()
         self._words = np.zeros(1 << bits, dtype=np.uint64)
         self._shift = np.uint64(64 - bits)
+        # The same words and the same shift, for one key at a time.
+        self._each_word = _view(self._words)
+        self._each_shift = 64 - bits
         self.added = 0
 
     def _bits_of(self, keys: Keys) -> tuple[NDArray[np.intp], Keys]:
@@ -70,6 +82,24 @@ class _Filter:
         word, mask = self._bits_of(keys)
         held: NDArray[np.bool_] = self._words.take(word, mode="clip") & mask == mask
         return held
+
+    def _bits_of_each(self, key: int) -> tuple[int, int]:
+        mixed = key * _MULTIPLIER & _MASK
+        mask = 1 << (mixed & 63) | 1 << (mixed >> 6 & 63)
+        return mixed >> self._each_shift, mask | 1 << (mixed >> 12 & 63) | 1 << (mixed >> 18 & 63)
+
+    def add_each(self, keys: list[int]) -> None:
+        self.added += len(keys)
+        for key in keys:
+            word, mask = self._bits_of_each(key)
+            self._each_word[word] |= mask
+
+    def may_hold_any(self, keys: list[int]) -> bool:
+        for key in keys:
+            word, mask = self._bits_of_each(key)
+            if self._each_word[word] & mask == mask:
+                return True
+        return False
 
 
 class _Run:
@@ -97,6 +127,7 @@ class RecentKeys:
         self._started = clock()
         self._dropped_until = float("-inf")
         self._tail = np.empty(_TAIL, dtype=np.uint64)
+        self._each_of_tail = _view(self._tail)
         self._tail_size = 0
         self._tail_first = self._started
         self._runs: deque[_Run] = deque()
@@ -114,6 +145,12 @@ class RecentKeys:
     def held_seconds(self) -> float:
         """Return how far back everything that was added is still here."""
         return self._clock() - max(self._started, self._dropped_until)
+
+    def may_have_seen_any(self, keys: list[int]) -> bool:
+        """Return whether a few keys are worth a look: nearly always none of them is."""
+        return self._new.may_hold_any(keys) or (
+            self._old is not None and self._old.may_hold_any(keys)
+        )
 
     def seen(self, keys: Keys) -> NDArray[np.bool_]:
         """Return which keys were added before and have not been dropped yet."""
@@ -146,6 +183,17 @@ class RecentKeys:
             if self._tail_size == _TAIL:
                 self._sort_tail()
                 self._drop_old()
+
+    def add_few(self, keys: list[int]) -> None:
+        size = self._tail_size + len(keys)
+        if not self._tail_size or size >= _TAIL:
+            self.add(np.array(keys, dtype=np.uint64))
+            return
+        self._new.add_each(keys)
+        for at, key in enumerate(keys, self._tail_size):
+            self._each_of_tail[at] = key
+        self._tail_size = size
+        self._size += len(keys)
 
     def _sort_tail(self) -> None:
         run = _Run(np.sort(self._tail), self._tail_first, self._clock())

@@ -11,9 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from queen.core.columns.headers import HEADERS
 from queen.core.frame import (
     MAX_BUILT_BYTES,
     MAX_MESSAGES,
+    Extras,
     Segment,
     compress,
     encode_body,
@@ -43,6 +45,7 @@ class Share:
 
     __slots__ = (
         "appends",
+        "few_keys",
         "head",
         "keys",
         "keys_from",
@@ -66,6 +69,8 @@ class Share:
         # The hashes of the whole flush, mixed with their partitions, and which are this share's.
         self.keys = _NO_KEYS
         self.keys_from = self.keys_to = 0
+        # The same as plain numbers, instead of them, when the whole flush has only a few.
+        self.few_keys: list[int] = []
         self.segments: list[BuiltSegment] = []
         # Appends that cannot be stored, and why; the others can.
         self.refused: dict[Append, QueenError] = {}
@@ -92,6 +97,8 @@ class Share:
 
     def drop_refused(self) -> dict[Append, QueenError]:
         """Take out what cannot be stored, and what counts on it; return both."""
+        if not self.refused:
+            return {}
         refused, self.refused = self.refused, {}
         while refused:
             lost = [
@@ -199,7 +206,7 @@ class Share:
         if not ids:
             return
         extras = _merge_extras(appends)
-        for start, stop in _parts(payloads):
+        for start, stop in _parts(_sizes(payloads, extras)):
             columns = {name: column[start:stop] for name, column in (extras or {}).items()}
             segment = segment_of(ids[start:stop], payloads[start:stop], columns)
             stored = hashes[start:stop].tobytes() if hashed else None
@@ -207,18 +214,27 @@ class Share:
             self.segments.append(built)
 
 
-def _parts(payloads: list[bytes]) -> Iterator[tuple[int, int]]:
+def _sizes(payloads: list[bytes], extras: Extras | None) -> list[int]:
+    """Return how many bytes each message is."""
+    sizes = list(map(len, payloads))
+    headers = extras.get(HEADERS) if extras else None
+    if headers is not None:
+        sizes = [size + len(text or "") for size, text in zip(sizes, headers, strict=True)]
+    return sizes
+
+
+def _parts(sizes: list[int]) -> Iterator[tuple[int, int]]:
     """Yield which messages go into a segment together: nearly always all of them into one."""
-    start = size = 0
-    if sum(map(len, payloads)) <= MAX_BUILT_BYTES:
-        yield start, len(payloads)
+    start = total = 0
+    if sum(sizes) <= MAX_BUILT_BYTES:
+        yield start, len(sizes)
         return
-    for at, payload in enumerate(payloads):
-        if at > start and size + len(payload) > MAX_BUILT_BYTES:
+    for at, size in enumerate(sizes):
+        if at > start and total + size > MAX_BUILT_BYTES:
             yield start, at
-            start, size = at, 0
-        size += len(payload)
-    yield start, len(payloads)
+            start, total = at, 0
+        total += size
+    yield start, len(sizes)
 
 
 def _merge_extras(appends: list[Append]) -> dict[str, list[object]] | None:

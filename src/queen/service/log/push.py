@@ -10,10 +10,12 @@ What is wrong with one partition, or with one append, is told to that one.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from queen.core.pacing.shares import FairOrder
 from queen.errors import Contended, OutcomeUnknown, Overloaded, QueenError, Unavailable
 from queen.service.catalog import Catalog
 from queen.service.log.append import OWN_SEGMENT_MESSAGES, Append, Request
@@ -21,13 +23,14 @@ from queen.service.log.appender import (
     Appender,
     Outcome,
     answer_refused,
-    append_columns,
+    append_call,
     outcomes,
 )
 from queen.service.log.aside import Aside
 from queen.service.log.batcher import Batcher
 from queen.service.log.flush_share import Share
 from queen.service.stats.activity import Activity
+from queen.service.stats.steps import Steps
 from queen.storage.database import Database
 
 _log = logging.getLogger(__name__)
@@ -49,11 +52,14 @@ class Pusher:
         appender: Appender,
         activity: Activity,
         flushes: int,
+        steps: Steps,
+        weights: Mapping[str, int],
     ) -> None:
         self._database = database
         self._catalog = catalog
         self._appender = appender
         self._activity = activity
+        self._steps = steps
         # How often something was written.
         self.flushes = 0
         # A partition always goes through the same one, so its appends stay in order and no two
@@ -64,6 +70,7 @@ class Pusher:
                 max_items=_MAX_FLUSH_APPENDS,
                 max_weight=_MAX_FLUSH_BYTES,
                 max_waiting_weight=_MAX_WAITING_BYTES // flushes,
+                order=FairOrder(weights, self._owner_of) if weights else None,
             )
             for _ in range(flushes)
         ]
@@ -82,18 +89,22 @@ class Pusher:
 
     async def store(self, appends: list[Append]) -> None:
         """Store messages; returns after the commit. Appends that were not stored say why."""
-        if not appends:
-            return
+        if appends:
+            await self.submit(appends)
+
+    def submit(self, appends: list[Append]) -> asyncio.Future[None]:
+        """Begin to store messages; what is returned is done when each append has its answer."""
         batchers = [self._batcher_of(append) for append in appends]
         for append, batcher in zip(appends, batchers, strict=True):
-            batcher.check_room(append.weight)
+            batcher.check_room(append.weight, append)
         if self._aside.weight > _MAX_ASIDE_BYTES and any(map(self._is_held_up, appends)):
             raise Overloaded
         request = Request(appends)
+        self._note("taken", appends)
         for append, batcher in zip(appends, batchers, strict=True):
             self._prepare(append)
             batcher.submit(append)
-        await request.done
+        return request.done
 
     @property
     def waiting(self) -> int:
@@ -109,6 +120,11 @@ class Pusher:
         if partition is not None and partition.queue.options.dedup != "off":
             append.hash()
 
+    def _owner_of(self, append: Append) -> tuple[str, str]:
+        """By what the order of an append is kept, and its namespace as far as it is known."""
+        queue = self._catalog.cached_queue(append.queue)
+        return append.queue, queue.namespace if queue is not None else ""
+
     def _batcher_of(self, append: Append) -> Batcher[Append]:
         return self._batchers[hash((append.queue, append.partition)) % len(self._batchers)]
 
@@ -119,7 +135,12 @@ class Pusher:
 
     # ---- one flush ----
 
+    def _note(self, step: str, appends: list[Append]) -> None:
+        if self._steps.queue is not None and len(appends) == 1:
+            self._steps.note(appends[0].queue, step)
+
     async def _flush(self, appends: list[Append]) -> None:
+        self._note("flushed", appends)
         ready: list[Append] = []
         for append in appends:
             if self._is_held_up(append):
@@ -177,6 +198,7 @@ class Pusher:
         if not shares:
             return None
         started = time.perf_counter()
+        self._note("sent", shares[0].appends)
         try:
             rows = await self._append(shares)
         except Contended:
@@ -186,13 +208,18 @@ class Pusher:
         self._activity.count_flush(
             sum(share.total for share in shares), time.perf_counter() - started
         )
+        self._steps.note_written(shares[0].partition.queue.name, rows[0].created_at)
+        self._note("stored", shares[0].appends)
         self._tell(shares, rows)
+        self._note("told", shares[0].appends)
+        if all(row.is_appended for row in rows):
+            return None
         return await self._learn(shares, rows, alone=alone)
 
     async def _append(self, shares: list[Share]) -> list[Outcome]:
-        columns = append_columns(shares, _LOCK_WAIT_MS)
+        statement, arguments = append_call(shares, _LOCK_WAIT_MS)
         try:
-            rows = await self._database.fetch("append", *columns)
+            rows = await self._database.fetch(statement, *arguments)
         except OutcomeUnknown:
             for share in shares:
                 share.note_try()
@@ -200,7 +227,7 @@ class Pusher:
                 raise
             # The same ids again: if the first try was committed, this one finds it.
             try:
-                rows = await self._database.fetch("append", *columns)
+                rows = await self._database.fetch(statement, *arguments)
             except Unavailable:
                 raise OutcomeUnknown from None
         return outcomes(rows)

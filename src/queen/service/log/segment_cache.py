@@ -10,19 +10,36 @@ from bisect import bisect_right
 from collections import deque
 from datetime import datetime
 
-from queen.core.frame import Segment
+from queen.core.frame import CODEC_RAW, CODEC_ZSTD, Segment, encode_body
 
 
 class StoredSegment:
     """A segment and where it stands."""
 
-    __slots__ = ("base_offset", "created_at", "end_offset", "segment")
+    __slots__ = ("_compressed", "base_offset", "created_at", "end_offset", "segment", "size_bytes")
 
-    def __init__(self, base_offset: int, created_at: datetime, segment: Segment) -> None:
+    def __init__(
+        self,
+        base_offset: int,
+        created_at: datetime,
+        segment: Segment,
+        codec: int = CODEC_RAW,
+        body: bytes = b"",
+    ) -> None:
         self.base_offset = base_offset
         self.end_offset = base_offset + segment.count
         self.created_at = created_at
         self.segment = segment
+        # What lies compressed is not compressed again for a frame. A body that does not is put
+        # together from its columns as quickly as it is kept.
+        self._compressed = body if codec == CODEC_ZSTD else None
+        self.size_bytes = segment.size_bytes + len(self._compressed or b"")
+
+    def encoded(self) -> tuple[int, bytes]:
+        """Return codec and body as they stand in a frame."""
+        if self._compressed is not None:
+            return CODEC_ZSTD, self._compressed
+        return CODEC_RAW, encode_body(self.segment)
 
     def part(self, start: int, stop: int) -> tuple[int, int]:
         """Return which messages of the segment lie in [start, stop), counted from its first."""
@@ -62,17 +79,24 @@ class SegmentCache:
         return self._bytes
 
     def put(
-        self, partition_id: int, base_offset: int, created_at: datetime, segment: Segment
+        self,
+        partition_id: int,
+        base_offset: int,
+        created_at: datetime,
+        segment: Segment,
+        codec: int = CODEC_RAW,
+        body: bytes = b"",
     ) -> None:
         """Remember a segment that was just written: it is the newest of its partition."""
-        if segment.size_bytes > self._max_bytes // 8:
+        stored = StoredSegment(base_offset, created_at, segment, codec, body)
+        if stored.size_bytes > self._max_bytes // 8:
             return
         kept = self._partitions.get(partition_id)
         if kept is None:
             kept = self._partitions[partition_id] = _CachedPartition()
-        kept.items.append(StoredSegment(base_offset, created_at, segment))
-        self._order.append((partition_id, segment.size_bytes))
-        self._bytes += segment.size_bytes
+        kept.items.append(stored)
+        self._order.append((partition_id, stored.size_bytes))
+        self._bytes += stored.size_bytes
         while self._bytes > self._max_bytes:
             self._drop_oldest()
 

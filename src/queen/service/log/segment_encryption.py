@@ -50,10 +50,15 @@ class SegmentEncryption:
 
     def decode_segment_within(self, row: Record, max_bytes: int) -> Segment | None:
         """As `decode_segment`; None, and nothing is inflated, when it would be larger than that."""
+        stored = self.read_stored_within(row, max_bytes)
+        return stored[2] if stored is not None else None
+
+    def read_stored_within(self, row: Record, max_bytes: int) -> tuple[int, bytes, Segment] | None:
+        """Return codec and body as they travel, and the columns that were found in them."""
         codec, body = self.decrypt_row(row)
         try:
             fits = max_bytes == _NO_LIMIT or raw_size(codec, body) <= max_bytes
-            return stored_segment(codec, body) if fits else None
+            return (codec, body, stored_segment(codec, body)) if fits else None
         except Exception as error:
             raise _unreadable(row, error) from error
 
@@ -67,6 +72,13 @@ class SegmentEncryption:
         if codec == CODEC_ENCRYPTED:
             return self.keys.decrypt(_owner(_DEAD_LETTER, partition_id), payload)[1]
         return payload
+
+    def decrypt_dead_letter_headers(self, partition_id: int, codec: int, headers: bytes) -> bytes:
+        """The same for its headers. An older server that encrypts a dead letter leaves them as they
+        were, and what is encrypted never begins as a JSON object does."""
+        if headers.startswith(b"{"):
+            return headers
+        return self.decrypt_dead_letter(partition_id, codec, headers)
 
     def encrypt_state(self, partition_id: int, value: bytes) -> tuple[int, bytes]:
         """Return codec and bytes of what an sdk query keeps of an encrypted queue."""

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import msgspec
 import zstandard
 
+from queen.core.columns.headers import HEADERS, headers_bytes, reason_against_text
 from queen.core.frame import CODEC_ENCRYPTED, CODEC_RAW
 from queen.core.names import is_uuid, reason_against_name, reason_against_transaction_id
 from queen.core.payload import as_line, reason_against_payload
@@ -75,6 +76,7 @@ class OutboxMessage(NamedTuple):
 
     row: Record
     payload: bytes
+    headers: str | None = None
 
 
 class Relay:
@@ -132,22 +134,25 @@ class Relay:
         try:
             async with self._database.transaction() as transaction:
                 if await transaction.fetchval("try_job", "relay"):
-                    rows = await transaction.fetch("take_staged", 1, _MAX_BYTES)
+                    rows = await transaction.fetch("take_outbox", 1, _MAX_BYTES)
                     await self._postpone(transaction, rows, "they cannot be appended")
         except QueenError as error:
             _log.log(level_of(error), "relay: %s", error)
 
     async def relay_some(self) -> float | None:
         """Do one round; return how long to pause, or None when there may be more to do."""
-        if self._maintenance.pushes_are_held:
+        if not self._maintenance.pushes_are_stored:
             return _net_s()
         done: list[tuple[list[Share], list[Outcome]]] = []
+        if not await self._database.fetchval("is_anything_staged"):
+            # As nearly always: not worth a transaction.
+            return _net_s()
         async with self._database.transaction() as transaction:
             if not await transaction.fetchval("try_job", "relay"):
                 return _net_s()
             # One of each kind: what was committed, and what is due by the clock.
             most = 1 if self._alone else _MAX_MESSAGES
-            rows = await transaction.fetch("take_staged", most, _MAX_BYTES)
+            rows = await transaction.fetch("take_outbox", most, _MAX_BYTES)
             if not rows:
                 return await _until_due_s(transaction)
             good = await self._sort_out(transaction, rows)
@@ -217,7 +222,7 @@ class Relay:
         for row in rows:
             try:
                 message = self._decrypt(row)
-                reason = _reason_against(row, message.payload)
+                reason = _reason_against(message)
             except EncryptionUnavailable as error:
                 if self._encryption.keys.lacks(row["payload"]):
                     locked.append(row)
@@ -234,10 +239,12 @@ class Relay:
         return good
 
     def _decrypt(self, row: Record) -> OutboxMessage:
-        payload = self._encryption.decrypt_outbox_message(
-            row["queue"], row["partition"], row["codec"], row["payload"]
-        )
-        return OutboxMessage(row, payload)
+        owner = row["queue"], row["partition"], row["codec"]
+        payload = self._encryption.decrypt_outbox_message(*owner, row["payload"])
+        if row["headers"] is None:
+            return OutboxMessage(row, payload)
+        headers = self._encryption.decrypt_outbox_message(*owner, row["headers"])
+        return OutboxMessage(row, payload, headers.decode(errors="replace"))
 
     async def _queues_without_key(self, rows: list[Record]) -> set[str]:
         """Return the queues that are encrypted while this server has no key."""
@@ -287,8 +294,9 @@ async def _until_due_s(transaction: Transaction) -> float:
     return _net_s() if due_s is None else min(_net_s(), max(due_s, _SHORTEST_PAUSE_S))
 
 
-def _reason_against(row: Record, payload: bytes) -> str | None:
+def _reason_against(message: OutboxMessage) -> str | None:
     """Return why a row of the outbox cannot be a message, or None."""
+    row, payload, headers = message
     if row["codec"] not in (CODEC_RAW, CODEC_ENCRYPTED):
         return f"codec {row['codec']} is not known"
     trace_id: str | None = row["trace_id"]
@@ -297,6 +305,7 @@ def _reason_against(row: Record, payload: bytes) -> str | None:
         or reason_against_name("partition", row["partition"])
         or reason_against_transaction_id(row["transaction_id"])
         or ("traceId is not a UUID" if trace_id is not None and not is_uuid(trace_id) else None)
+        or (reason_against_text(headers) if headers is not None else None)
         or reason_against_payload(payload)
         or _reason_against_syntax(payload)
     )
@@ -326,7 +335,8 @@ def _append_of(queue: str, partition: str, messages: list[OutboxMessage]) -> App
     extras: dict[str, list[Any]] = {
         "traceId": [message.row["trace_id"] for message in messages],
         "producerSub": [message.row["producer_sub"] for message in messages],
+        HEADERS: [message.headers for message in messages],
     }
     rare = {name: column for name, column in extras.items() if any(column)}
-    weight = sum(map(len, payloads)) + 64 * len(messages)
+    weight = sum(map(len, payloads)) + 64 * len(messages) + headers_bytes(extras[HEADERS])
     return Append(queue, partition, ids, payloads, weight, rare or None)

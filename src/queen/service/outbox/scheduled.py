@@ -32,6 +32,8 @@ class Scheduled(NamedTuple):
     codec: int = CODEC_RAW
     # The sender has given it its id: sent again, it has the same.
     is_named: bool = True
+    # As the payload is, in plain text or encrypted.
+    headers: bytes | None = None
 
 
 def outbox_columns(messages: list[Scheduled]) -> tuple[list[Any], ...]:
@@ -45,6 +47,7 @@ def outbox_columns(messages: list[Scheduled]) -> tuple[list[Any], ...]:
         [message.payload for message in messages],
         [message.codec for message in messages],
         [message.deliver_at for message in messages],
+        [message.headers for message in messages],
     )
 
 
@@ -77,14 +80,21 @@ class Outbox:
         codec, payload = self._encryption.encrypt_outbox_message(
             message.queue, message.partition, message.payload
         )
-        return message._replace(codec=codec, payload=payload)
+        headers = message.headers
+        if headers is not None:
+            _, headers = self._encryption.encrypt_outbox_message(
+                message.queue, message.partition, headers
+            )
+        return message._replace(codec=codec, payload=payload, headers=headers)
 
     async def page(
         self, queue: str | None, namespaces: list[str] | None, limit: int, offset: int
     ) -> list[Record]:
         """Return what is scheduled, soonest first, for one queue or for all."""
+        if queue is None and namespaces is None:
+            return await self._database.fetch("scheduled_everywhere", limit, offset)
         if queue is None:
-            return await self._database.fetch("scheduled_everywhere", limit, offset, namespaces)
+            return await self._database.fetch("scheduled_among", limit, offset, namespaces)
         return await self._database.fetch("scheduled", queue, limit, offset, namespaces)
 
     async def cancel(

@@ -17,7 +17,8 @@ without it a message is completed when every group has done it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -38,6 +39,11 @@ _WALK_ROWS = 2000
 # Read at a time, as it is stored; one segment at least.
 _READ_BYTES = 2 * 1024 * 1024
 _END = 2**62
+# A search in payloads ends after so many messages, or so many stored bytes.
+_MAX_SEARCHED = 10_000
+_MAX_SEARCHED_BYTES = 32 * 1024 * 1024
+_SEARCHED_TOGETHER = 32
+_ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 DEAD, COMPLETED, PROCESSING, PENDING = "dead_letter", "completed", "processing", "pending"
 
@@ -54,7 +60,8 @@ class GroupState(NamedTuple):
 
 @dataclass(slots=True)
 class BrowsedMessage:
-    """One message and what became of it. A list of them holds no payloads and no segments."""
+    """One message and what became of it. A list of them holds no segments, and of payloads
+    what was asked for."""
 
     partition: Partition
     offset: int
@@ -108,6 +115,20 @@ class BrowsedMessage:
         return max((state.retry_count for state in self.groups), default=0)
 
 
+class Look(NamedTuple):
+    """What is to be told of each message, and which are left out."""
+
+    # How much of its payload; none of it unless something is said.
+    payload_bytes: int = 0
+    # Only messages with this in their payload or transaction id, in lower case.
+    text: str = ""
+    # A message that does not open is an error, not an entry that says so.
+    strict: bool = False
+
+
+_WHOLE = Look(payload_bytes=_END, strict=True)
+
+
 class Browser:
     def __init__(self, database: Database, catalog: Catalog, encryption: SegmentEncryption) -> None:
         self._database = database
@@ -123,6 +144,7 @@ class Browser:
         to_time: datetime = LATEST,
         limit: int = 50,
         offset: int = 0,
+        payload_bytes: int = 0,
     ) -> list[BrowsedMessage]:
         """Return a page of a queue's messages, newest first; those retention took are gone."""
         parts: list[tuple[Record, int, int]] = []
@@ -141,7 +163,40 @@ class Browser:
             if len(rows) < _WALK_ROWS:
                 break
             last = rows[-1]
-        return await self._read(parts)
+        return await self._read(parts, Look(payload_bytes))
+
+    async def containing(
+        self,
+        queue: Queue,
+        text: str,
+        *,
+        partition: Partition | None = None,
+        from_time: datetime = EARLIEST,
+        to_time: datetime = LATEST,
+        limit: int = 50,
+        payload_bytes: int = 0,
+    ) -> tuple[list[BrowsedMessage], int]:
+        """Return the newest messages with a text in payload or transaction id, and how many were
+        looked at: a search is given up after a bounded number of messages and of bytes."""
+        look = Look(payload_bytes, text.lower())
+        messages: list[BrowsedMessage] = []
+        looked_at = size = 0
+        last: Record | None = None
+        while True:
+            rows = await self._walk(queue, partition, from_time, to_time, last)
+            for some in _batches(rows, _SEARCHED_TOGETHER):
+                if len(messages) >= limit or looked_at >= _MAX_SEARCHED:
+                    return messages[:limit], looked_at
+                if size >= _MAX_SEARCHED_BYTES:
+                    return messages[:limit], looked_at
+                parts = [(row, row["first_offset"], row["end_offset"]) for row in some]
+                messages += await self._read(parts, look)
+                looked_at += sum(stop - start for _, start, stop in parts)
+                size += sum(row["bytes"] for row in some)
+            if len(rows) < _WALK_ROWS:
+                break
+            last = rows[-1]
+        return messages[:limit], looked_at
 
     async def _walk(
         self,
@@ -164,10 +219,10 @@ class Browser:
 
     async def at(self, partition: Partition, offset: int) -> BrowsedMessage | None:
         """Return one message, None when it is not, or no longer, there."""
-        messages = await self._read_spans([(partition, offset, offset + 1)], with_payloads=True)
+        messages = await self._read_spans([(partition, offset, offset + 1)], _WHOLE)
         return messages[0] if messages else None
 
-    async def _read(self, parts: list[tuple[Record, int, int]]) -> list[BrowsedMessage]:
+    async def _read(self, parts: list[tuple[Record, int, int]], look: Look) -> list[BrowsedMessage]:
         """Return the messages of parts of segments, reading some segments at a time."""
         partitions = await self._catalog.partitions(row["partition_id"] for row, _, _ in parts)
         messages: list[BrowsedMessage] = []
@@ -177,14 +232,14 @@ class Browser:
             if row["partition_id"] not in partitions:
                 continue
             if spans and size + row["bytes"] > _READ_BYTES:
-                messages += await self._read_spans(spans)
+                messages += await self._read_spans(spans, look)
                 spans, size = [], 0
             spans.append((partitions[row["partition_id"]], start, stop))
             size += row["bytes"]
-        return messages + await self._read_spans(spans) if spans else messages
+        return messages + await self._read_spans(spans, look) if spans else messages
 
     async def _read_spans(
-        self, spans: Iterable[tuple[Partition, int, int]], *, with_payloads: bool = False
+        self, spans: Iterable[tuple[Partition, int, int]], look: Look
     ) -> list[BrowsedMessage]:
         """Return the messages of spans of offsets, newest first in each."""
         partitions, starts, stops = zip(*spans, strict=True)
@@ -197,7 +252,7 @@ class Browser:
             at = row["span"] - 1
             low, high = max(starts[at], row["base_offset"]), min(stops[at], row["end_offset"])
             partition = by_id[row["partition_id"]]
-            for message in self._decode(partition, row, low, high, with_payloads):
+            for message in self._decode(partition, row, low, high, look):
                 if not message.column(DELETED):
                     only = message.column(ONLY_GROUP)
                     message.groups = groups.states(partition.id, message.offset, only)
@@ -207,15 +262,17 @@ class Browser:
         return messages
 
     def _decode(
-        self, partition: Partition, row: Record, low: int, high: int, with_payloads: bool
+        self, partition: Partition, row: Record, low: int, high: int, look: Look
     ) -> list[BrowsedMessage]:
         """Return messages of one segment, newest first. One that does not open hides no other."""
         offsets = range(high - 1, low - 1, -1)
         try:
             segment = self._encryption.decode_segment(row)
         except Unreadable as error:
-            if with_payloads:
+            if look.strict:
                 raise
+            if look.text:
+                return []
             at, why = row["created_at"], error.message
             return [
                 BrowsedMessage(partition, offset, at, "", b"", {}, [], why) for offset in offsets
@@ -224,15 +281,37 @@ class Browser:
         for offset in offsets:
             index = offset - row["base_offset"]
             message = _message(partition, row, segment, index)
-            if with_payloads:
-                message.payload = segment.payloads(index, index + 1)[0]
+            if look.payload_bytes or look.text:
+                payload = segment.payloads(index, index + 1)[0]
+                if look.text and not _contains(message, payload, look.text):
+                    continue
+                message.payload = payload[: look.payload_bytes]
             messages.append(message)
         return messages
 
     async def _read_groups(self, ids: list[int], starts: list[int], stops: list[int]) -> _Standing:
         cursors = await self._database.fetch("browse_cursors", list(set(ids)))
         dead_letters = await self._database.fetch("browse_dead_letters", ids, starts, stops)
-        return _Standing(cursors, dead_letters)
+        shares = any(row["handed"] is not None for row in cursors)
+        spans = await self._database.fetch("browse_spans", ids, starts, stops) if shares else []
+        return _Standing(cursors, dead_letters, spans)
+
+
+def _batches(rows: list[Record], size: int) -> Iterator[list[Record]]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def _contains(message: BrowsedMessage, payload: bytes, text: str) -> bool:
+    """Return whether a text in lower case is in a message, however the payload is escaped."""
+    if text in message.transaction_id.lower():
+        return True
+    inside = payload.decode(errors="replace")
+    if "\\u" in inside:
+        inside = _ESCAPED.sub(lambda escape: chr(int(escape[1], 16)), inside)
+        # Characters beyond the first plane are escaped as two halves.
+        inside = inside.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text in inside.lower()
 
 
 def _message(partition: Partition, row: Record, segment: Segment, index: int) -> BrowsedMessage:
@@ -250,7 +329,10 @@ def _message(partition: Partition, row: Record, segment: Segment, index: int) ->
 class _Standing:
     """Where the groups of some partitions stand."""
 
-    def __init__(self, cursors: list[Record], dead_letters: list[Record]) -> None:
+    def __init__(
+        self, cursors: list[Record], dead_letters: list[Record], spans: list[Record]
+    ) -> None:
+        self._spans = spans
         self._cursors: dict[int, list[Record]] = {}
         for row in cursors:
             self._cursors.setdefault(row["partition_id"], []).append(row)
@@ -269,6 +351,8 @@ class _Standing:
         name, following = row["name"], row["next_offset"]
         if dead is not None:
             return GroupState(name, DEAD, None, dead["attempts"], dead["error"])
+        if row["handed"] is not None and following <= offset < row["handed"]:
+            return self._shared_state(row, offset)
         done = bits_from_bytes(row["acked"])
         if offset < following or (row["is_read"] and done >> (offset - following) & 1):
             return GroupState(name, COMPLETED, None, 0, None)
@@ -277,3 +361,19 @@ class _Standing:
             return GroupState(name, PROCESSING, row["lease_until"], tries, None)
         tries = row["attempts"] if offset == following else 0
         return GroupState(name, PENDING, None, tries, None)
+
+    def _shared_state(self, row: Record, offset: int) -> GroupState:
+        """Return the same for a message that a shared group has handed out."""
+        for span in self._spans:
+            at = offset - span["first_offset"]
+            decided = bits_from_bytes(span["acked"]) | bits_from_bytes(span["failed"])
+            if (
+                (span["partition_id"], span["group_id"]) == (row["partition_id"], row["group_id"])
+                and 0 <= at < span["end_offset"] - span["first_offset"]
+                and not decided >> at & 1
+            ):
+                until, tries = span["lease_until"], span["attempts"]
+                if until is None:
+                    return GroupState(row["name"], PENDING, None, tries, None)
+                return GroupState(row["name"], PROCESSING, until, max(tries - 1, 0), None)
+        return GroupState(row["name"], COMPLETED, None, 0, None)

@@ -32,6 +32,7 @@ from queen.service.log.flush_share import Share
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.sinks.sinks import Batch, check_epoch, parts_key
 from queen.service.stats.activity import Activity
+from queen.service.stats.flows import FlowKey
 from queen.storage.database import Database, Record, Transaction
 
 # Hashes that are compared at once; one partition alone may have more.
@@ -388,6 +389,7 @@ class Publisher:
 
     def _tell(self, work: _Work, rows: list[Outcome]) -> None:
         """Let everybody who waits know what was committed."""
+        origin = work.batch.origin or ("sink", 0, work.batch.sink)
         repeats: Counter[tuple[str, str]] = Counter()
         for append in work.shorter.values():
             repeats[append.queue, append.partition] += len(append.repeats or ())
@@ -401,6 +403,9 @@ class Publisher:
                 partition.known = None
             self._activity.count_published(
                 partition.queue, target.messages - again, target.bytes, again
+            )
+            self._activity.flows.count(
+                FlowKey(*origin, partition.queue.id), target.messages - again
             )
         if rows:
             self._activity.count_transaction(target.partition.queue for target in work.targets)

@@ -72,6 +72,8 @@ class Batch(NamedTuple):
     run: str
     number: int
     stages: Sequence[NamedStage]
+    # What the messages come from, as the columns of `queen.flows` say it; None is the sink itself.
+    origin: tuple[str, int, str] | None = None
 
 
 class Sinks:

@@ -122,8 +122,8 @@ class Basins:
         spool = self.waiting.spool
         first = last = 0
         for run in _runs_of_one_kind(moved):
-            bodies = [spooled.record.body for spooled in run]
-            seqs = await spool.append(bodies, run[0].record.kind | MOVED, durable=True)
+            bodies = [record.body for record in run]
+            seqs = await spool.append(bodies, run[0].kind | MOVED, durable=True)
             first, last = first or seqs.start, seqs.stop - 1
         return first, last
 
@@ -143,11 +143,11 @@ class Basins:
         return AsyncSpool(Spool(held, self.settings.options, self._cipher))
 
 
-def _runs_of_one_kind(moved: Sequence[Spooled]) -> list[list[Spooled]]:
-    runs: list[list[Spooled]] = []
-    for spooled in moved:
-        if runs and runs[-1][0].record.kind | MOVED == spooled.record.kind | MOVED:
-            runs[-1].append(spooled)
+def _runs_of_one_kind(moved: Sequence[Spooled]) -> list[list[Record]]:
+    runs: list[list[Record]] = []
+    for record in (record for spooled in moved for record in spooled.records):
+        if runs and runs[-1][0].kind | MOVED == record.kind | MOVED:
+            runs[-1].append(record)
         else:
-            runs.append([spooled])
+            runs.append([record])
     return runs

@@ -31,12 +31,12 @@ from queen.service.spooling.basins import Basin, Basins
 from queen.service.spooling.keys import WaitingKeys
 from queen.service.spooling.records import (
     MOVED,
+    Gathering,
     Spooled,
-    decode_record,
     key_of_record,
     was_moved,
 )
-from queen.service.spooling.store import DrainBatch, Overtaken, SpoolStore
+from queen.service.spooling.store import DrainBatch, Overtaken, SpoolStore, TakenTogether
 from queen.spool.disk.format import Record
 from queen.storage.breaker import Breaker
 
@@ -45,7 +45,8 @@ _log = logging.getLogger(__name__)
 _BATCH_RECORDS = 5000
 _BATCH_BYTES = 8 * 1024 * 1024
 _PAUSE_S = 0.25
-# Between batches, while others push.
+# Between batches, while others push: this many times as long as a batch took.
+_REST_SHARE = 4.0
 _MAX_REST_S = 0.5
 _ADOPT_S = 30.0
 _LONGEST_PAUSE_S = 5.0
@@ -121,8 +122,8 @@ class Drain:
         """Drain what is there, for so long; the rest stays in its files."""
         with suppress(TimeoutError, QueenError):
             async with asyncio.timeout(patience_s):
-                while self.keys and not (
-                    self._breaker.is_open or self._maintenance.pushes_are_held
+                while (
+                    self.keys and not self._breaker.is_open and self._maintenance.pushes_are_stored
                 ):
                     await self._drain_all()
                     await asyncio.sleep(_PAUSE_S if self.keys else 0)
@@ -132,7 +133,7 @@ class Drain:
     async def _wait_until_due(self) -> None:
         while True:
             await self._breaker.wait_closed()
-            if self._maintenance.pushes_are_held:
+            if not self._maintenance.pushes_are_stored:
                 self._due_at = 0.0
                 await asyncio.sleep(_PAUSE_S)
                 continue
@@ -158,7 +159,6 @@ class Drain:
             await self._get_to_know()
             for basin in sorted(self._basins.adopted, key=lambda basin: not basin.has_moved):
                 await self._drain_adopted(basin)
-            self._expected, self._due_at = 0, float("inf")
             await self._drain_basin(self._basins.own)
             await self._look_at_waiting()
         except BaseException:
@@ -224,11 +224,16 @@ class Drain:
                 self._held.add(key)
 
     async def _drain_basin(self, basin: Basin, until: int | None = None) -> None:
-        while not self._maintenance.pushes_are_held:
+        while self._maintenance.pushes_are_stored:
             await self._resolve_doubt()
             assert basin.position is not None
             if until is not None and basin.position >= until:
                 return
+            is_own = basin is self._basins.own
+            if is_own:
+                # Before the read: what is written from now on says anew how long it has time.
+                self._expected, self._due_at = 0, float("inf")
+            last_seq = basin.spool.spool.writer.last_seq
             began, flushes = time.monotonic(), self._live_flushes()
             records = await basin.spool.read(basin.position, _BATCH_RECORDS, _BATCH_BYTES)
             if not records:
@@ -236,19 +241,24 @@ class Drain:
             await self._drain_records(basin, records)
             await basin.spool.release(basin.position)
             if self._live_flushes() != flushes:
-                # Half of the time is for those who push now.
-                await asyncio.sleep(min(time.monotonic() - began, _MAX_REST_S))
-            if basin is self._basins.own and len(records) < _BATCH_RECORDS // 2:
-                # What came meanwhile may have time; together with others it costs less.
-                now = time.monotonic()
-                self._due_at = min(self._due_at, now + self._basins.settings.flush_ms / 1000)
-                if self._due_at > now:
-                    return
+                await self._rest(time.monotonic() - began)
+            # A batch also ends with a file, or with its bytes: there may be more behind it.
+            is_all = is_own and last_seq is not None and basin.position >= last_seq
+            if is_all and len(records) < _BATCH_RECORDS // 2 and self._due_at > time.monotonic():
+                # What came meanwhile has time; together with others it costs less.
+                return
+
+    async def _rest(self, worked_s: float) -> None:
+        """Leave the greater part of the time to those who push now."""
+        await asyncio.sleep(min(worked_s * _REST_SHARE, _MAX_REST_S))
 
     async def _drain_records(self, basin: Basin, records: list[Record]) -> None:
         """Drain records; when one of them cannot be stored, find out which."""
         try:
-            await self._drain_batch(self._batch_of(basin, records))
+            try:
+                await self._drain_batch(self._batch_of(basin, records))
+            except TakenTogether:
+                await self._drain_batch(self._batch_of(basin, records, apart=True))
         except (Unavailable, SpoolFull, Overloaded):
             # Not for what they are: what has to wait finds no room to wait in, or the like.
             raise
@@ -268,13 +278,13 @@ class Drain:
         await self._drain_batch(batch)
         _log.error("a spooled record is in quarantine: %s", error)
 
-    def _batch_of(self, basin: Basin, records: list[Record]) -> DrainBatch:
-        spooled, damaged = _decoded(basin, records)
+    def _batch_of(self, basin: Basin, records: list[Record], *, apart: bool = False) -> DrainBatch:
+        spooled, damaged = _decoded(basin, records, apart=apart)
         batch = DrainBatch(basin, basin.position or 0, records[-1].seq, spooled)
         batch.refused = [(_as_it_came(record), reason) for record, reason in damaged]
         held = self._held
         if held:
-            behind = [s.append for s in spooled if not was_moved(s.record) and held.holds(s.key)]
+            behind = [s.append for s in spooled if not s.was_moved and held.holds(s.key)]
             batch.move(behind)
         return batch
 
@@ -304,6 +314,7 @@ class Drain:
         basin = batch.basin
         basin.position = batch.last
         basin.forget_moves(batch.last)
+        self.problem = None
         if batch.moved_to is not None and self._basins.waiting is not None:
             self._basins.waiting.add_move(*batch.moved_to)
             self._basins.waiting.end_seq = batch.moved_to[1]
@@ -313,9 +324,9 @@ class Drain:
         for spooled in batch.spooled:
             if spooled not in batch.moved:
                 self._note_done(spooled)
-            elif not was_moved(spooled.record):
-                self._held.add(spooled.key)
-                at_ms = spooled.record.at_ms
+            elif not spooled.was_moved:
+                self._held.add(spooled.key, len(spooled.records))
+                at_ms = spooled.records[0].at_ms
                 self.held_since_ms = min(self.held_since_ms or at_ms, at_ms)
         if not self._held:
             self.held_since_ms = None
@@ -324,9 +335,9 @@ class Drain:
         self.drained_messages += batch.messages
 
     def _note_done(self, spooled: Spooled) -> None:
-        self.keys.done(spooled.key)
-        if was_moved(spooled.record):
-            self._held.done(spooled.key)
+        self.keys.done(spooled.key, len(spooled.records))
+        if spooled.was_moved:
+            self._held.done(spooled.key, len(spooled.records))
 
     async def _look_at_waiting(self) -> None:
         """Try what waits for its queue again, each record once."""
@@ -349,18 +360,20 @@ class Drain:
         self.problem = error.message
 
 
-def _decoded(basin: Basin, records: list[Record]) -> tuple[list[Spooled], list[tuple[Record, str]]]:
-    """Return the records that count, and those that nobody can read."""
-    spooled: list[Spooled] = []
+def _decoded(
+    basin: Basin, records: list[Record], *, apart: bool = False
+) -> tuple[list[Spooled], list[tuple[Record, str]]]:
+    """Return the records that count, gathered or apart, and those that nobody can read."""
+    gathering = Gathering(apart=apart)
     damaged: list[tuple[Record, str]] = []
     for record in records:
         if not basin.counts(record):
             continue
         try:
-            spooled.append(decode_record(record))
+            gathering.add(record)
         except InvalidFrame as error:
             damaged.append((record, error.message))
-    return spooled, damaged
+    return gathering.end(), damaged
 
 
 def _as_it_came(record: Record) -> Record:

@@ -56,10 +56,11 @@ class Entrance:
         spooled = self._to_spool(appends, buffering)
         if not spooled:
             await self._pusher.store(appends)
-            if all(append.error is None for append in appends):
-                self._activity.count_push(appends)
-                return
-            await self._spool_lost(appends)
+            if not self.is_done(appends):
+                await self.finish(appends)
+            return
+        if len(spooled) == len(appends):
+            await self._spool(appends, buffering)
         else:
             set_aside = set(spooled)
             direct = [append for append in appends if append not in set_aside]
@@ -68,6 +69,50 @@ class Entrance:
             await self._spool_lost(direct)
         raise_if_none_stored(appends)
         self._activity.count_push(appends)
+
+    def is_behind(self, appends: list[Append]) -> bool:
+        """Whether something waits in the spool of this process that must be stored before."""
+        drain = self._drain
+        if drain is None or drain.is_clear:
+            return False
+        return any(drain.is_behind((append.queue, append.partition)) for append in appends)
+
+    def submit(self, appends: list[Append]) -> asyncio.Future[None] | None:
+        """Begin to store messages; None when they, or some of them, cannot go to the log now. When
+        it is done, see `is_done` and `finish`."""
+        return None if self._to_spool(appends, None) else self._pusher.submit(appends)
+
+    def is_done(self, appends: list[Append]) -> bool:
+        """Count a push that is stored as a whole; false when there is more to do for it."""
+        if any(append.error is not None for append in appends):
+            return False
+        self._activity.count_push(appends)
+        return True
+
+    async def finish(self, appends: list[Append]) -> None:
+        """Do what is left for a push that the log did not take as a whole; raises as `push`."""
+        await self._spool_lost(appends)
+        raise_if_none_stored(appends)
+        self._activity.count_push(appends)
+
+    def buffer(self, appends: list[Append], buffering: Buffering) -> bool:
+        """Write messages that ask to be buffered to the spool, if nobody has to be waited for."""
+        if self._drain is None or self._basins is None:
+            return False
+        bodies, keys = [encode_append(append) for append in appends], self._drain.keys
+        for append in appends:
+            keys.add((append.queue, append.partition))
+        try:
+            is_written = self._basins.own.spool.append_now(bodies, kind_of(appends[0]))
+        except QueenError:
+            is_written = False
+        if not is_written:
+            for append in appends:
+                keys.done((append.queue, append.partition))
+            return False
+        self._note_spooled(appends, buffering)
+        self._activity.count_push(appends)
+        return True
 
     async def spool_again(self, append: Append) -> None:
         """Put what was refused before behind all that waits; raises when there is no room."""
@@ -82,7 +127,7 @@ class Entrance:
             if self._maintenance.pushes_are_held:
                 raise InMaintenance
             return []
-        if buffering or self._breaker.is_open or self._maintenance.pushes_are_held:
+        if buffering or self._breaker.is_open or not self._maintenance.pushes_are_stored:
             return appends
         if drain.is_clear:
             return []

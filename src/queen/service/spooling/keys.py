@@ -22,20 +22,20 @@ class WaitingKeys:
     def holds(self, key: Key) -> bool:
         return key in self._counts or self._others > 0
 
-    def add(self, key: Key) -> None:
+    def add(self, key: Key, records: int = 1) -> None:
         if key in self._counts:
-            self._counts[key] += 1
+            self._counts[key] += records
         elif len(self._counts) < self._most:
-            self._counts[key] = 1
+            self._counts[key] = records
         else:
-            self._others += 1
+            self._others += records
 
-    def done(self, key: Key) -> None:
-        count = self._counts.get(key)
-        if count is None:
-            # One of those that there was no room for.
-            self._others = max(self._others - 1, 0)
-        elif count == 1:
+    def done(self, key: Key, records: int = 1) -> None:
+        count = self._counts.get(key, 0)
+        if count > records:
+            self._counts[key] = count - records
+            return
+        if count:
             del self._counts[key]
-        else:
-            self._counts[key] = count - 1
+        # The rest are of those that there was no room for.
+        self._others = max(self._others - (records - count), 0)

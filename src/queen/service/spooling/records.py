@@ -16,6 +16,7 @@ import struct
 
 import msgspec
 
+from queen.core.columns.headers import HEADERS, headers_bytes
 from queen.core.frame import Frame, pack_frame, raw_size, unpack_frames
 from queen.errors import InvalidFrame, QueenError
 from queen.service.log.append import Append
@@ -51,17 +52,23 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Spooled:
-    """A record and the append that it holds."""
+    """Records of one partition and the append that they make: one, or several that nothing tells
+    apart."""
 
-    __slots__ = ("append", "record")
+    __slots__ = ("append", "records")
 
-    def __init__(self, record: Record, append: Append) -> None:
-        self.record = record
+    def __init__(self, records: list[Record], append: Append) -> None:
+        self.records = records
         self.append = append
 
     @property
     def key(self) -> Key:
         return self.append.queue, self.append.partition
+
+    @property
+    def was_moved(self) -> bool:
+        """Whether it was written again because it had to wait."""
+        return was_moved(self.records[0])
 
 
 def kind_of(append: Append) -> int:
@@ -84,17 +91,78 @@ def decode_append(kind: int, body: bytes) -> Append:
         return _append_of_frame(body)
     if kind & ~MOVED != KIND_ITEMS:
         raise InvalidFrame(f"records of kind {kind} are not known")
+    return _append_of_items(_items_of(body))
+
+
+def _items_of(body: bytes) -> _Items:
     try:
         items = _decoder.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise InvalidFrame(f"the record does not decode: {error}") from None
+    if len(items.ids) != len(items.payloads):
+        # Gathered with others, each of them would have another's payload.
+        raise InvalidFrame("the record has not one payload for each id")
+    return items
+
+
+def _append_of_items(items: _Items) -> Append:
     weight = sum(map(len, items.payloads)) + 64 * len(items.ids)
+    if items.extras and HEADERS in items.extras:
+        weight += headers_bytes(items.extras[HEADERS])
     append = Append(items.queue, items.partition, items.ids, items.payloads, weight, items.extras)
     return _tried(append, items.tried_head)
 
 
 def decode_record(record: Record) -> Spooled:
-    return Spooled(record, decode_append(record.kind, record.body))
+    return Spooled([record], decode_append(record.kind, record.body))
+
+
+class Gathering:
+    """Makes appends of records, in order; those of one partition become one where that changes
+    nothing, since the work is for each append.
+
+    What was moved, what was tried before and what has more than a payload stays alone.
+    """
+
+    def __init__(self, *, apart: bool = False) -> None:
+        self._apart = apart
+        self.spooled: list[Spooled] = []
+        # To which the next record of a partition may be added.
+        self._open: dict[Key, _Items] = {}
+        self._records: dict[Key, list[Record]] = {}
+
+    def add(self, record: Record) -> None:
+        """Add a record; raises `InvalidFrame` when it is none that can be read."""
+        if self._apart or record.kind != KIND_ITEMS:
+            self._add_alone(decode_record(record))
+            return
+        items = _items_of(record.body)
+        if items.tried_head != _NEVER_TRIED or items.extras:
+            self._add_alone(Spooled([record], _append_of_items(items)))
+            return
+        key = items.queue, items.partition
+        gathered = self._open.get(key)
+        if gathered is None:
+            self._open[key], self._records[key] = items, [record]
+            return
+        gathered.ids += items.ids
+        gathered.payloads += items.payloads
+        self._records[key].append(record)
+
+    def end(self) -> list[Spooled]:
+        """Return all of it, each partition in its order."""
+        for key in list(self._open):
+            self._close(key)
+        return self.spooled
+
+    def _add_alone(self, spooled: Spooled) -> None:
+        self._close(spooled.key)
+        self.spooled.append(spooled)
+
+    def _close(self, key: Key) -> None:
+        items = self._open.pop(key, None)
+        if items is not None:
+            self.spooled.append(Spooled(self._records.pop(key), _append_of_items(items)))
 
 
 def key_of_record(record: Record) -> Key:

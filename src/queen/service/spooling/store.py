@@ -46,6 +46,10 @@ class Overtaken(Abandoned):
     """The spool is not drained as far as was believed."""
 
 
+class TakenTogether(Abandoned):
+    """A queue has no room for records that were gathered; for some of them it may have."""
+
+
 class DrainBatch:
     """Records of one basin, and what becomes of them."""
 
@@ -62,7 +66,7 @@ class DrainBatch:
         self.moved_to: tuple[int, int] | None = None
 
     def __len__(self) -> int:
-        return len(self.spooled)
+        return sum(len(spooled.records) for spooled in self.spooled)
 
     @property
     def ready(self) -> list[Spooled]:
@@ -159,6 +163,8 @@ class SpoolStore:
     async def _leave_refused(self, batch: DrainBatch, shares: list[Share]) -> list[Share]:
         shares = [share for share in shares if share.appends]
         refused = await self._appender.drop_refused(shares)
+        if any(len(s.records) > 1 and s.append in refused for s in batch.spooled):
+            raise TakenTogether
         return _without(shares, batch.move(refused)) if refused else shares
 
     # ---- the transaction ----

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from queen.core.cursor import AckResult
+from queen.service.stats.flows import Flows
 from queen.service.stats.resp_counts import RespCounts
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ class Activity:
         self.requests = 0
         # What clients of the RESP port do.
         self.resp = RespCounts()
+        # Through what messages go into which queue.
+        self.flows = Flows()
         self.flush_seconds = Histogram(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
         self.flush_messages = Histogram(1, 10, 100, 1000, 10_000, 100_000)
         self._queues: dict[int, Counters] = {}
@@ -208,6 +210,7 @@ class Activity:
             counters.pop_messages += count
             if grant.lease_id is None:
                 counters.auto_acked += count
+                self.flows.count_acked(grant.partition.queue.id, grant.group, count)
             for stored in grant.stored:
                 low, high = stored.part(grant.start, grant.stop)
                 lag_ms = max(0, int((now_s - stored.created_at.timestamp()) * 1000))
@@ -217,19 +220,14 @@ class Activity:
 
     def count_acks(self, batch: AckBatch) -> None:
         """Count acknowledgments of one lease in one partition that were decided."""
-        if not batch.statuses:
+        if not batch.weight:
             return
-        counters = self.of(batch.partition.queue)
+        counters, tally = self.of(batch.partition.queue), batch.tally()
         counters.ack_requests += 1
-        if batch.all_done:
-            counters.ack_ok += len(batch.statuses)
-            return
-        for result in batch.results.values():
-            if result is AckResult.DONE or result is AckResult.ALREADY:
-                counters.ack_ok += 1
-            else:
-                counters.ack_failed += 1
-                counters.dead_letters += result is AckResult.DEAD
+        counters.ack_ok += tally.done
+        counters.ack_failed += tally.failed
+        counters.dead_letters += tally.dead
+        self.flows.count_acked(batch.partition.queue.id, batch.group, tally.done)
 
     def count_given_up(self, queue: Queue) -> None:
         """Count a message that was set aside because no consumer came back from it."""

@@ -52,14 +52,15 @@ class ActivityReport:
         self._lock = asyncio.Lock()
 
     async def run(self) -> None:
+        # At once when the server starts: others tell only those of whom they know.
         while True:
-            await asyncio.sleep(_FLUSH_INTERVAL_S)
             try:
                 await self.flush()
             except QueenError as error:
                 _log.log(level_of(error), "activity could not be written: %s", error)
             except Exception:
                 _log.exception("activity could not be written")
+            await asyncio.sleep(_FLUSH_INTERVAL_S)
 
     async def settle(self) -> None:
         """Write what is not written yet, for somebody who is about to read it."""
@@ -95,6 +96,7 @@ class ActivityReport:
                 # Forgotten while it was asleep for months; it joins again with the next report.
                 self.server_id = None
                 raise Unavailable("this server was forgotten")
+            await self._activity.flows.report(transaction, server_id, minute)
             if self._more is not None:
                 await self._more(transaction, server_id, minute)
         except BaseException:
@@ -120,4 +122,5 @@ class ActivityReport:
         """Remove numbers about the past that are older than they are kept."""
         row = await transaction.fetchrow("forget_activity", self._kept_days, _FORGET_ROWS)
         await transaction.execute("forget_servers", self._kept_days)
+        await transaction.execute("forget_flows")
         return bool(max(row) == _FORGET_ROWS)

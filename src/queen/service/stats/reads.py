@@ -64,7 +64,7 @@ class StoredNumbers:
         """Return the only queue that a filter names, with its counts."""
         rows = await self.list_queues(queue_filter, 1, 0)
         if not rows:
-            raise NotFound("Queue not found")
+            raise NotFound(f"Queue {queue_filter.queue!r} not found")
         return rows[0]
 
     async def sum_queues(self, queue_filter: QueueFilter) -> Record:
@@ -72,6 +72,10 @@ class StoredNumbers:
 
     async def list_groups(self, queue_filter: QueueFilter, limit: int) -> list[Record]:
         return await self._fetch("list_groups", *queue_filter, limit)
+
+    async def sum_groups(self, queue_filter: QueueFilter, at: datetime | None) -> Record:
+        """Return the counts of all groups together, and how they lagged at an instant."""
+        return await self._fetchrow("sum_groups", *queue_filter, at)
 
     async def partition_page(self, queue_id: int, limit: int, offset: int) -> list[Record]:
         return await self._fetch("partition_page", queue_id, limit, offset)
@@ -118,16 +122,8 @@ class StoredNumbers:
 
     # ---- dead letters ----
 
-    async def dead_letter_series(
-        self, minutes: int, within: Range, queue_filter: QueueFilter
-    ) -> list[Record]:
-        return await self._fetch("dead_letter_series", minutes, *within, *queue_filter)
-
     async def top_errors(self, queue_filter: QueueFilter, within: Range) -> list[Record]:
         return await self._fetch("top_errors", *queue_filter, *within)
-
-    async def affected_partitions(self, queue_filter: QueueFilter, within: Range) -> int:
-        return int(await self._fetchval("affected_partitions", *queue_filter, *within))
 
     # ---- servers and PostgreSQL ----
 

@@ -35,6 +35,8 @@ from queen.storage.database import Database, Record, Transaction
 
 JOB = "statistics"
 _INTERVAL_S = 1.0
+# How often a server counts that has done nothing since: leases lapse, and others may have died.
+_IDLE_INTERVAL_S = 10.0
 _BYTES_INTERVAL_S = 10.0
 _REST = 20
 _CHEAP_MS = 15.0
@@ -70,6 +72,7 @@ class _Count:
 
     __slots__ = (
         "behind",
+        "consumers",
         "dead_letters",
         "done",
         "leased",
@@ -85,7 +88,7 @@ class _Count:
     def __init__(self) -> None:
         self.partitions = self.written = self.retained = self.outstanding = 0
         self.leased = self.leased_partitions = self.done = self.behind = self.dead_letters = 0
-        self.members = 0
+        self.members = self.consumers = 0
         self.oldest: datetime | None = None
 
     def add(self, row: Record) -> None:
@@ -98,6 +101,7 @@ class _Count:
         self.done += row["done"]
         self.behind += row["behind"]
         self.members += row["members"]
+        self.consumers += row["consumers"]
         if row["oldest"] is not None:
             self.oldest = min(self.oldest or row["oldest"], row["oldest"])
 
@@ -109,8 +113,12 @@ class Statistics:
         # Grows with everything this server does.
         self._version = version
         self._counted_version = -1
+        # When it was seen last that there is something to count, and what the version was then.
+        self._looked_at = float("-inf")
+        self._looked_version = -1
+        self._before_round = (-1, 0.0)
         self._rounds = Rounds[None]()
-        jobs.add(JOB, _INTERVAL_S, self._count_what_is_due, "repeatable_read")
+        jobs.add(JOB, _INTERVAL_S, self._count_what_is_due, "repeatable_read", self._is_needed)
 
     async def current(self) -> Stamp:
         """Return the instant of the stored numbers, after counting again if that is cheap."""
@@ -175,21 +183,33 @@ class Statistics:
 
     # ---- counting ----
 
+    def _is_needed(self) -> bool:
+        """Whether this server has done something since a count that it knows of, or long ago."""
+        now, version = time.monotonic(), self._version()
+        if version == self._looked_version and now - self._looked_at < _IDLE_INTERVAL_S:
+            return False
+        # Before the transaction begins: what is done from here on it may not see.
+        self._before_round = version, now
+        return True
+
     async def _count_what_is_due(self, transaction: Transaction) -> bool:
-        await self._count_extent(_Extent.DUE, transaction)
+        if await self._count_extent(_Extent.DUE, transaction):
+            self._looked_version, self._looked_at = self._before_round
         return False
 
     async def _count_extent(self, extent: _Extent, transaction: Transaction) -> bool:
-        """Count everything at one instant, unless that was done a moment ago."""
+        """Count everything at one instant, unless that was done a moment ago: then it is false for
+        one that only counts what is due."""
         await transaction.execute("commit_lazily")
         last = await transaction.fetchrow("stats_round")
-        if extent is not _Extent.DUE or _is_due(last["age_s"], last["took_ms"], _INTERVAL_S):
+        is_due = extent is not _Extent.DUE or _is_due(last["age_s"], last["took_ms"], _INTERVAL_S)
+        if is_due:
             await self._count(transaction, last["now"])
         cheap = last["bytes_took_ms"] < _CHEAP_MS or last["segments_counted"] <= _CHEAP_ROWS
         due = _is_due(last["bytes_age_s"], last["bytes_took_ms"], _BYTES_INTERVAL_S)
         if due or extent is _Extent.ALL or (extent is _Extent.CHEAP and cheap):
             await self._count_bytes(transaction, last["now"])
-        return True
+        return is_due
 
     async def _count(self, transaction: Transaction, at: datetime) -> None:
         started = time.perf_counter()
@@ -307,4 +327,5 @@ def _group_columns(groups: dict[int, _Count]) -> tuple[list[Any], ...]:
         [count.dead_letters for count in counts],
         [count.oldest for count in counts],
         [count.members for count in counts],
+        [count.consumers for count in counts],
     )

@@ -138,7 +138,9 @@ class Content:
             for row in rows:
                 yield self._part(partition, row, bounds)
 
-    async def frames(self, spans: list[WindowSpan]) -> AsyncGenerator[bytes, None]:
+    async def frames(
+        self, spans: list[WindowSpan], *, joined: bool = False
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the stored segments of a window as they are, range by range."""
         partitions = await self._catalog.partitions(span.partition_id for span in spans)
         for span in spans:
@@ -146,7 +148,7 @@ class Content:
             if partition is None:
                 continue
             async for frames in self._fetcher.partition(
-                partition, from_offset=span.low, to_offset=span.high
+                partition, from_offset=span.low, to_offset=span.high, joined=joined
             ):
                 yield frames
 

@@ -64,7 +64,7 @@ class Definitions:
     async def get(self, name: str) -> Stream:
         stream = await self.find(name)
         if stream is None:
-            raise NotFound("Stream not found")
+            raise NotFound(f"Stream {name!r} not found")
         return stream
 
     async def define(

@@ -47,6 +47,15 @@ class Overview:
     ) -> list[Record]:
         return await self._database.fetch("group_windows", group_id, key, state, limit, offset)
 
+    async def timeline(
+        self, stream: Stream, group_id: int | None, key: str | None, keys: int, windows: int
+    ) -> tuple[list[Record], list[Record]]:
+        """Return the last windows of the keys that matter most, and what is open of sessions."""
+        rows = await self._database.fetch(
+            "stream_timeline", stream.id, group_id, key, keys, windows
+        )
+        return rows, await self._database.fetch("explained_open", stream.id, key, _EXPLAINED)
+
     async def dead(
         self, stream: Stream, group: str, limit: int, offset: int
     ) -> tuple[list[Record], int]:

@@ -26,6 +26,7 @@ from queen.service.scope import Viewer
 from queen.service.signals import Signals
 from queen.service.sinks.publish import Publisher
 from queen.service.sinks.sinks import Batch
+from queen.service.stats.flows import Flows
 from queen.service.streams.content import WindowSpan
 from queen.service.streams.definitions import Stream
 from queen.service.streams.ttl_cache import TtlCache
@@ -107,12 +108,14 @@ class Work:
         transactor: Transactor,
         publisher: Publisher,
         signals: Signals,
+        flows: Flows,
         events: Events,
     ) -> None:
         self._database = database
         self._transactor = transactor
         self._publisher = publisher
         self._signals = signals
+        self._flows = flows
         events.windows_planned.subscribe(self.look)
         events.windows_elsewhere.subscribe(self.look)
         # Who waits for windows of a stream, in order of arrival, and in which group.
@@ -159,7 +162,7 @@ class Work:
         """Return the id of a group; a new one begins at an instant, or with the first message."""
         group_id = await self._database.fetchval("open_stream_group", stream.id, name, starts_at)
         if group_id is None:
-            raise NotFound("Stream not found")
+            raise NotFound(f"Stream {stream.name!r} not found")
         self._groups.put((stream.id, name), int(group_id))
         return int(group_id)
 
@@ -291,13 +294,17 @@ class Work:
         appends: list[Append],
         scheduled: list[Scheduled],
         batch: Batch | None = None,
+        give_up: bool = False,
     ) -> bool:
         """Ack or nack a window, with what is pushed or staged, or raise and change nothing.
 
         Returns false when the same lease had settled the window before.
         """
         definition = owner.definition
-        limits = definition.retry_limit, definition.retry_delay_ms
+        # It was tried once at least, which is more than no retries allow.
+        limits = 0 if give_up else definition.retry_limit, definition.retry_delay_ms
+        if batch is not None:
+            batch = batch._replace(origin=("stream", owner.stream_id, owner.group))
         decision = (*lease[1:], lease.id, success, error, *limits)
 
         outcome = ""
@@ -309,6 +316,7 @@ class Work:
         try:
             if appends or scheduled:
                 await self._transactor.run(appends, scheduled, [], [], decide)
+                self._flows.count_pushed("stream", owner.stream_id, owner.group, appends)
             elif batch is None or not (await self._publisher.publish(batch, decide)).is_new:
                 # A batch that is published already was so with this ack, or without any.
                 outcome = _check_outcome(await self._database.fetchval("settle_window", *decision))

@@ -24,14 +24,16 @@ from queen.errors import Contended, LeaseLost
 from queen.service.admin.maintenance import Maintenance
 from queen.service.consume.ack import Acker
 from queen.service.consume.ack_batch import AckBatch
+from queen.service.consume.cursors import Key
 from queen.service.consume.leases import Leases
 from queen.service.log.append import Append
 from queen.service.log.appender import Appender, Outcome, append_columns, outcomes
 from queen.service.log.flush_share import Share
 from queen.service.outbox.scheduled import Scheduled, outbox_columns
+from queen.service.shared.spans import spans_of
 from queen.service.stats.activity import Activity
 from queen.service.transactions.repeats import Repeats, is_repeat
-from queen.storage.database import Abandoned, Database, Transaction
+from queen.storage.database import Abandoned, Database, Record, Transaction
 
 # How long a transaction waits for a lock while it has a connection, and for how long it is tried
 # again, a few of those that wait at a time.
@@ -169,6 +171,8 @@ class Transactor:
         """Tell everybody whom the transaction concerns."""
         for batch in ack_batches:
             self._acker.finish(batch)
+        if appends:
+            self._activity.flows.count_transaction(ack_batches, appends)
         partitions = [append.target for append in appends]
         partitions += [batch.partition for batch in ack_batches]
         self._activity.count_transaction(
@@ -220,9 +224,13 @@ class Transactor:
         rows = await transaction.fetch(
             "lock_cursors", [key[0] for key in keys], [key[1] for key in keys]
         )
-        live = {(r["partition_id"], r["group_id"]): r["lease_id"] for r in rows if r["live"]}
+        live = {_key(row): row["lease_id"] for row in rows if row["live"]}
+        shared = {_key(row) for row in rows if row["handed"] is not None}
+        spans = await spans_of(transaction, [guard for guard in guards if guard.key in shared])
         for guard in guards:
-            if live.get(guard.key) != guard.lease_id:
+            span = spans.get(guard)
+            is_held = live.get(guard.key) == guard.lease_id or (span is not None and span.live)
+            if not is_held:
                 raise LeaseLost("a required lease has ended; nothing of the transaction was done")
 
     async def _settle(self, transaction: Transaction, ack_batches: list[AckBatch]) -> None:
@@ -238,6 +246,10 @@ class Transactor:
                     raise LeaseLost(
                         f"message {transaction_id!r} {reason}; nothing of the transaction was done"
                     )
+
+
+def _key(row: Record) -> Key:
+    return row["partition_id"], row["group_id"]
 
 
 def _only_once(ack_batches: list[AckBatch]) -> Decision:

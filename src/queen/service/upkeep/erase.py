@@ -7,6 +7,7 @@ this, so a claim says how often it has happened, and a server drops what it had 
 
 from __future__ import annotations
 
+from queen.core.columns.headers import HEADERS
 from queen.core.frame import Segment, compress, encode_body, segment_of
 from queen.core.visibility import DELETED
 from queen.service.catalog import Partition, Queue
@@ -57,4 +58,7 @@ def _erase(segment: Segment, at: int) -> Segment | None:
     marks[at] = True
     payloads = segment.payloads()
     payloads[at] = b"null"
-    return segment_of(segment.id_bytes(), payloads, {**segment.extras, DELETED: marks})
+    extras = {**segment.extras, DELETED: marks}
+    if HEADERS in extras:
+        extras[HEADERS] = [None if n == at else text for n, text in enumerate(extras[HEADERS])]
+    return segment_of(segment.id_bytes(), payloads, extras)

@@ -28,6 +28,8 @@ class Jobs:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._jobs: dict[str, tuple[float, Round, Isolation]] = {}
+        # Says whether a round is worth a transaction.
+        self._needs: dict[str, Callable[[], bool]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
 
     def add(
@@ -36,8 +38,10 @@ class Jobs:
         interval_s: float,
         run_round: Round,
         isolation: Isolation = "read_committed",
+        is_needed: Callable[[], bool] = lambda: True,
     ) -> None:
         self._jobs[name] = (interval_s, run_round, isolation)
+        self._needs[name] = is_needed
         self._wakes[name] = asyncio.Event()
 
     def wake(self, name: str) -> None:
@@ -65,7 +69,7 @@ class Jobs:
         while True:
             wake.clear()
             try:
-                while await self.run_once(name):
+                while self._needs[name]() and await self.run_once(name):
                     pass
             except QueenError as error:
                 _log.log(level_of(error), "job %s: %s", name, error)

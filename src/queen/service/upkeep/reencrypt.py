@@ -155,7 +155,18 @@ class Reencrypter:
                 partition_id, stored["codec"], stored["payload"]
             )
             _, encrypted = self._encryption.encrypt_dead_letter(partition_id, payload)
-            await transaction.execute("rewrite_letter", row["id"], CODEC_ENCRYPTED, encrypted)
+            headers = self._encrypt_headers(partition_id, stored["codec"], stored["headers"])
+            await transaction.execute(
+                "rewrite_letter", row["id"], CODEC_ENCRYPTED, encrypted, headers
+            )
+
+    def _encrypt_headers(
+        self, partition_id: int, codec: int, headers: bytes | None
+    ) -> bytes | None:
+        if headers is None:
+            return None
+        plain = self._encryption.decrypt_dead_letter_headers(partition_id, codec, headers)
+        return self._encryption.encrypt_dead_letter(partition_id, plain)[1]
 
     async def _encrypt_state(self, transaction: Transaction, row: Record) -> None:
         row_key = (row["query_id"], row["partition_id"], row["key"])

@@ -10,14 +10,15 @@ Messages that a reader is not shown are the exception: a segment that holds one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, VariantType, VariantVal
 
-from queen.core.frame import Frame, Segment, segment_of
+from queen.core.columns.headers import HEADERS, headers_bytes, headers_of
+from queen.core.frame import Segment, Stretch, Stretches, segment_of
 from queen.core.ids import message_id, message_prefix
 from queen.core.visibility import DELETED, ONLY_GROUP
 from queen.errors import BadRequest
@@ -35,46 +36,66 @@ _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _NIBBLES = np.arange(44, -4, -4, dtype=np.int64)
 _ID_BYTES = 36
 
+_HEADERS_TYPE = pa.map_(pa.string(), pa.string())
+
+_Value = TypeVar("_Value")
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class SegmentPart(NamedTuple):
-    """The messages of a segment that a reader is shown, and where they stand."""
+    """Messages of a frame that a reader is shown, and where they stand."""
 
     queue: str
-    partition: str
-    partition_id: int
-    created_at_us: int
-    base_offset: int
     segment: Segment
+    stretches: Stretches
     # Of each message, when they do not follow each other.
     offsets: Sequence[int] | None = None
     # The window that they are read for; the same messages may be read for several.
     window: WindowLabel | None = None
 
 
+ALL_OFFSETS = (0, 2**62)
+
+
 def segment_part(
-    frame: Frame,
-    low: int = 0,
-    high: int = 2**62,
+    queue: str,
+    segment: Segment,
+    stretches: Stretches,
+    offsets: tuple[int, int] = ALL_OFFSETS,
     window: WindowLabel | None = None,
     group: str | None = None,
 ) -> SegmentPart:
-    """Return the messages of a frame that a reader of [low, high) is shown, as a group or none."""
-    segment, base = frame.segment(), frame.base_offset
-    offsets: list[int] | None = None
+    """Return the messages of a frame that a reader of some offsets is shown, as a group or none."""
+    low, high = offsets
+    end = stretches.base_offsets[-1] + stretches.counts[-1]
+    is_whole = low <= stretches.base_offsets[0] and end <= high
     deleted, only = segment.column(DELETED), segment.column(ONLY_GROUP)
-    if deleted or only or base < low or base + segment.count > high:
+    if is_whole and deleted is None and only is None:
+        return SegmentPart(queue, segment, stretches, None, window)
+    all_kept: list[int] = []
+    places: list[int] = []
+    shown: list[Stretch] = []
+    first = 0
+    for stretch in stretches.rows():
+        base, count = stretch.base_offset, stretch.messages
         # A copy for one group has its original in the log, and is for nobody else.
         kept = [
             at
-            for at in range(max(low - base, 0), min(high - base, segment.count))
+            for at in range(first + max(low - base, 0), first + min(high - base, count))
             if not (deleted and deleted[at]) and not (only and only[at] not in (None, group))
         ]
-        if len(kept) < segment.count:
-            segment, offsets = _pick(segment, kept), [base + at for at in kept]
-    names = (frame.queue, frame.partition, frame.partition_id)
-    return SegmentPart(*names, frame.created_at_us, base, segment, offsets, window)
+        if kept:
+            shown.append(stretch._replace(messages=len(kept)))
+            places += [base + at - first for at in kept]
+            all_kept += kept
+        first += count
+    if len(all_kept) < segment.count:
+        segment = _pick(segment, all_kept)
+    columns = Stretches._make(zip(*shown, strict=True)) if shown else _NOTHING
+    return SegmentPart(queue, segment, columns, places, window)
+
+
+_NOTHING = Stretches((), (), (), (), ())
 
 
 def _pick(segment: Segment, kept: list[int]) -> Segment:
@@ -102,7 +123,9 @@ class Assembler:
         if part.segment.count:
             self._parts.append(part)
             self._rows += part.segment.count
-            self._bytes += len(part.segment.data)
+            self._bytes += len(part.segment.data) + headers_bytes(
+                part.segment.column(HEADERS) or ()
+            )
             if self._rows >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
                 yield from self.rest()
 
@@ -158,16 +181,25 @@ class Assembler:
                 self._note_unfit(joined.places(unfit))
             columns[CORRUPT] = pa.array(values, pa.binary()).cast(pa.string())
         elif unfit:
-            ((part, offset),) = joined.places(unfit[:1])
+            (first,) = joined.places(unfit[:1])
             raise BadRequest(
                 f"{len(unfit)} payload(s) are not what the schema of data says, the first at "
-                f"offset {offset} of partition {part.partition!r} of queue {part.queue!r}: "
+                f"offset {first.offset} of partition {first.partition!r} of queue {first.queue!r}: "
                 "add a column `_corrupt STRING` to the schema, and they are kept there"
             )
 
-    def _note_unfit(self, places: list[tuple[SegmentPart, int]]) -> None:
+    def _note_unfit(self, places: list[_Place]) -> None:
         if self._notes_unfit:
-            self.unfit += [message_id(part.partition_id, offset) for part, offset in places]
+            self.unfit += [message_id(place.partition_id, place.offset) for place in places]
+
+
+class _Place(NamedTuple):
+    """Where a message stands."""
+
+    queue: str
+    partition: str
+    partition_id: int
+    offset: int
 
 
 class _JoinedParts:
@@ -175,9 +207,15 @@ class _JoinedParts:
 
     def __init__(self, parts: list[SegmentPart]) -> None:
         self.parts = parts
-        self.counts = np.array([part.segment.count for part in parts], dtype=np.int64)
-        self.count = int(self.counts.sum())
+        self.count = sum(part.segment.count for part in parts)
         self._lines: tuple[bytes, Any] | None = None
+
+    def _of_stretches(self, of: Callable[[Stretches], Sequence[_Value]]) -> list[_Value]:
+        """Return a column of what was stored together."""
+        return [value for part in self.parts for value in of(part.stretches)]
+
+    def _counts(self) -> Numbers:
+        return np.array(self._of_stretches(lambda stretches: stretches.counts), dtype=np.int64)
 
     def lines(self) -> tuple[bytes, Any]:
         """Return all payloads, a newline behind each, and where they begin."""
@@ -202,44 +240,56 @@ class _JoinedParts:
         lengths = np.diff(np.frombuffer(b"".join(tables), dtype=np.int32))
         if len(tables) > 1:
             # Between two tables stands the step from the end of one to the start of the next.
-            lengths = np.delete(lengths, np.cumsum(self.counts[:-1] + 1) - 1)
+            sizes = np.array([len(table) for table in tables[:-1]], dtype=np.int64)
+            lengths = np.delete(lengths, np.cumsum(sizes) - 1)
         joined = np.zeros(self.count + 1, dtype=np.int32)
         np.cumsum(lengths, out=joined[1:])
         return joined
 
     def offsets(self) -> Numbers:
-        ends = np.cumsum(self.counts)
-        bases = np.array([part.base_offset for part in self.parts], dtype=np.int64)
+        counts = self._counts()
+        bases = np.array(self._of_stretches(lambda stretches: stretches.base_offsets), np.int64)
         offsets = np.arange(self.count, dtype=np.int64)
-        offsets += np.repeat(bases - (ends - self.counts), self.counts)
-        for part, end in zip(self.parts, ends.tolist(), strict=True):
+        offsets += np.repeat(bases - (np.cumsum(counts) - counts), counts)
+        start = 0
+        for part in self.parts:
+            end = start + part.segment.count
             if part.offsets is not None:
-                offsets[end - part.segment.count : end] = part.offsets
+                offsets[start:end] = part.offsets
+            start = end
         return offsets
 
     def ids(self) -> pa.Array:
         """Return message ids: the partition's prefix, and the offset in hexadecimal."""
-        prefixes = b"".join([message_prefix(part.partition_id).encode() for part in self.parts])
+        numbers = self._of_stretches(lambda stretches: stretches.partition_ids)
+        prefixes = b"".join([message_prefix(number).encode() for number in numbers])
         table = np.empty((self.count, _ID_BYTES), dtype=np.uint8)
         width = _ID_BYTES - len(_NIBBLES)
-        heads = np.frombuffer(prefixes, dtype=np.uint8).reshape(len(self.parts), width)
-        table[:, :width] = np.repeat(heads, self.counts, axis=0)
+        heads = np.frombuffer(prefixes, dtype=np.uint8).reshape(len(numbers), width)
+        table[:, :width] = np.repeat(heads, self._counts(), axis=0)
         table[:, width:] = _HEX[(self.offsets()[:, None] >> _NIBBLES) & 15]
         offsets = np.arange(self.count + 1, dtype=np.int32) * _ID_BYTES
         return _texts(table.tobytes(), offsets)
 
+    def created_at(self) -> pa.Array:
+        """Return when messages were stored."""
+        times = self._of_stretches(lambda stretches: stretches.times_us)
+        return _instants(times, self._counts())
+
+    def partitions(self) -> pa.Array:
+        """Return the names of their partitions."""
+        return _names(self._of_stretches(lambda stretches: stretches.partitions), self._counts())
+
     def times(self, of: Callable[[SegmentPart], int]) -> pa.Array:
         """Return an instant that all messages of a part share."""
-        at = np.array([of(part) for part in self.parts], dtype=np.int64)
-        return pa.array(np.repeat(at, self.counts)).cast(pa.timestamp("us", tz="UTC"))
+        return _instants([of(part) for part in self.parts], self._part_counts())
 
     def names(self, of: Callable[[SegmentPart], str]) -> pa.Array:
         """Return a name that all messages of a part share."""
-        numbers: dict[str, int] = {}
-        codes = [numbers.setdefault(of(part), len(numbers)) for part in self.parts]
-        indices = np.repeat(np.array(codes, dtype=np.int32), self.counts)
-        names = pa.array(list(numbers), pa.string())
-        return pa.DictionaryArray.from_arrays(pa.array(indices), names).dictionary_decode()
+        return _names([of(part) for part in self.parts], self._part_counts())
+
+    def _part_counts(self) -> Numbers:
+        return np.array([part.segment.count for part in self.parts], dtype=np.int64)
 
     def trace_ids(self) -> pa.Array:
         columns = [part.segment.column("traceId") for part in self.parts]
@@ -250,23 +300,37 @@ class _JoinedParts:
             values += column or [None] * part.segment.count
         return pa.array(values, pa.string())
 
-    def places(self, at: Sequence[int]) -> list[tuple[SegmentPart, int]]:
-        """Return the parts and the offsets of some messages."""
-        numbers = np.searchsorted(np.cumsum(self.counts), at, side="right").tolist()
+    def headers(self) -> pa.Array:
+        columns = [part.segment.column(HEADERS) for part in self.parts]
+        if not any(columns):
+            return pa.nulls(self.count, _HEADERS_TYPE)
+        values: list[list[tuple[str, str]] | None] = []
+        for part, column in zip(self.parts, columns, strict=True):
+            for text in column or [None] * part.segment.count:
+                values.append(list(headers_of(text).items()) if text else None)
+        return pa.array(values, _HEADERS_TYPE)
+
+    def places(self, at: Sequence[int]) -> list[_Place]:
+        """Return where some messages stand."""
+        stretches = [(part.queue, row) for part in self.parts for row in part.stretches.rows()]
+        numbers = np.searchsorted(np.cumsum(self._counts()), at, side="right").tolist()
         offsets = self.offsets()[list(at)].tolist()
+        rows = [stretches[number] for number in numbers]
         return [
-            (self.parts[number], offset) for number, offset in zip(numbers, offsets, strict=True)
+            _Place(queue, row.partition, row.partition_id, offset)
+            for (queue, row), offset in zip(rows, offsets, strict=True)
         ]
 
 
 _MAKERS: dict[str, Callable[[_JoinedParts], pa.Array]] = {
     "queue": lambda joined: joined.names(lambda part: part.queue),
-    "partition": lambda joined: joined.names(lambda part: part.partition),
+    "partition": lambda joined: joined.partitions(),
     "offset": lambda joined: pa.array(joined.offsets()),
     "id": lambda joined: joined.ids(),
     "transactionId": lambda joined: joined.transaction_ids(),
     "traceId": lambda joined: joined.trace_ids(),
-    "createdAt": lambda joined: joined.times(lambda part: part.created_at_us),
+    HEADERS: lambda joined: joined.headers(),
+    "createdAt": lambda joined: joined.created_at(),
     "windowStart": lambda joined: joined.times(lambda part: _window_of(part).start_us),
     "windowEnd": lambda joined: joined.times(lambda part: _window_of(part).end_us),
     "key": lambda joined: joined.names(lambda part: _window_of(part).key),
@@ -278,6 +342,21 @@ _MAKERS: dict[str, Callable[[_JoinedParts], pa.Array]] = {
 def _window_of(part: SegmentPart) -> WindowLabel:
     assert part.window is not None
     return part.window
+
+
+def _instants(times_us: Sequence[int], counts: Numbers) -> pa.Array:
+    """Return times, each for so many messages."""
+    at = np.repeat(np.array(times_us, dtype=np.int64), counts)
+    return pa.array(at).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _names(names: Sequence[str], counts: Numbers) -> pa.Array:
+    """Return names, each for so many messages."""
+    numbers: dict[str, int] = {}
+    codes = [numbers.setdefault(name, len(numbers)) for name in names]
+    indices = np.repeat(np.array(codes, dtype=np.int32), counts)
+    column = pa.array(list(numbers), pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(indices), column).dictionary_decode()
 
 
 def _texts(data: bytes, offsets: Any, kind: pa.DataType | None = None) -> pa.Array:

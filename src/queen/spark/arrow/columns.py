@@ -17,12 +17,14 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from queen.core.columns.headers import HEADERS
 from queen.spark.options import truth
 
 CORRUPT = "_corrupt"
 RAW = "_raw"
 SEALED = "sealed"
 DATA = "data"
+HEADERS_TYPE = MapType(StringType(), StringType())
 
 # In this order when the user gives no schema; a user's schema names any of them in any order.
 _ALWAYS: dict[str, DataType] = {
@@ -43,21 +45,28 @@ WINDOW_COLUMNS: dict[str, DataType] = {
     "key": StringType(),
 }
 # `sealed`, only with the option `markers`: the sealed time, in the one row of a micro-batch
-# that is no message. Only when asked for: `_corrupt`, payloads that are not what `data` wants, and
-# `_raw`, all payloads as they came.
+# that is no message. Only when asked for: `headers`, null where a message has none; `_corrupt`,
+# payloads that are not what `data` wants; and `_raw`, all payloads as they came. With a map in it
+# rows cannot be compared, so nobody gets one who has not asked.
 _SOMETIMES: dict[str, DataType] = {
     SEALED: TimestampType(),
+    HEADERS: HEADERS_TYPE,
     CORRUPT: StringType(),
     RAW: StringType(),
 }
 
 
 # All that a message of a queue can have.
-COLUMNS = (*_ALWAYS, CORRUPT, RAW)
+COLUMNS = (*_ALWAYS, HEADERS, CORRUPT, RAW)
 
 
 def has_markers(options: Mapping[str, str]) -> bool:
     return truth(options, "markers", False)
+
+
+def has_headers(options: Mapping[str, str]) -> bool:
+    """Whether a read without a schema has the headers of messages."""
+    return truth(options, "headers", False)
 
 
 def has_windows(options: Mapping[str, str]) -> bool:
@@ -69,6 +78,8 @@ def default_schema(options: Mapping[str, str]) -> StructType:
     """Return the columns of a read without a schema."""
     columns = _ALWAYS | (WINDOW_COLUMNS if has_windows(options) else {})
     fields = [StructField(name, kind) for name, kind in columns.items()]
+    if has_headers(options):
+        fields.append(StructField(HEADERS, HEADERS_TYPE))
     if has_markers(options):
         fields.append(StructField(SEALED, TimestampType()))
     return StructType(fields)

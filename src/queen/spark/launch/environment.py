@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from queen.extras import require
 from queen.spark.launch.java import cache_folder, find_java
 from queen.spark.launch.python import check_executors_python, python_path, search_path
 
@@ -39,6 +40,7 @@ def session(name: str, master: str | None = None, **settings: Setting) -> SparkS
     `**{"spark.…": …}`. A session that runs already is returned as it is, with the settings that
     can still change.
     """
+    require("spark", "a Spark session")
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
 
     from queen.spark.broker import Broker
+    from queen.spark.pipelines.batch_spans import BatchSpans
 
 INTERVAL_S = 2.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,6 +62,7 @@ class StateOperator(msgspec.Struct, rename="camel"):
 class Source(msgspec.Struct, rename="camel"):
     """What Spark says of one source; the offsets of ours are objects with `sealed`."""
 
+    start_offset: Any = None
     end_offset: Any = None
     latest_offset: Any = None
 
@@ -74,6 +76,11 @@ class Source(msgspec.Struct, rename="camel"):
         amounts = {queue: (left["messages"], left["bytes"]) for queue, left in behind.items()}
         return {queue: amount for queue, amount in amounts.items() if amount[0]}
 
+    def span_us(self) -> tuple[int, int]:
+        """Return from when to when a batch has read."""
+        start = self.start_offset["sealed"] if isinstance(self.start_offset, dict) else 0
+        return start, self.end_offset["sealed"]
+
     def gap_us(self) -> int:
         """Return how far it is behind; when nothing was written there is nothing to catch up."""
         return self.latest_offset["sealed"] - self.end_offset["sealed"] if self.left() else 0
@@ -82,6 +89,8 @@ class Source(msgspec.Struct, rename="camel"):
 class MicroBatch(msgspec.Struct, rename="camel"):
     """What Spark says of one micro-batch, as far as it is passed on."""
 
+    batch_id: int = 0
+    timestamp: str = ""
     num_input_rows: int = 0
     input_rows_per_second: float | None = None
     processed_rows_per_second: float | None = None
@@ -90,6 +99,20 @@ class MicroBatch(msgspec.Struct, rename="camel"):
     state_operators: list[StateOperator] = []
     sources: list[Source] = []
     observed_metrics: dict[str, dict[str, Any]] = {}
+
+    @property
+    def rows_read(self) -> int:
+        """How many messages it has read. Of a function nothing is read twice, and Spark's own
+        count is right."""
+        observed = self.observed_metrics.items()
+        read = [int(row["rows"]) for name, row in observed if name.startswith(_ROWS_OF)]
+        return sum(read) if read else self.num_input_rows
+
+    @property
+    def share_read(self) -> float:
+        """How many of Spark's rows are messages: it counts the markers of time that a source adds,
+        too, and a row once for each time that it is read. Its rates are of all of them."""
+        return self.rows_read / self.num_input_rows if self.num_input_rows else 1.0
 
 
 class _JvmListener(JStreamingQueryListener):
@@ -118,9 +141,11 @@ class Tally(StreamingQueryListener):
         fingerprint: str,
         checkpoint: str,
         on_end: Callable[[str | None], None],
+        spans: BatchSpans,
     ) -> None:
         self._name = name
         self._on_end = on_end
+        self._spans = spans
         self._query_run_id: str | None = None
         # Events come in their order, a little later than what they tell of.
         self.has_heard_all = threading.Event()
@@ -168,20 +193,18 @@ class Tally(StreamingQueryListener):
 
     def add(self, batch: MicroBatch) -> None:
         """Count one micro-batch."""
+        self._spans.add(batch)
         now = self.progress
         written = batch.observed_metrics.get(OBSERVED)
         counts = [row for name, row in batch.observed_metrics.items() if name != OBSERVED]
-        observed = batch.observed_metrics.items()
-        read = [int(row["rows"]) for name, row in observed if name.startswith(_ROWS_OF)]
         now.batches += 1
-        # Of a function nothing is read twice, and Spark's own count is right.
-        now.input_rows += sum(read) if read else batch.num_input_rows
+        now.input_rows += batch.rows_read
         now.late_rows += sum(int(row.get("late", 0)) + int(row.get("untimed", 0)) for row in counts)
         now.output_rows += 0 if written is None else int(written["results"])
         now.failed_rows += 0 if written is None else int(written.get("failed", 0))
         now.failed_rows += sum(int(row.get("failed", 0)) for row in counts)
-        now.input_rows_per_second = batch.input_rows_per_second or 0.0
-        now.processed_rows_per_second = batch.processed_rows_per_second or 0.0
+        now.input_rows_per_second = (batch.input_rows_per_second or 0.0) * batch.share_read
+        now.processed_rows_per_second = (batch.processed_rows_per_second or 0.0) * batch.share_read
         now.batch_ms = batch.duration_ms.get("triggerExecution", 0)
         _note_places(now, [source for source in batch.sources if source.is_ours()])
         operators = batch.state_operators
@@ -199,10 +222,18 @@ class Tally(StreamingQueryListener):
 class Reporter:
     """Tells the broker, and listens to what it answers."""
 
-    def __init__(self, broker: Broker, name: str, tally: Tally, stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        name: str,
+        tally: Tally,
+        spans: BatchSpans,
+        stop: Callable[[], None],
+    ) -> None:
         self._broker = broker
         self._path = pipeline_path(name, "progress")
         self._tally = tally
+        self._spans = spans
         self._stop = stop
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"queen-{name}", daemon=True)
@@ -228,6 +259,7 @@ class Reporter:
 
     def _report(self) -> bool:
         """Tell the broker how it is; return whether the run is to stop."""
+        self._spans.make()
         # A broker that is away for a while is the source's problem, and the sink's.
         with contextlib.suppress(QueenError):
             try:

@@ -27,6 +27,7 @@ from queen.errors import BadRequest, PipelineFailed
 from queen.spark.broker import Broker, BrokerAddress, address_of
 from queen.spark.launch.settings import check_classic, pipeline_settings
 from queen.spark.pipelines import reading, writing
+from queen.spark.pipelines.batch_spans import BatchSpans
 from queen.spark.pipelines.checking import check_live, explain_errors
 from queen.spark.pipelines.checkpoint import Checkpoint, Note, new_note
 from queen.spark.pipelines.checkpoint_lock import CheckpointLock, lock_checkpoint
@@ -214,6 +215,11 @@ def _default_checkpoint(spark: SparkSession, name: str) -> str:
             "such as a folder on a shared disk, HDFS or S3 (--checkpoint, or "
             "run(spark, checkpoint=…))"
         )
+    return local_checkpoint(name)
+
+
+def local_checkpoint(name: str) -> str:
+    """Return the folder of a pipeline that runs on this machine and was given none."""
     safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
     return str(Path.home() / ".queen" / "checkpoints" / f"{safe}-{fingerprint({'name': name})[:6]}")
 
@@ -234,12 +240,11 @@ class Running:
         self._spark = spark
         self._lock = lock
         self._options = options
-        version = fingerprint(plain(definition))
-        self._tally = Tally(
-            definition.name, uuid.uuid4().hex, version, folder, self._on_termination
-        )
+        version, name = fingerprint(plain(definition)), definition.name
         broker = Broker(options.address(), retry_s=0)
-        self._reporter = Reporter(broker, definition.name, self._tally, self._stop_soon)
+        spans = BatchSpans(broker, name, [q for reads in definition.reads for q in reads.queues])
+        self._tally = Tally(name, uuid.uuid4().hex, version, folder, self._on_termination, spans)
+        self._reporter = Reporter(broker, name, self._tally, spans, self._stop_soon)
         self._is_to_stop = threading.Event()
         # Whoever comes second returns when the end has been told.
         self._ending = threading.RLock()
@@ -267,6 +272,8 @@ class Running:
         except BaseException:
             self._stop_listening()
             raise
+        self._tally.progress.query_id = str(self.query.id)
+        self._tally.progress.ui_url = self._spark.sparkContext.uiWebUrl
         self._reporter.start()
 
     def _stop_listening(self) -> None:

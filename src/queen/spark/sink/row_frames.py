@@ -8,18 +8,27 @@ buffers of an Arrow string column are what the body of a frame consists of.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import DataType, IntegralType, StringType, StructType
+from pyspark.sql.types import DataType, IntegralType, MapType, StringType, StructType
 
+from queen.core.columns.framecheck import check_ids, check_payloads
+from queen.core.columns.headers import (
+    HEADERS,
+    TRACEPARENT,
+    TRACESTATE,
+    headers_text,
+    text_with_trace,
+    trace_headers,
+)
 from queen.core.frame import MAX_MESSAGES, Frame, Segment, compress, encode_body, pack_frame
-from queen.core.framecheck import check_ids, check_payloads
 from queen.core.names import DEFAULT_PARTITION, MAX_TRANSACTION_ID_BYTES, reason_against_name
 from queen.errors import InvalidFrame
+from queen.spark.arrow.columns import HEADERS_TYPE
 from queen.spark.options import queue_names
 from queen.spark.sink.json_text import Column, check_type, json_texts
 
@@ -32,7 +41,7 @@ TRANSACTION, TRACE = "transactionId", "traceId"
 # Of pipelines. A payload as it is, instead of `data`; and the id of a message that is set aside,
 # for which the text is the reason.
 TEXT, DEAD_LETTER = "_text", "_deadLetter"
-_COLUMNS = (DATA, QUEUE, PARTITION, TRANSACTION, TRACE)
+_COLUMNS = (DATA, QUEUE, PARTITION, TRANSACTION, TRACE, HEADERS)
 _OWN_COLUMNS = (TEXT, DEAD_LETTER)
 # Rows that are sorted together, and the largest frame that is made of them.
 _COLLECT_ROWS = 200_000
@@ -48,6 +57,8 @@ class Layout(NamedTuple):
     # How a data column of strings is meant.
     data_format: str
     default_queue: str | None
+    # The trace that rows belong to which have none of their own, as headers.
+    trace: Mapping[str, str] = {}
 
 
 def layout_of(options: dict[str, str], schema: StructType) -> Layout:
@@ -63,6 +74,8 @@ def layout_of(options: dict[str, str], schema: StructType) -> Layout:
     for name in (QUEUE, PARTITION, TRANSACTION, TRACE):
         if name in schema.names:
             _check_text(name, schema[name].dataType)
+    if HEADERS in schema.names:
+        _check_headers(schema[HEADERS].dataType)
     default = _one_queue(options.get("queue", ""))
     if default is None and QUEUE not in schema.names:
         raise ValueError("no queue to write to: give option queue, or a column 'queue'")
@@ -71,7 +84,8 @@ def layout_of(options: dict[str, str], schema: StructType) -> Layout:
         raise ValueError(f"option dataFormat is {data_format!r}; it is 'json' or 'text'")
     kind = schema[DATA].dataType
     check_type(kind, DATA)
-    return Layout(kind, data_format, default)
+    trace = trace_headers(options.get(TRACEPARENT, ""), options.get(TRACESTATE, ""))
+    return Layout(kind, data_format, default, trace)
 
 
 def _one_queue(text: str) -> str | None:
@@ -89,6 +103,13 @@ def _check_text(name: str, kind: DataType) -> None:
     if isinstance(kind, StringType) or (name == PARTITION and isinstance(kind, IntegralType)):
         return
     raise ValueError(f"column {name!r} must be a string, not {kind.simpleString()}")
+
+
+def _check_headers(kind: DataType) -> None:
+    is_map = isinstance(kind, MapType) and isinstance(kind.keyType, StringType)
+    if not (is_map and isinstance(kind.valueType, StringType)):  # type: ignore[attr-defined]
+        right = HEADERS_TYPE.simpleString()
+        raise ValueError(f"column 'headers' must be {right}, not {kind.simpleString()}")
 
 
 class RowFrame(NamedTuple):
@@ -157,16 +178,21 @@ class _RowBatch:
     def frames(self) -> Iterator[RowFrame]:
         texts = pc.binary_join_element_wise(self._payloads(), pa.scalar("\n"), "")
         has_own_ids, ids = self._ids()
-        traces = self._column(TRACE)
+        traces, headers = self._column(TRACE), self._headers()
         order, runs = self._partition_runs()
         texts, ids = texts.take(order), ids.take(order)
         if traces is not None:
             traces = traces.take(order)
+        if headers is not None:
+            headers = [headers[at] for at in order.to_pylist()]
         id_buffers, text_buffers = _StringBuffers(ids), _StringBuffers(texts)
+        ends = _with_headers(text_buffers.offsets, headers)
         rows = self._numbers[np.asarray(order)]
         for queue, partition, start, stop in runs:
-            for low, high in _frame_spans(text_buffers.offsets, start, stop):
+            for low, high in _frame_spans(ends, start, stop):
                 segment = _segment(id_buffers, text_buffers, traces, low, high)
+                if headers is not None and any(headers[low:high]):
+                    segment.extras = {**segment.extras, HEADERS: headers[low:high]}
                 packed = _pack(queue, partition, segment)
                 yield RowFrame(packed, segment, rows[low:high], has_own_ids)
 
@@ -176,6 +202,19 @@ class _RowBatch:
             return None
         column = pc.cast(self._batch.column(name), pa.string())
         return None if column.null_count == self._count else column
+
+    def _headers(self) -> list[str | None] | None:
+        """Return the headers of all rows as they are stored; None when no row has any."""
+        trace = self._layout.trace
+        maps: list[Any] = [None] * self._count
+        if HEADERS in self._batch.schema.names:
+            maps = self._batch.column(HEADERS).to_pylist()
+        elif not trace:
+            return None
+        texts = [headers_text(dict(pairs)) if pairs else None for pairs in maps]
+        if trace:
+            texts = [text_with_trace(text, trace) for text in texts]
+        return texts if any(texts) else None
 
     def _payloads(self) -> Column:
         column, texts = self._batch.column(DATA), self._column(TEXT)
@@ -282,7 +321,17 @@ class _StringBuffers:
         return relative, bytes(self.data[offsets[0] : offsets[-1]])
 
 
-def _frame_spans(offsets: NDArray[np.int32], start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _with_headers(
+    offsets: NDArray[np.int32], headers: list[str | None] | None
+) -> NDArray[np.int64]:
+    """Return where rows end when their headers are counted too."""
+    ends = offsets.astype(np.int64)
+    if headers is not None:
+        ends[1:] += np.cumsum([len(text or "") for text in headers])
+    return ends
+
+
+def _frame_spans(offsets: NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Yield spans of rows, each small enough for one frame."""
     while start < stop:
         full = int(np.searchsorted(offsets, offsets[start] + _FRAME_BYTES, side="right")) - 1

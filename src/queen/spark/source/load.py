@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from queen.spark.arrow.columns import CORRUPT, DATA, RAW, default_schema, has_markers
+from queen.core.columns.headers import HEADERS
+from queen.spark.arrow.columns import (
+    CORRUPT,
+    DATA,
+    HEADERS_TYPE,
+    RAW,
+    default_schema,
+    has_markers,
+)
 from queen.spark.arrow.typed import type_of
 from queen.spark.options import queue_option
 from queen.spark.source.batch import batch_reader
@@ -146,6 +154,7 @@ def _columns(
             fields[CORRUPT] = StructField(CORRUPT, StringType())
         return StructType(list(fields.values()))
     known = {**fields, **{name: StructField(name, StringType()) for name in (CORRUPT, RAW)}}
+    known[HEADERS] = StructField(HEADERS, HEADERS_TYPE)
     asked = [columns] if isinstance(columns, str) else list(columns)
     if schema is not None and not {DATA, CORRUPT} & set(asked):
         raise ValueError("schema says what data is, but columns leaves data out")

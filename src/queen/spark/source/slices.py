@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from queen.core.frame import HEADER_BYTES, Frame, frame_size, stored_frames
+from queen.core.frame import HEADER_BYTES, Frame, Stretch, Stretches, frame_size
 from queen.core.ids import parse_partition, partition_uuid
 from queen.errors import HistoryGone, InvalidFrame, NotFound, Unavailable
 from queen.spark.broker import Broker, BrokerAddress
 from queen.spark.dead_letters import DeadLetter, set_aside
 from queen.wire.cuts import Point, Range, SliceRequest
+from queen.wire.frames.joined_frame import ACCEPT_JOINED, received_frames
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,12 +165,12 @@ def _fetch_ranges(
 
 def _request_frames(broker: Broker, asked: SliceRequest) -> Iterator[list[Frame]]:
     rest = b""
-    for received in broker.stream("POST", _PATH, msgspec.json.encode(asked)):
+    for received in broker.stream("POST", _PATH, msgspec.json.encode(asked), ACCEPT_JOINED):
         data = rest + received if rest else received
         end = _end_of_frames(data)
         rest = data[end:]
         if end:
-            yield list(stored_frames(data[:end]))
+            yield list(received_frames(data[:end]))
     if rest:
         raise InvalidFrame("the answer ends in the middle of a frame")
 
@@ -194,7 +195,7 @@ class _RangeFollower:
         self._windows = windows
         self._group = group
         self._at = 0
-        self._last: Frame | None = None
+        self._last: Stretch | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -230,12 +231,22 @@ class _RangeFollower:
             if self._at == len(self._ranges):
                 raise InvalidFrame("the server sent a frame that was not asked for")
             self._begin()
-        self._last = frame
-        self._after = frame.base_offset
+        segment, stretches = frame.parts()
+        self._last = stretches.last()
+        self._after = self._last.base_offset
         window = self._windows[self._at] if self._windows is not None else None
-        low, high = max(frame.base_offset, self._low), frame.base_offset + frame.count
-        return min(high, self._high) - low, segment_part(
-            frame, self._low, self._high, window, self._group
+        return self._held(frame, stretches), segment_part(
+            frame.queue, segment, stretches, (self._low, self._high), window, self._group
+        )
+
+    def _held(self, frame: Frame, stretches: Stretches) -> int:
+        """Return how many messages of a frame are in the range."""
+        if self._partition is None:
+            return frame.count
+        return sum(
+            min(stretch.base_offset + stretch.messages, self._high)
+            - max(stretch.base_offset, self._low)
+            for stretch in stretches.rows()
         )
 
     def remaining(self) -> list[Range]:
@@ -245,7 +256,7 @@ class _RangeFollower:
         if last is None:
             return [current, *rest]
         if current.partitionId is not None:
-            low = max(current.fromOffset, last.base_offset + last.count)
+            low = max(current.fromOffset, last.base_offset + last.messages)
             if low >= current.toOffset:
                 return rest
             return [msgspec.structs.replace(current, fromOffset=low), *rest]

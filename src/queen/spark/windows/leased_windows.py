@@ -31,9 +31,11 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, StringType, StructType, VariantType
 
+from queen.client import tracing
 from queen.client.streams.processing import Processing
 from queen.client.streams.sync import SyncWindow
 from queen.client.streams.window import LeasedWindow, Window
+from queen.core.columns.headers import HEADERS, headers_text
 from queen.core.frame import CONTENT_TYPE, encode_frame
 from queen.errors import BadRequest
 from queen.spark import register
@@ -95,6 +97,7 @@ def frame_processing(
     schema: str | DataType | None,
     *,
     signals: bool,
+    headers: bool = False,
 ) -> Processing[W]:
     """Return a run of a handler on windows as DataFrames; `consumer.stop()` knows of it."""
     check_classic(spark, "windows as DataFrames")
@@ -103,7 +106,7 @@ def frame_processing(
     options = {"url": ",".join(cluster.urls)}
     if cluster.token:
         options["token"] = cluster.token
-    columns = schema_of(schema if schema is not None else consumer._into)
+    columns = schema_of(schema if schema is not None else consumer._into, headers=headers)
     limit = _LOCAL_BYTES if consumer._inline_bytes is None else consumer._inline_bytes
     frames = _FrameSettings(spark, options, columns, limit)
     # Messages never come with the window: what is stored is quicker to fetch than to spell out.
@@ -115,13 +118,13 @@ def frame_processing(
     return run
 
 
-def schema_of(data: Any) -> StructType:
+def schema_of(data: Any, *, headers: bool = False) -> StructType:
     """Return the columns of a window whose `data` is of a type: Spark's, or one of Python's.
 
     >>> schema_of("user string").simpleString().partition("data:")[2]
     'struct<user:string>,_corrupt:string>'
     """
-    schema = default_schema({})
+    schema = default_schema({"headers": "true"} if headers else {})
     if data is None:
         return schema
     if isinstance(data, str):
@@ -185,8 +188,8 @@ class _FrameWindow(LeasedWindow):
         """Write rows to a queue with the ack: all of them, once, or none.
 
         Columns are those of `format("queen")`: `data`, and if wanted `queue`, `partition`,
-        `transactionId` and `traceId`. Without a column `data`, all the others are its fields.
-        Rows are computed when the handler has returned.
+        `transactionId`, `traceId` and `headers`. Without a column `data`, all the others are its
+        fields. Rows are computed when the handler has returned.
         """
         rows = _as_messages(frame)
         if partition is not None:
@@ -220,6 +223,8 @@ class _FrameWindow(LeasedWindow):
                 options = {
                     **self._frames.options,
                     **({} if queue is None else {"queue": queue_option(queue)}),
+                    # Rows belong to the trace in which they are computed.
+                    **tracing.current(),
                     "transactionName": self.tag,
                     "stageRun": self._run_id,
                     "firstTask": str(number * _TASKS_OF_A_WRITE),
@@ -296,13 +301,17 @@ class FrameProcessing(Processing[W]):
     """A handler at work on windows as DataFrames."""
 
     async def _handle(self, window: W) -> None:
-        frame = await window._call_in_thread(window._read_frame)
-        if inspect.iscoroutinefunction(self._handler):
-            await self._call(self._handler, window, frame)
-        else:
-            await self._call(window._call_tagged, self._handler, window, frame)
-        if not window.is_settled:
-            await window._stage()
+        with tracing.computing(window.stream_name):
+            frame = await window._call_in_thread(window._read_frame)
+            timeout_s = self._consumer._rules.timeout_s
+            if inspect.iscoroutinefunction(self._handler):
+                await self._call_in_time(timeout_s, self._handler, window, frame)
+            else:
+                await self._call_in_time(
+                    timeout_s, window._call_tagged, self._handler, window, frame
+                )
+            if not window.is_settled:
+                await window._stage()
 
     async def _wait_for_end(self, window: W, handling: asyncio.Future[Exception | None]) -> None:
         # A handler may start the next job while this one is being cancelled.
@@ -315,18 +324,22 @@ def _as_messages(frame: DataFrame) -> DataFrame:
     """Return rows as messages: what is no column of a message is a field of its payload."""
     if DATA in frame.columns:
         return frame
-    outside = [name for name in (QUEUE, PARTITION, TRANSACTION, TRACE) if name in frame.columns]
+    beside = (QUEUE, PARTITION, TRANSACTION, TRACE, HEADERS)
+    outside = [name for name in beside if name in frame.columns]
     fields = [f.col(f"`{name}`") for name in frame.columns if name not in outside]
     return frame.select(f.struct(*fields).alias(DATA), *outside)
 
 
 def _pack_pushes(queue: str, partition: str, items: list[dict[str, Any]]) -> bytes:
     """Return items of a push as a frame."""
-    traces = [item.get("traceId") for item in items]
+    columns = {
+        TRACE: [item.get(TRACE) for item in items],
+        HEADERS: [headers_text(item.get(HEADERS)) for item in items],
+    }
     return encode_frame(
         queue,
         partition,
         [item["transactionId"] for item in items],
         [bytes(item["payload"]) for item in items],
-        {"traceId": traces} if any(traces) else None,
+        {name: column for name, column in columns.items() if any(column)},
     )

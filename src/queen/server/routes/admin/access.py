@@ -11,10 +11,10 @@ from queen.server.api.audit import audit
 from queen.server.api.failures import decode_body
 from queen.server.api.paging import limit_of, limit_param, page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
-from queen.server.auth.access import Caller, Role
+from queen.server.auth.access import ROLE_WORDS, Caller, Role
 from queen.server.protocol.http import Query, Request, Response
 from queen.service.broker import Broker
-from queen.wire.access import (
+from queen.wire.admin.access import (
     AuditEntry,
     AuditPage,
     CreatedToken,
@@ -22,12 +22,14 @@ from queen.wire.access import (
     RevokedToken,
     TokenList,
     TokenRow,
+    WhoAmI,
 )
 
 _decoder = msgspec.json.Decoder(CreateTokenRequest)
 
 _MAX_ID = 2**63 - 1
 _ENTRY_ID = Annotated[int, msgspec.Meta(ge=0, le=_MAX_ID)]
+_WORDS = {role: word for word, role in ROLE_WORDS.items()}
 _EXAMPLE = {"name": "billing", "role": "read-write", "namespaces": ["shop"]}
 
 
@@ -37,11 +39,20 @@ class AccessRoutes:
 
     def routes(self) -> list[Route]:
         return [
+            Route("GET", "/api/v1/whoami", Role.READ, self.whoami, _WHOAMI, scoped=True),
             Route("POST", "/api/v1/tokens", Role.ADMIN, self.create, _CREATE, scoped=True),
             Route("GET", "/api/v1/tokens", Role.ADMIN, self.page, _LIST, scoped=True),
             Route("DELETE", "/api/v1/tokens/{id}", Role.ADMIN, self.revoke, _REVOKE, scoped=True),
             Route("GET", "/api/v1/system/audit", Role.ADMIN, self.trail, _TRAIL),
         ]
+
+    async def whoami(self, request: Request) -> Response:
+        caller = request.caller
+        namespaces = None if caller.namespaces is None else sorted(caller.namespaces)
+        answer = WhoAmI(
+            caller.subject, _WORDS[caller.role], namespaces, authenticated=bool(caller.credential)
+        )
+        return Response(200, msgspec.json.encode(answer))
 
     async def create(self, request: Request) -> Response:
         sent = decode_body(_decoder, request.body)
@@ -104,6 +115,13 @@ def _entry(row: Any) -> AuditEntry:
     return AuditEntry(**{**dict(row), "detail": msgspec.json.decode(row["detail"])})
 
 
+_WHOAMI = Doc(
+    "access",
+    "Who is asking",
+    "The role and the namespaces of the caller, so that a page can leave out what would be "
+    "refused. Every route checks them again.",
+    answers={200: WhoAmI},
+)
 _CREATE = Doc(
     "access",
     "Make a token",

@@ -10,7 +10,7 @@ from queen.server.api.routing import Doc, Route
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Request, Response, check_name
 from queen.service.broker import Broker
-from queen.wire.clock import Advanced, AdvanceRequest
+from queen.wire.admin.clock import Advanced, AdvanceRequest
 
 _decoder = msgspec.json.Decoder(AdvanceRequest)
 

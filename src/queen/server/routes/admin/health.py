@@ -100,5 +100,6 @@ class HealthRoutes:
         if request.caller.role is not Role.OPEN:
             # Which version it is helps a stranger more than anybody else.
             answer.worker_id = self._broker.activity.name.worker
+            answer.worker_role = self._broker.home.role
             answer.version = __version__
         return Response(status, msgspec.json.encode(answer))

@@ -15,7 +15,7 @@ from queen.server.protocol.http import Request, Response
 from queen.service.admin.maintenance import POP, PUSH
 from queen.service.broker import Broker
 from queen.service.spooling.desk import SpoolNumbers
-from queen.wire.maintenance import (
+from queen.wire.admin.maintenance import (
     BufferStats,
     FailedFiles,
     MaintenanceRequest,

@@ -16,7 +16,7 @@ from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response
 from queen.service.broker import Broker
 from queen.service.spooling.desk import QuarantinedRecord
-from queen.wire import spool as wire
+from queen.wire.admin import spool as wire
 from queen.wire.answers import iso
 
 _TAG = "spool"

@@ -25,7 +25,7 @@ from queen.service.broker import Broker
 from queen.service.catalog import Partition
 from queen.service.rows import Record
 from queen.service.scope import listed
-from queen.wire import traces as wire
+from queen.wire.admin import traces as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination
 

@@ -12,6 +12,7 @@ from queen.server.api.routing import Doc, Param, Route
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response
 from queen.server.stream_backend import StreamBackend
+from queen.streambroker.records import ConsumerGroupInfo
 from queen.wire import entries as wire
 
 _TAG = "stream broker"
@@ -41,13 +42,13 @@ _MOVE = Doc(
 _DELETE = Doc(
     _TAG,
     "Delete a group of a stream, with all that it has pending",
-    "That there is none is no error.",
+    "That there is none is no error, but 404 for a caller limited to some namespaces.",
     answers={200: wire.EntryGroupDeleted},
 )
 _DELETE_CONSUMER = Doc(
     _TAG,
     "Delete a consumer of a group",
-    "That there is none is no error.",
+    "That there is none is no error, but 404 for a caller limited to some namespaces.",
     query=(_KEEP,),
     answers={200: wire.EntryConsumerDeleted},
 )
@@ -89,10 +90,7 @@ class EntryGroupRoutes:
 
     async def show(self, request: Request) -> Response:
         stream, group = request.params
-        info = await self._backend.broker_for(request.caller).get_stream_group_info(stream, group)
-        if info is None:
-            raise NotFound("no such stream or group")
-        return Response(200, msgspec.json.encode(info))
+        return Response(200, msgspec.json.encode(await self._info(request, stream, group)))
 
     async def create(self, request: Request) -> Response:
         stream, group = request.params
@@ -111,17 +109,31 @@ class EntryGroupRoutes:
 
     async def delete(self, request: Request) -> Response:
         stream, group = request.params
+        await self._check_sight(request)
         await self._backend.broker_for(request.caller).delete_group(stream, group)
         return _json({"status": "deleted", "stream": stream, "group": group})
 
     async def delete_consumer(self, request: Request) -> Response:
         stream, group, consumer = request.params
         keep = Query(request.query).text("keepPending") not in ("false", "0")
+        await self._check_sight(request)
         pending = await self._backend.broker_for(request.caller).delete_consumer(
             stream, group, consumer, keep_pending=keep
         )
         about = {"stream": stream, "group": group, "consumer": consumer}
         return _json({"status": "deleted", **about, "pending": pending})
+
+    async def _check_sight(self, request: Request) -> None:
+        """Refuse a limited caller what it may not see, and alike what is not there at all."""
+        if request.caller.namespaces is not None:
+            stream, group, *_ = request.params
+            await self._info(request, stream, group)
+
+    async def _info(self, request: Request, stream: str, group: str) -> ConsumerGroupInfo:
+        info = await self._backend.broker_for(request.caller).get_stream_group_info(stream, group)
+        if info is None:
+            raise NotFound("no such stream or group")
+        return info
 
     async def limit(self, request: Request) -> Response:
         stream, group = request.params

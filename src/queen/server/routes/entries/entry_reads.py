@@ -70,6 +70,7 @@ _PENDING = Doc(
     _TAG,
     "List what is pending in a group",
     "Nothing is delivered by that.",
+    query=(Param("count", wire.Limit, "At most so many, the oldest; 0 is no limit.", 0),),
     answers={200: wire.EntriesPending},
 )
 _PENDING_OF = _PENDING._replace(summary="List what is pending for a consumer of a group")
@@ -138,7 +139,8 @@ class EntryReadRoutes:
     async def pending(self, request: Request) -> Response | None:
         stream, group, *consumer = request.params
         streams = self._backend.broker_for(request.caller)
-        messages = await streams.xpending(stream, group, *consumer)
+        count = Query(request.query).number("count", 0, 0, _LARGEST)
+        messages = await streams.xpending(stream, group, consumer[0] if consumer else None, count)
         about = {"stream": stream, "group": group}
         return await answer_in_parts(request, message_bits(about, messages))
 

@@ -27,6 +27,7 @@ from queen.wire.groups import (
     GroupInQueue,
     GroupPartition,
     GroupPaused,
+    GroupShared,
     LaggingPartition,
     SubscriptionChanged,
     SubscriptionRequest,
@@ -97,7 +98,26 @@ class GroupRoutes:
         )
         pause = Doc("groups", "Give a group nothing until it is resumed",
                     answers={200: GroupPaused})  # fmt: skip
-        resume = Doc("groups", "Serve a paused group again", answers={200: GroupPaused})
+        resume = Doc(
+            "groups",
+            "Serve a paused group again",
+            "One that its breaker has paused, too.",
+            answers={200: GroupPaused},
+        )
+        share = Doc(
+            "groups",
+            "Let consumers of a group hold messages of one partition at once, in no order",
+            "The group keeps its place; what is leased stays so.",
+            answers={200: GroupShared},
+            errors=(409,),
+        )
+        order = Doc(
+            "groups",
+            "Let a group read each partition in order again",
+            "The group keeps its place; what it has handed out before is finished first.",
+            answers={200: GroupShared},
+            errors=(409,),
+        )
         return [
             Route("DELETE", _GROUP, Role.ADMIN, self.delete, deleted, scoped=True),
             Route("DELETE", _QUEUE, Role.ADMIN, self.delete, deleted, scoped=True),
@@ -113,6 +133,10 @@ class GroupRoutes:
             Route("POST", _GROUP + "/resume", Role.WRITE, self.resume, resume, scoped=True),
             Route("POST", _QUEUE + "/pause", Role.WRITE, self.pause, pause, scoped=True),
             Route("POST", _QUEUE + "/resume", Role.WRITE, self.resume, resume, scoped=True),
+            Route("POST", _GROUP + "/share", Role.WRITE, self.share, share, scoped=True),
+            Route("POST", _GROUP + "/order", Role.WRITE, self.order, order, scoped=True),
+            Route("POST", _QUEUE + "/share", Role.WRITE, self.share, share, scoped=True),
+            Route("POST", _QUEUE + "/order", Role.WRITE, self.order, order, scoped=True),
         ]
 
     # ---- reading ----
@@ -122,7 +146,7 @@ class GroupRoutes:
         among = listed(request.caller.namespaces)
         stamp = await self._broker.statistics.current()
         rows = await self._broker.groups.page(None, None, limit, offset, among)
-        return Response(200, msgspec.json.encode([_entry(row, stamp) for row in rows]))
+        return Response(200, msgspec.json.encode([self._entry(row, stamp) for row in rows]))
 
     async def lagging(self, request: Request) -> Response:
         seconds = Query(request.query).number("minLagSeconds", 3600, 0, 2**31)
@@ -145,15 +169,17 @@ class GroupRoutes:
             row["queue"]: GroupInQueue(
                 partitions=[_partition(partition) for partition in partitions.get(row["id"], [])],
                 hasMore=row["id"] in more,
-                members=row["members"] or 0,
+                members=self._consumers(row),
                 partitionsWithLag=row["partitions_behind"] or 0,
                 totalLag=row["pending"] or 0,
                 maxTimeLag=lag_of(row, stamp),
                 activeLeases=row["leased_partitions"] or 0,
                 statsAge=age_of(stamp),
                 paused=row["paused"],
+                shared=row["shared"],
                 subscriptionMode=row["subscription_mode"],
                 subscriptionTimestamp=iso_or_none(row["starts_at"]),
+                breakerOpenSince=iso_or_none(row["breaker_opened_at"]),
             )
             for row in rows
         }
@@ -197,12 +223,60 @@ class GroupRoutes:
         answer = GroupPaused(True, group, [row["queue"] for row in rows], paused)
         return Response(200, msgspec.json.encode(answer))
 
+    async def share(self, request: Request) -> Response:
+        return await self._share(request, True)
+
+    async def order(self, request: Request) -> Response:
+        return await self._share(request, False)
+
+    async def _share(self, request: Request, shared: bool) -> Response:
+        group, queue = _names(request)
+        rows = await self._rows(request, group, queue)
+        await self._broker.groups.share(rows, shared)
+        act = "group.share" if shared else "group.order"
+        await audit(self._broker, request, act, group, queue=queue)
+        answer = GroupShared(True, group, [row["queue"] for row in rows], shared)
+        return Response(200, msgspec.json.encode(answer))
+
     async def _rows(self, request: Request, group: str, queue: str | None) -> list[Record]:
         check_name("consumer group", group)
         if queue is not None:
             check_name("queue", queue)
         among = listed(request.caller.namespaces)
         return await self._broker.groups.find(group, queue, among)
+
+    def _entry(self, row: Record, stamp: Stamp) -> GroupEntry:
+        seconds = lag_of(row, stamp)
+        state = "Stable"
+        # Of a group that was not counted yet nothing is known.
+        if row["members"] == 0 and not row["reads_by_time"]:
+            state = "Dead"
+        elif seconds > _LAGGING_S:
+            state = "Lagging"
+        return GroupEntry(
+            name=row["name"],
+            topics=[row["queue"]],
+            queueName=row["queue"],
+            members=self._consumers(row),
+            partitionsWithLag=row["partitions_behind"] or 0,
+            totalLag=row["pending"] or 0,
+            maxTimeLag=seconds,
+            statsAge=age_of(stamp),
+            state=state,
+            paused=row["paused"],
+            shared=row["shared"],
+            activeLeases=row["leased_partitions"] or 0,
+            subscriptionMode=row["subscription_mode"],
+            subscriptionTimestamp=iso_or_none(row["starts_at"]),
+            subscriptionCreatedAt=iso(row["created_at"]),
+            lastUsedAt=iso(row["used_at"]),
+            breakerOpenSince=iso_or_none(row["breaker_opened_at"]),
+        )
+
+    def _consumers(self, row: Record) -> int:
+        """Return how many consumers of a group hold a lease, and how many wait here for one."""
+        feed = self._broker.dispatcher.feed_of(row["queue_id"], row["id"])
+        return (row["consumers"] or 0) + (0 if feed is None else feed.waiting)
 
 
 def _names(request: Request) -> tuple[str, str | None]:
@@ -211,33 +285,6 @@ def _names(request: Request) -> tuple[str, str | None]:
     for queue in rest:
         check_name("queue", queue)
     return group, rest[0] if rest else None
-
-
-def _entry(row: Record, stamp: Stamp) -> GroupEntry:
-    seconds = lag_of(row, stamp)
-    state = "Stable"
-    # Of a group that was not counted yet nothing is known.
-    if row["members"] == 0 and not row["reads_by_time"]:
-        state = "Dead"
-    elif seconds > _LAGGING_S:
-        state = "Lagging"
-    return GroupEntry(
-        name=row["name"],
-        topics=[row["queue"]],
-        queueName=row["queue"],
-        members=row["members"] or 0,
-        partitionsWithLag=row["partitions_behind"] or 0,
-        totalLag=row["pending"] or 0,
-        maxTimeLag=seconds,
-        statsAge=age_of(stamp),
-        state=state,
-        paused=row["paused"],
-        activeLeases=row["leased_partitions"] or 0,
-        subscriptionMode=row["subscription_mode"],
-        subscriptionTimestamp=iso_or_none(row["starts_at"]),
-        subscriptionCreatedAt=iso(row["created_at"]),
-        lastUsedAt=iso(row["used_at"]),
-    )
 
 
 def _lagging(row: Record, stamp: Stamp) -> LaggingPartition:
@@ -261,12 +308,12 @@ def _partition(row: Record) -> GroupPartition:
     return GroupPartition(
         partition=row["name"],
         partitionId=partition_uuid(row["id"]),
-        workerId=None,
+        workerId=row["consumers"] if row["live"] else None,
         lastConsumedAt=None,
         totalConsumed=row["committed"] or 0,
         position=row["position"],
         head=row["head"],
-        offsetLag=max(row["head"] - row["position"], 0),
+        offsetLag=max(row["head"] - row["position"] - row["ahead"], 0),
         timeLagSeconds=round(max(row["lag_seconds"] or 0.0, 0.0), 3),
         leaseActive=row["live"],
         leaseExpiresAt=iso(row["lease_until"]) if row["live"] else None,

@@ -1,4 +1,5 @@
-"""POST /api/v1/ack, /ack/batch, /lease/:id/extend: what consumers did with their messages."""
+"""POST /api/v1/ack, /ack/batch, /ack/spans, /lease/:id/extend: what consumers did with their
+messages."""
 
 from __future__ import annotations
 
@@ -15,14 +16,28 @@ from queen.server.api.routing import Doc, Route
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Request, Response
 from queen.service.broker import Broker
+from queen.service.consume.ack_batch import OffsetBatch
 from queen.service.intake.acks import STALE, GatheredAcks
 from queen.wire import answers
 from queen.wire.answers import MAX_ACKS
-from queen.wire.requests import MAX_EXTEND_S, AckBatchRequest, AckRequest, ExtendRequest
-from queen.wire.results import AckAnswer, AckBatchAnswer, ExtendAnswer
+from queen.wire.requests import (
+    MAX_EXTEND_S,
+    AckBatchRequest,
+    AckRequest,
+    AckSpansRequest,
+    ExtendRequest,
+)
+from queen.wire.results import (
+    AckAnswer,
+    AckBatchAnswer,
+    AckSpansAnswer,
+    ExtendAnswer,
+    SpanAckResult,
+)
 
 _ack = msgspec.json.Decoder(AckRequest)
 _batch = msgspec.json.Decoder(AckBatchRequest)
+_spans = msgspec.json.Decoder(AckSpansRequest)
 _extend = msgspec.json.Decoder(ExtendRequest)
 
 _DEFAULT_EXTEND_S = 60
@@ -45,9 +60,10 @@ _ACK = Doc(
     "Acknowledge a message",
     """\
 Says what became of one message of a lease. An ack that names its lease may be repeated: its
-answer is then the same. 409 means that it was not taken: the lease is no longer held and the
-message comes again, or it is a failure of a message that is completed already. Without `leaseId`
-it is an ack of the lease that holds the partition for the group at that moment, if any does.""",
+answer is then the same, unless it was a failure that ended the lease. 409 means that it was not
+taken: the lease is no longer held and the message comes again, or it is a failure of a message
+that is completed already. Without `leaseId` it is an ack of the lease that holds the partition for
+the group at that moment, if any does.""",
     body=AckRequest,
     answers={200: AckAnswer},
     example=_EXAMPLE,
@@ -62,6 +78,27 @@ when at least one was refused.""",
     body=AckBatchRequest,
     answers={200: AckBatchAnswer},
     example={"consumerGroup": "billing", "acknowledgments": [_EXAMPLE]},
+)
+_SPANS = Doc(
+    "messages",
+    "Acknowledge messages by their offsets",
+    """\
+Says what became of leased messages in runs of offsets, however many they are: what is `done`, and
+what `failed`. Each span is answered by itself: one that is refused does not hold up the others.
+What it says of a lease that is over changes nothing; repeated, it is answered as before, but for
+failures that ended the lease and come again. Offsets that are not of the lease are `lost`.""",
+    body=AckSpansRequest,
+    answers={200: AckSpansAnswer},
+    example={
+        "consumerGroup": "billing",
+        "spans": [
+            {
+                "partitionId": _EXAMPLE["partitionId"],
+                "leaseId": _EXAMPLE["leaseId"],
+                "done": [[0, 1]],
+            }
+        ],
+    },
 )
 _EXTEND = Doc(
     "messages",
@@ -81,6 +118,7 @@ class AckRoutes:
         return [
             Route("POST", "/api/v1/ack", Role.WRITE, self.ack, _ACK, scoped=True),
             Route("POST", "/api/v1/ack/batch", Role.WRITE, self.batch, _BATCH, scoped=True),
+            Route("POST", "/api/v1/ack/spans", Role.WRITE, self.spans, _SPANS, scoped=True),
             Route(
                 "POST",
                 "/api/v1/lease/{lease}/extend",
@@ -94,7 +132,7 @@ class AckRoutes:
     async def ack(self, request: Request) -> Response:
         ack = decode_body(_ack, request.body)
         gathered = await self._broker.ack_intake.gather(request.caller, [ack])
-        await self._broker.acker.ack(gathered.batches)
+        await self._broker.home.ack(gathered.batches)
         result = gathered.result(0, ack.transactionId)
         if isinstance(result, QueenError):
             raise result
@@ -120,8 +158,21 @@ class AckRoutes:
             raise BadRequest(f"more than {MAX_ACKS} acknowledgments in one request")
         gathered = await self._broker.ack_intake.gather(request.caller, acks, body.consumerGroup)
         if gathered.by_key:
-            await self._broker.acker.ack(gathered.batches)
+            await self._broker.home.ack(gathered.batches)
         return Response(200, _batch_body(acks, gathered))
+
+    async def spans(self, request: Request) -> Response:
+        body = decode_body(_spans, request.body)
+        named = sum(1 + len(span.done) + len(span.failed) for span in body.spans)
+        if named > MAX_ACKS:
+            raise BadRequest(f"more than {MAX_ACKS} spans, runs and offsets in one request")
+        gathered = await self._broker.ack_intake.gather_spans(
+            request.caller, body.spans, body.consumerGroup
+        )
+        batches = [batch for batch in gathered if isinstance(batch, OffsetBatch)]
+        if batches:
+            await self._broker.home.ack([*batches])
+        return Response(200, msgspec.json.encode(AckSpansAnswer([*map(_span_result, gathered)])))
 
     async def extend(self, request: Request) -> Response:
         raw = request.body
@@ -145,6 +196,16 @@ class AckRoutes:
             expiresAt=at,
         )
         return Response(200, msgspec.json.encode(answer))
+
+
+def _span_result(batch: OffsetBatch | QueenError) -> SpanAckResult:
+    error = batch if isinstance(batch, QueenError) else batch.error
+    if error is not None:
+        return SpanAckResult(False, error.message, 0, 0, False)
+    assert isinstance(batch, OffsetBatch)
+    lost, dead = batch.lost, batch.dead
+    refusal = STALE if lost else _TOO_LATE if batch.is_too_late else None
+    return SpanAckResult(refusal is None, refusal, lost, dead, batch.is_over)
 
 
 def _batch_body(acks: list[AckRequest], gathered: GatheredAcks) -> bytes:

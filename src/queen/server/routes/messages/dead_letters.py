@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
+from msgspec import UNSET
 
+from queen.core.columns.headers import headers_of
 from queen.core.ids import message_id, partition_uuid
 from queen.core.names import DEFAULT_PARTITION, QUEUE_MODE_GROUP
 from queen.errors import BadRequest, EncryptionUnavailable, NotFound
@@ -17,10 +19,11 @@ from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
-from queen.service.admin.dead_letters import DeadLetterFilter
+from queen.service.admin.dead_letters import MOST_COUNTED, DeadLetterFilter, key_of_error
 from queen.service.broker import Broker
 from queen.service.rows import Record
 from queen.service.scope import listed
+from queen.service.stats.reads import QueueFilter
 from queen.wire import deadletters as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination
@@ -37,6 +40,9 @@ _FILTER = (
     Param("partition", str, "only this partition; needs a queue. Default stands for any"),
     Param("consumerGroup", str, "only this group; __QUEUE_MODE__ for consumers without one"),
     Param("error", str, "only those that died of exactly this"),
+    Param(
+        "errorKey", str, "the same by the `key` of an error, which is short however long that is"
+    ),
     Param("from", str, "died at or after this ISO-8601 time"),
     Param("to", str, "died before this ISO-8601 time"),
 )
@@ -53,6 +59,7 @@ _LIST = Doc(
 _ERRORS = Doc(
     "dead letters",
     "How many died of what, the most frequent first",
+    "Of the latest 10,000 that match; `more` says whether there are older ones.",
     query=(*_FILTER, limit_param(100)),
     answers={200: wire.DeadLetterErrors},
 )
@@ -102,21 +109,44 @@ class DeadLetterRoutes:
         if filter_ is not None:
             rows = await self._dead_letters.page(filter_, limit, offset)
             total = await self._dead_letters.count(filter_)
+        is_estimate = total >= MOST_COUNTED
+        if filter_ is not None and is_estimate:
+            total = max(total, await self._estimate(request, query, filter_))
         answer = wire.DeadLetterPage(
             [self._on_wire(row) for row in rows],
             total,
             limit,
             offset,
             Pagination(limit, offset, total),
+            is_estimate,
         )
         return Response(200, msgspec.json.encode(answer))
+
+    async def _estimate(self, request: Request, query: Query, filter_: DeadLetterFilter) -> int:
+        """Return how many there were when they were counted last, as far as that can be said."""
+        narrowed = (
+            filter_.partition_id,
+            filter_.group,
+            filter_.error,
+            filter_.since,
+            filter_.until,
+        )
+        if any(part is not None for part in narrowed):
+            return 0
+        namespaces = listed(request.caller.namespaces)
+        queues = QueueFilter(query.text("queue"), "", "", namespaces)
+        row = await self._broker.numbers.sum_queues(queues)
+        return int(row["dead_letters"])
 
     async def errors(self, request: Request) -> Response:
         query = Query(request.query)
         limit = limit_of(query, 100)
         filter_ = await self._filter(request, _fields(query))
         rows = await self._dead_letters.errors(filter_, limit) if filter_ is not None else []
-        answer = wire.DeadLetterErrors([_error(row) for row in rows])
+        looked_at = rows[0]["looked_at"] if rows else 0
+        answer = wire.DeadLetterErrors(
+            [_error(row) for row in rows], looked_at, looked_at >= MOST_COUNTED
+        )
         return Response(200, msgspec.json.encode(answer))
 
     async def retry(self, request: Request) -> Response:
@@ -163,9 +193,14 @@ class DeadLetterRoutes:
 
     async def _filter(self, request: Request, fields: Mapping[str, str]) -> DeadLetterFilter | None:
         """Return what is asked for; None when it names something that does not exist."""
+        error = fields.get("error")
+        if "errorKey" in fields:
+            error = await self._dead_letters.error_of(fields["errorKey"])
+            if error is None:
+                return None
         filter_ = DeadLetterFilter(
             group=fields.get("consumerGroup"),
-            error=fields.get("error"),
+            error=error,
             since=_time(fields, "from"),
             until=_time(fields, "to"),
             namespaces=listed(request.caller.namespaces),
@@ -189,9 +224,10 @@ class DeadLetterRoutes:
 
     def _on_wire(self, row: Record) -> wire.DeadLetter:
         written, failed = iso(row["created_at"]), iso(row["failed_at"])
-        payload, unreadable = b"null", None
+        payload, headers, unreadable = b"null", None, None
         try:
             payload = self._dead_letters.payload_of(row)
+            headers = self._dead_letters.headers_of(row)
         except EncryptionUnavailable as error:
             # One that does not open hides no other of its page.
             unreadable = error.message
@@ -219,6 +255,7 @@ class DeadLetterRoutes:
             originalCreatedAt=written,
             failedAt=failed,
             movedToDlqAt=failed,
+            headers=headers_of(headers) or UNSET,
         )
 
 
@@ -251,6 +288,7 @@ def _error(row: Record) -> wire.DeadLetterError:
         row["queue"],
         _group(row["consumer_group"]),
         row["error"],
+        key_of_error(row["error"]),
         row["letters"],
         iso(row["first_at"]),
         iso(row["last_at"]),

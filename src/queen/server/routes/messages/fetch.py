@@ -19,6 +19,7 @@ from queen.server.auth.access import Role
 from queen.server.protocol.answer_parts import stream_frames
 from queen.server.protocol.http import Query, Request, check_name
 from queen.service.broker import Broker
+from queen.wire.frames.joined_frame import ACCEPT_JOINED, accepts_joined
 from queen.wire.parts import Instant
 
 _MAX_OFFSET = 2**62
@@ -32,10 +33,11 @@ _FRAMES = Other(CONTENT_TYPE, "Frames, one after the other; see `queen.core.fram
 _QUEUE = Doc(
     "messages",
     "Read the stored segments of a queue",
-    """\
+    f"""\
 Streams stored messages as frames, without a lease and without a cursor: nothing is marked
 as read. Frames are whole segments: the first and the last may reach beyond what was asked for,
-and their headers say by how much.""",
+and their headers say by how much. To those who accept `{ACCEPT_JOINED}` small segments are
+sent many in one frame.""",
     query=_TIMES,
     answers={200: _FRAMES},
 )
@@ -70,10 +72,13 @@ class FetchRoutes:
         query = Query(request.query)
         check_name("queue", request.params[0])
         queue = await self._broker.scope.existing_queue(request.caller, request.params[0])
-        first, last = _time(query, "fromTime"), _time(query, "toTime")
-        await stream_frames(
-            request, self._broker.fetcher.queue(queue, from_time=first, to_time=last)
+        frames = self._broker.fetcher.queue(
+            queue,
+            from_time=_time(query, "fromTime"),
+            to_time=_time(query, "toTime"),
+            joined=accepts_joined(request.headers.get(b"accept", b"")),
         )
+        await stream_frames(request, frames)
 
     async def partition(self, request: Request) -> None:
         query = Query(request.query)
@@ -91,6 +96,7 @@ class FetchRoutes:
             to_offset=query.number("toOffset", _MAX_OFFSET, 0, _MAX_OFFSET),
             from_time=_time(query, "fromTime"),
             to_time=_time(query, "toTime"),
+            joined=accepts_joined(request.headers.get(b"accept", b"")),
         )
         await stream_frames(request, frames)
 

@@ -6,10 +6,11 @@ id, which is found at once however long the partition is.
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Annotated, Any
 
 import msgspec
 
+from queen.core.columns.headers import HEADERS, headers_of
 from queen.core.ids import message_id, parse_message, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest, Conflict, NotFound
@@ -40,6 +41,15 @@ _MAX_OFFSET = 100_000
 _MAX_QUEUES = 200
 # How many messages are looked through for those with a status.
 _MAX_LOOKED_AT = 10_000
+_END = 2**62
+# So much of a payload is a preview.
+_PREVIEW_BYTES = 240
+_LONGEST_TEXT = 255
+_TEXT = (
+    "only those with this in their payload or transaction id, whatever its case; needs a queue. "
+    "The search ends after 10,000 messages or 32 MB"
+)
+_AT = "only the message with this offset; needs a partition"
 _STATUSES = ("pending", "processing", "completed", "dead_letter")
 
 
@@ -60,6 +70,9 @@ class MessageRoutes:
                 Param("ns", str, "only queues of this namespace"),
                 Param("task", str, "only queues of this task"),
                 Param("status", str, f"only those that are {', '.join(_STATUSES)}"),
+                Param("text", str, _TEXT),
+                Param("at", Annotated[int, msgspec.Meta(ge=0, le=_END)], _AT),
+                Param("preview", bool, "how each payload begins", False),
                 *RANGE_PARAMS,
                 *page_params(200, furthest=_MAX_OFFSET),
             ),
@@ -122,24 +135,57 @@ class MessageRoutes:
         if status and status not in _STATUSES:
             raise BadRequest(f"status {status!r} is not known: {', '.join(_STATUSES)}")
         queues, partition = await self._queues(request, query)
+        if query.text("at"):
+            return await self._page_at(query, partition)
         time_range = time_range_of(query, await self._broker.clock.now())
-        newest = partial(
-            self._broker.browser.newest,
-            partition=partition,
-            from_time=time_range.start,
-            to_time=time_range.end,
-        )
-        if len(queues) == 1 and not status:
-            messages = shown = await newest(queues[0], limit=limit, offset=offset)
+        preview = _PREVIEW_BYTES if query.flag("preview") else 0
+        reading: dict[str, Any] = {
+            "partition": partition,
+            "from_time": time_range.start,
+            "to_time": time_range.end,
+            "payload_bytes": preview,
+        }
+        looked_at = None
+        if query.text("text"):
+            most = _MAX_LOOKED_AT if status else offset + limit
+            messages, looked_at = await self._search(query, queues, most, reading)
+        elif len(queues) == 1 and not status:
+            newest = self._broker.browser.newest
+            messages = await newest(queues[0], limit=limit, offset=offset, **reading)
+            return _page(messages, messages, preview)
         else:
             # What does not have the status is skipped, so that many more are looked at.
             most = _MAX_LOOKED_AT if status else offset + limit
-            messages = [message for queue in queues for message in await newest(queue, limit=most)]
-            messages = [message for message in messages if status in ("", message.status)]
-            messages.sort(key=lambda message: message.created_at, reverse=True)
-            shown = messages[offset : offset + limit]
-        answer = wire.MessagePage([_entry(message) for message in shown], _mode(messages))
-        return Response(200, msgspec.json.encode(answer))
+            newest = self._broker.browser.newest
+            messages = [
+                message
+                for queue in queues
+                for message in await newest(queue, limit=most, **reading)
+            ]
+        messages = [message for message in messages if status in ("", message.status)]
+        messages.sort(key=lambda message: message.created_at, reverse=True)
+        return _page(messages[offset : offset + limit], messages, preview, looked_at)
+
+    async def _search(
+        self, query: Query, queues: list[Queue], most: int, reading: dict[str, Any]
+    ) -> tuple[list[BrowsedMessage], int]:
+        text = query.text("text")
+        if not query.text("queue"):
+            raise BadRequest("a text is searched for in one queue; name it")
+        if len(text) > _LONGEST_TEXT:
+            raise BadRequest(f"query parameter 'text' has at most {_LONGEST_TEXT} characters")
+        if not queues:
+            return [], 0
+        return await self._broker.browser.containing(queues[0], text, limit=most, **reading)
+
+    async def _page_at(self, query: Query, partition: Partition | None) -> Response:
+        offset = query.number("at", 0, 0, _END)
+        if not query.text("partition"):
+            raise BadRequest("an offset is named without its partition")
+        message = None if partition is None else await self._broker.browser.at(partition, offset)
+        messages = [] if message is None else [message]
+        preview = _PREVIEW_BYTES if query.flag("preview") else 0
+        return _page(messages, messages, preview)
 
     async def _queues(self, request: Request, query: Query) -> tuple[list[Queue], Partition | None]:
         """Return the queues that a list is about, and the partition if there is one."""
@@ -249,6 +295,16 @@ class MessageRoutes:
         return Response(200, msgspec.json.encode(answer))
 
 
+def _page(
+    shown: list[BrowsedMessage],
+    messages: list[BrowsedMessage],
+    preview: int,
+    looked_at: int | None = None,
+) -> Response:
+    entries = [_entry(message, preview) for message in shown]
+    return Response(200, msgspec.json.encode(wire.MessagePage(entries, _mode(messages), looked_at)))
+
+
 def _mode(messages: list[BrowsedMessage]) -> wire.Mode:
     names = {group.group for message in messages for group in message.groups}
     bus = len(names - {QUEUE_MODE_GROUP})
@@ -285,8 +341,14 @@ def _fields(message: BrowsedMessage) -> dict[str, object]:
     }
 
 
-def _entry(message: BrowsedMessage) -> wire.ListedMessage:
-    return wire.ListedMessage(**_fields(message))  # type: ignore[arg-type]
+def _entry(message: BrowsedMessage, preview: int) -> wire.ListedMessage:
+    # A character that the end of the preview has cut in two is left out.
+    begins = message.payload[:preview].decode(errors="ignore") if preview else None
+    return wire.ListedMessage(
+        **_fields(message),  # type: ignore[arg-type]
+        preview=begins,
+        headers=headers_of(message.column(HEADERS)),
+    )
 
 
 def _detail(message: BrowsedMessage) -> wire.MessageDetail:
@@ -322,4 +384,5 @@ def _detail(message: BrowsedMessage) -> wire.MessageDetail:
         ],
         payload=payload,
         data=payload,
+        headers=headers_of(message.column(HEADERS)),
     )

@@ -12,31 +12,45 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from queen.core.columns.headers import HEADERS
+from queen.core.frame import (
+    CODEC_RAW,
+    CONTENT_TYPE,
+    Frame,
+    encode_body,
+    pack_frame,
+    raw_size,
+)
 from queen.core.ids import message_prefix
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.errors import BadRequest, NotFound
-from queen.server.api.routing import Doc, Param, Route
+from queen.server.api.routing import Doc, Other, Param, Route
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
-from queen.server.protocol.answer_parts import answer_in_parts
-from queen.server.protocol.http import EMPTY, Query, Request, Response, check_name
+from queen.server.protocol.answer_parts import FRAME_HEADERS, answer_in_parts
+from queen.server.protocol.http import EMPTY, Query, Request, Response, check_name, query_of
 from queen.server.protocol.long_poll import unless_gone
 from queen.service.broker import Broker
 from queen.service.catalog import FROM_BEGINNING, Queue, Subscription
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.log.segment_cache import StoredSegment
+from queen.service.read.sealed_reads import microseconds
 from queen.wire import answers
+from queen.wire.frames.leased import LeasedClaim, LeasedHead, pack_head
 from queen.wire.parts import Label, Name
 from queen.wire.results import PopAnswer
 
 T = TypeVar("T")
 
 MAX_BATCH = 10_000
+_FRAMES = CONTENT_TYPE.encode()
 MAX_PARTITIONS = 1_000
 MAX_TIMEOUT_MS = 3_600_000
 _DEFAULT_TIMEOUT_MS = 30_000
 # Rendered at a time.
 _RUN_BYTES = 128 * 1024
+# Smaller segments are sent whole, however little of them is leased.
+_WORTH_CUTTING_BYTES = 16 * 1024
 _FROM_BEGINNING = {"", "all", "from_beginning", "earliest"}
 
 _GROUP = Param(
@@ -57,6 +71,11 @@ _OTHERS = (
         "Milliseconds to wait.",
         _DEFAULT_TIMEOUT_MS,
     ),
+    Param(
+        "shared",
+        bool,
+        "Let the group be shared (true) or read in order (false) from now on; left out, it stays.",
+    ),
     Param("autoAck", bool, "Acknowledge at once: a message is delivered at most once.", False),
     Param(
         "subscriptionMode",
@@ -69,11 +88,19 @@ _OTHERS = (
         str,
         "Where it starts instead: `now`, or an ISO-8601 time; without a zone that is UTC.",
     ),
+    Param("consumer", Name, "The consumer's own name, shown where its leases are."),
 )
 _ABOUT = """\
 Leases the next messages to the caller until they are acknowledged or the lease ends; until
-then nobody else of the group is served from their partitions. 204 means that there is
-nothing now, or nothing came in time, 409 that the group is that of a query, which reads by time."""
+then nobody else of the group is served from their partitions, unless it is shared: then nobody
+else is served with these messages. 204 means that there is
+nothing now, or nothing came in time, 409 that the group is that of a query, which reads by time.
+With `Accept: application/vnd.queen.segment` alone the answer is the leased messages as stored
+segments, which `POST /api/v1/ack/spans` acknowledges by their offsets."""
+_ANSWERS = {
+    200: (PopAnswer, Other(CONTENT_TYPE, "Leased frames; see `queen.wire.frames.leased`.")),
+    204: None,
+}
 _BY_LABEL = Doc(
     "messages",
     "Pop from any queue of a namespace and task",
@@ -86,7 +113,7 @@ _BY_LABEL = Doc(
         _PARTITIONS,
         *_OTHERS,
     ),
-    answers={200: PopAnswer, 204: None},
+    answers=_ANSWERS,
     errors=(409,),
 )
 _FROM_QUEUE = Doc(
@@ -94,7 +121,7 @@ _FROM_QUEUE = Doc(
     "Pop from a queue",
     f"{_ABOUT} The queue need not exist yet.",
     query=(_GROUP, _BATCH, _PARTITIONS, *_OTHERS),
-    answers={200: PopAnswer, 204: None},
+    answers=_ANSWERS,
     errors=(409,),
 )
 _FROM_PARTITION = _FROM_QUEUE._replace(
@@ -135,7 +162,7 @@ class PopRoutes:
 
     async def by_label(self, request: Request) -> Response | None:
         """Pop from any queue with a namespace and a task; either may be left out."""
-        query = Query(request.query)
+        query = query_of(request.query)
         label = (query.text("namespace"), query.text("task"))
         for kind, name in zip(("namespace", "task"), label, strict=True):
             check_name(kind, name or "any")
@@ -155,7 +182,7 @@ class PopRoutes:
         check_name("queue", name)
         if partition is not None:
             check_name("partition", partition)
-        query = Query(request.query)
+        query = query_of(request.query)
         pop, timeout_s = _pop_of(query, partition, None), _timeout_s(query)
         queue = await self._broker.scope.queue(request.caller, name)
         popper = self._broker.popper
@@ -183,7 +210,8 @@ class PopRoutes:
         timeout_s: float,
         label: tuple[str, str] | None,
     ) -> Response | None:
-        work = self._broker.popper.pop(queues, pop, timeout_s, label)
+        pop.is_framed = request.headers.get(b"accept") == _FRAMES
+        work = self._broker.home.pop(queues, pop, timeout_s, label)
         try:
             grants = await (unless_gone(request, work) if pop.waits else work)
         except NotFound:
@@ -191,18 +219,22 @@ class PopRoutes:
             return EMPTY
         if grants and request.connection.is_gone:
             # The client hung up in the same moment: nobody would read the answer.
-            self._broker.popper.give_back(grants)
+            self._broker.home.give_back(grants)
             return EMPTY
         if not grants:
             return EMPTY
         try:
-            response = await answer_in_parts(request, pop_bits(grants, pop.group))
+            if pop.is_framed:
+                bits = leased_bits(grants, pop.group)
+                response = await answer_in_parts(request, bits, FRAME_HEADERS)
+            else:
+                response = await answer_in_parts(request, pop_bits(grants, pop.group))
             if response is None and request.connection.is_cut_off:
                 # Nobody can read half an answer.
-                self._broker.popper.give_back(grants)
+                self._broker.home.give_back(grants)
             return response
         finally:
-            self._broker.popper.release(grants)
+            self._broker.home.release(grants)
 
 
 def _in_order_of_priority(queues: list[Queue]) -> list[Queue]:
@@ -215,6 +247,9 @@ def _in_order_of_priority(queues: list[Queue]) -> list[Queue]:
 def _pop_of(query: Query, partition: str | None, since: datetime | None) -> Pop:
     group = query.text("consumerGroup") or QUEUE_MODE_GROUP
     check_name("consumer group", group)
+    consumer = query.text("consumer") or None
+    if consumer is not None:
+        check_name("consumer", consumer)
     if query.flag("conflation"):
         # Whoever asks for the latest alone must not take everything for it.
         raise BadRequest("conflation is not supported: leave it out; nothing was leased")
@@ -226,6 +261,8 @@ def _pop_of(query: Query, partition: str | None, since: datetime | None) -> Pop:
         waits=query.flag("wait"),
         named=partition,
         subscription=_subscription(query, group, since),
+        consumer=consumer,
+        shared=query.flag("shared") if query.text("shared") else None,
     )
 
 
@@ -296,7 +333,7 @@ def _run_of(
 ) -> list[bytes]:
     """Return messages [low, high) of a segment, equally often failed and of one producer."""
     partition, segment = grant.partition, stored.segment
-    traces = segment.column("traceId")
+    traces, headers = segment.column("traceId"), segment.column(HEADERS)
     first = stored.base_offset + low
     common = {
         "queue": partition.queue.name,
@@ -317,6 +354,7 @@ def _run_of(
         grant.skip >> (first - grant.start) if grant.skip else 0,
         message_prefix(partition.id),
         common,
+        headers[low:high] if headers else None,
     )
 
 
@@ -340,3 +378,76 @@ def _quotable_ids(ids: list[bytes]) -> list[bytes]:
     if answers.needs_no_escape(b"".join(ids).decode()):
         return ids
     return [msgspec.json.encode(name.decode())[1:-1] for name in ids]
+
+
+# ---- frames ----
+
+
+def leased_bits(grants: list[Grant], group: str) -> Iterator[bytes]:
+    """Yield the answer of a pop that wants frames, bit by bit; segments are let go on the way.
+
+    Messages are not looked at one by one: what differs from one to the next is said in the head,
+    and nearly always there is nothing to say.
+    """
+    lease_id = grants[0].lease_id
+    yield pack_head(
+        LeasedHead(str(lease_id or ""), group, [_leased_claim(grant) for grant in grants])
+    )
+    for grant in grants:
+        grant.stored.reverse()
+        while grant.stored:
+            yield _frame(grant, grant.stored.pop())
+
+
+def _leased_claim(grant: Grant) -> LeasedClaim:
+    partition = grant.partition
+    return LeasedClaim(
+        queue=partition.queue.name,
+        partition=partition.name,
+        partitionId=partition.uuid,
+        epoch=grant.epoch,
+        attempt=grant.attempt,
+        firstOffset=grant.start,
+        endOffset=grant.stop,
+        leaseMs=0 if grant.lease_id is None else grant.lease_ms,
+        priority=partition.queue.options.priority,
+        frames=len(grant.stored),
+        hidden=_hidden(grant) if grant.skip else [],
+        failures=_failures(grant) if grant.failures or grant.attempt > 1 else {},
+    )
+
+
+def _hidden(grant: Grant) -> list[int]:
+    offsets = range(grant.start, grant.stop)
+    return [offset for at, offset in enumerate(offsets) if grant.skip >> at & 1]
+
+
+def _failures(grant: Grant) -> dict[int, int]:
+    """Return how often messages were delivered before, where that is not as often as the first."""
+    counts = ((offset, grant.attempt_of(offset)) for offset in range(grant.start, grant.stop))
+    return {offset: attempt - 1 for offset, attempt in counts if attempt != grant.attempt}
+
+
+def _frame(grant: Grant, stored: StoredSegment) -> bytes:
+    """Return a segment as it is stored, or what is leased of it if that is much less."""
+    partition, (codec, body) = grant.partition, stored.encoded()
+    first, count = stored.base_offset, stored.segment.count
+    low, high = stored.part(grant.start, grant.stop)
+    if len(body) > _WORTH_CUTTING_BYTES:
+        part_bytes = stored.segment.size_bytes * (high - low) // count
+        if part_bytes < len(body) // 2:
+            first, count = first + low, high - low
+            codec, body = CODEC_RAW, encode_body(stored.segment.cut(low, high))
+    return pack_frame(
+        Frame(
+            partition.queue.name,
+            partition.name,
+            count,
+            codec,
+            raw_size(codec, body),
+            body,
+            first,
+            microseconds(stored.created_at),
+            partition.id,
+        )
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from collections.abc import Coroutine, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
+from queen.core.columns.headers import trace_of
 from queen.core.frame import CONTENT_TYPE
 from queen.core.payload import is_plain, without_surrogates
 from queen.errors import BadRequest, InvalidItem, QueenError, UnsupportedMedia
@@ -15,9 +16,17 @@ from queen.server.api.failures import UNDECODABLE, bad_json, details_of, failure
 from queen.server.api.push_answers import in_order, placed_results, push_body
 from queen.server.api.routing import Doc, Other, Param, Route
 from queen.server.auth.access import Role
-from queen.server.protocol.http import MAX_BODY_BYTES, Query, Request, Response
+from queen.server.protocol.http import (
+    JSON_HEADERS,
+    MAX_BODY_BYTES,
+    Headers,
+    Query,
+    Request,
+    Response,
+)
 from queen.service.broker import Broker
-from queen.service.intake.items import Planned
+from queen.service.intake.items import Planned, add_trace
+from queen.service.intake.pushes import BegunPush, Pushed
 from queen.service.log.append import Append
 from queen.service.spooling.entrance import Buffering
 from queen.wire.answers import MAX_ITEMS
@@ -25,16 +34,21 @@ from queen.wire.requests import (
     MAX_BUFFER_MS,
     MAX_BUFFERED,
     LoosePushRequest,
+    PlainPushRequest,
     PushItem,
     PushRequest,
 )
 from queen.wire.results import PushResult, SegmentResult
 
 _FRAMES = CONTENT_TYPE.encode()
+_JSON = b"application/json"
+# Tells those who sent JSON that frames are taken too.
+_HEADERS: Headers = (*JSON_HEADERS, ("accept-post", f"application/json, {CONTENT_TYPE}"))
 _SENT_WITH_JSON = frozenset(
-    (b"application/json", b"application/x-www-form-urlencoded", b"text/plain", b"text/json")
+    (_JSON, b"application/x-www-form-urlencoded", b"text/plain", b"text/json")
 )
 
+_plain_decoder = msgspec.json.Decoder(PlainPushRequest)
 _decoder = msgspec.json.Decoder(PushRequest)
 _loose_decoder = msgspec.json.Decoder(LoosePushRequest)
 _item_decoder = msgspec.json.Decoder(PushItem)
@@ -51,7 +65,12 @@ away, behind others of their partition, or because they asked for it with `qos0`
 exist yet is made. Items of one request to one partition keep their order. When some items are
 wrong, the others are stored all the same: the 400 lists both.
 
-Whole segments can be sent as frames; each is stored as it came, and answered by one result.""",
+Whole segments can be sent as frames; each is stored as it came, and answered by one result. When
+one message in them is wrong, nothing is stored: sent as items, it is named. The header
+`Accept-Post` of an answer to items says that this server takes frames.
+
+A request with the header `traceparent` (and `tracestate`) gives it to those of its messages that
+have none of their own.""",
     body=PushRequest,
     other_body=Other(CONTENT_TYPE, "Frames, one after the other; see `queen.core.frame`."),
     query=(
@@ -71,6 +90,7 @@ Whole segments can be sent as frames; each is stored as it came, and answered by
                 "partition": "customer-7",
                 "transactionId": "order-1042",
                 "payload": {"order": 1042, "total": 99.5},
+                "headers": {"source": "shop"},
             },
             {"queue": "orders", "payload": {"order": 1043}},
         ]
@@ -83,7 +103,35 @@ class PushRoutes:
         self._broker = broker
 
     def routes(self) -> list[Route]:
-        return [Route("POST", "/api/v1/push", Role.WRITE, self.push, _DOC, scoped=True)]
+        return [
+            Route(
+                "POST",
+                "/api/v1/push",
+                Role.WRITE,
+                self.push,
+                _DOC,
+                scoped=True,
+                quick=self.begin_push,
+            )
+        ]
+
+    def begin_push(self, request: Request) -> Response | _BegunPush | None:
+        """Begin to store the items of an ordinary request: JSON without anything unusual."""
+        body, sent = request.body, request.headers
+        if sent.get(b"content-type") != _JSON or request.query or b"traceparent" in sent:
+            return None
+        if not _is_trusted(body):
+            return None
+        try:
+            push = _plain_decoder.decode(body)
+        except UNDECODABLE:
+            return None
+        asked = _asked_in_body(push)
+        if asked is not _NOTHING and asked.buffering is not None:
+            planned = self._broker.intake.buffer(request.caller, push.items, asked.buffering)
+            return None if planned is None else Response(202, push_body(planned), _HEADERS)
+        begun = self._broker.intake.begin(request.caller, push.items)
+        return None if begun is None else _BegunPush(begun)
 
     async def push(self, request: Request) -> Response:
         body = request.body
@@ -92,7 +140,8 @@ class PushRoutes:
             return await self._push_frames(request)
         _check_media(media_type)
         items, indexes, undecoded, asked = _decode(body)
-        trusted = not undecoded and is_plain(body) and b"\n" not in body
+        trusted = not undecoded and _is_trusted(body)
+        add_trace(items, trace_of(request.headers))
         pushed = await self._broker.intake.push(
             request.caller,
             items,
@@ -100,14 +149,15 @@ class PushRoutes:
             trusted=trusted,
             buffering=_buffering(asked, request),
         )
-        refused, failed = undecoded + pushed.refused, pushed.failed
-        if refused or failed:
-            return _partly_refused(refused, failed, placed_results(pushed.planned, pushed.later))
-        return Response(202 if pushed.is_buffered else 201, push_body(pushed.planned, pushed.later))
+        return _answer_of(pushed, undecoded)
 
     async def _push_frames(self, request: Request) -> Response:
         appends = await self._broker.intake.push_frames(
-            request.caller, request.body, MAX_BODY_BYTES, _asked_in_query(request).buffering
+            request.caller,
+            request.body,
+            MAX_BODY_BYTES,
+            _asked_in_query(request).buffering,
+            trace_of(request.headers),
         )
         results = [_segment_result(append) for append in appends]
         for append in appends:
@@ -115,6 +165,38 @@ class PushRoutes:
                 return failure(append.error, results=results)
         is_buffered = any(append.is_buffered for append in appends)
         return Response(202 if is_buffered else 201, msgspec.json.encode(results))
+
+
+class _BegunPush:
+    """A push that is on its way into the log; see `queen.server.protocol.http.Begun`."""
+
+    __slots__ = ("_begun", "then")
+
+    def __init__(self, begun: BegunPush) -> None:
+        self._begun = begun
+        self.then = begun.stored.add_done_callback
+
+    def answer(self) -> Response | Coroutine[Any, Any, Response]:
+        begun = self._begun
+        if begun.is_done():
+            return Response(201, push_body(begun.planned), _HEADERS)
+        return self._rest()
+
+    async def _rest(self) -> Response:
+        return _answer_of(await self._begun.pushed(), [])
+
+
+def _answer_of(pushed: Pushed, undecoded: list[InvalidItem]) -> Response:
+    refused, failed = undecoded + pushed.refused, pushed.failed
+    if refused or failed:
+        return _partly_refused(refused, failed, placed_results(pushed.planned, pushed.later))
+    status = 202 if pushed.is_buffered else 201
+    return Response(status, push_body(pushed.planned, pushed.later), _HEADERS)
+
+
+def _is_trusted(body: bytes) -> bool:
+    """Whether no payload can have bad bytes, bad escapes or line breaks."""
+    return is_plain(body) and b"\n" not in body
 
 
 def _check_media(media_type: bytes) -> None:
@@ -192,7 +274,7 @@ class _Asked(NamedTuple):
         return Buffering(self.within_ms, self.most)
 
 
-def _asked_in_body(push: PushRequest | LoosePushRequest) -> _Asked:
+def _asked_in_body(push: PushRequest | LoosePushRequest | PlainPushRequest) -> _Asked:
     if push.qos0 is None and push.bufferMs is None and push.bufferMax is None:
         return _NOTHING
     return _Asked(push.qos0, push.bufferMs, push.bufferMax)
@@ -267,4 +349,6 @@ def _segment_result(append: Append) -> dict[str, object]:
     }
     if duplicates:
         result["duplicates"] = duplicates
+    if append.repeats:
+        result["offsets"] = [append.offset_of(at) for at in range(len(append))]
     return result

@@ -52,8 +52,6 @@ class ScheduledRoutes:
         if queue is not None:
             check_name("queue", queue)
             await self._broker.scope.queue(request.caller, queue)
-        elif request.caller.namespaces is not None:
-            raise BadRequest("name a queue: this token is limited to some namespaces")
         limit, offset = page_of(query, 100)
         among = listed(request.caller.namespaces)
         rows = await self._broker.outbox.page(queue, among, limit + 1, offset)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from queen.core.columns.headers import trace_of
 from queen.core.cursor import AckResult
 from queen.core.ids import parse_lease
 from queen.errors import BadRequest
@@ -18,7 +19,7 @@ from queen.server.auth.access import Role
 from queen.server.protocol.http import Request, Response
 from queen.service.broker import Broker
 from queen.service.intake.acks import GatheredAcks
-from queen.service.intake.items import Planned
+from queen.service.intake.items import Planned, add_trace
 from queen.service.intake.pushes import Later
 from queen.wire.requests import (
     MAX_OPERATIONS,
@@ -73,6 +74,7 @@ class TransactionRoutes:
                 raise BadRequest(f"{rider} is not supported; nothing of the transaction was done")
         broker, caller = self._broker, request.caller
         places = _places(operations)
+        add_trace((item for _, item in places), trace_of(request.headers))
         planned, later = await broker.intake.plan_all(caller, [item for _, item in places])
         acks = [operation for operation in operations if isinstance(operation, AckOperation)]
         gathered = await broker.ack_intake.gather(caller, acks)

@@ -164,6 +164,7 @@ def _pipeline_on_wire(row: Record) -> wire.PipelineShown:
         updated_at=iso(row["updated_at"]),
         reported_at=iso_or_none(row["reported_at"]),
         started_at=iso_or_none(row["started_at"]),
+        runs=row["runs"],
         definition=definition,
         progress=progress_of(row),
     )

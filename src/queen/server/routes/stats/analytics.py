@@ -25,8 +25,8 @@ from queen.service.broker import Broker
 from queen.service.rows import Record
 from queen.service.stats.reads import QueueFilter
 from queen.service.stats.vitals import GAUGES
-from queen.wire import analytics as wire
 from queen.wire.answers import iso
+from queen.wire.stats import analytics as wire
 
 _TAG = "Analytics"
 _BASE = "/api/v1/analytics"

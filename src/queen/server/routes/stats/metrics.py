@@ -17,7 +17,7 @@ from queen.server.auth.access import Role
 from queen.server.metrics.exporter import CONTENT_TYPE, Exporter
 from queen.server.protocol.http import Request, Response
 from queen.service.broker import Broker
-from queen.wire import analytics as wire
+from queen.wire.stats import analytics as wire
 
 _TAG = "Metrics"
 _TEXT = (b"text/plain", b"application/openmetrics-text")

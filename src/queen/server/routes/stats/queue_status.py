@@ -36,10 +36,10 @@ from queen.service.read.browse import (
     BrowsedMessage,
 )
 from queen.service.rows import Record
-from queen.wire import status as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination
-from queen.wire.resources import MessageCounts
+from queen.wire.stats import status as wire
+from queen.wire.stats.resources import MessageCounts
 
 _TAG = "Status"
 _MAX_PARTITIONS = 1000
@@ -146,6 +146,7 @@ def _head(row: Record) -> wire.QueueHead:
             max_queue_size=options.max_size,
             dead_letter_queue=options.dead_letter_queue,
         ),
+        options=options,
         created_at=iso(row["created_at"]),
     )
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import msgspec
 
+from queen.core.options import describe_options
 from queen.errors import BadRequest
 from queen.server.api.paging import page_of, page_params
 from queen.server.api.routing import Doc, Param, Route
@@ -25,7 +26,7 @@ from queen.server.api.stats_rows import (
     read_groups,
     read_partitions,
     rounded,
-    spread,
+    spread_of,
 )
 from queen.server.api.time_range import FILTER_PARAMS, TimeRange, filter_of
 from queen.server.auth.access import Role
@@ -34,9 +35,9 @@ from queen.service.broker import Broker
 from queen.service.rows import Record
 from queen.service.stats.reads import QueueFilter
 from queen.service.stats.statistics import Stamp
-from queen.wire import resources as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination
+from queen.wire.stats import resources as wire
 
 _TAG = "Resources"
 _MAX_PARTITIONS = 1000
@@ -50,13 +51,23 @@ class ResourceRoutes:
     def routes(self) -> list[Route]:
         base = "/api/v1/resources"
         return [
-            Route("GET", f"{base}/queues", Role.READ, self.queues, _QUEUES, scoped=True),
+            Route(
+                "GET", f"{base}/queues", Role.READ, self.queues, _QUEUES, scoped=True, shared=True
+            ),
             Route("GET", f"{base}/queues/{{queue}}", Role.READ, self.queue, _QUEUE, scoped=True),
             Route(
                 "GET", f"{base}/namespaces", Role.READ, self.namespaces, _NAMESPACES, scoped=True
             ),
             Route("GET", f"{base}/tasks", Role.READ, self.tasks, _TASKS, scoped=True),
-            Route("GET", f"{base}/overview", Role.READ, self.overview, _OVERVIEW, scoped=True),
+            Route(
+                "GET",
+                f"{base}/overview",
+                Role.READ,
+                self.overview,
+                _OVERVIEW,
+                scoped=True,
+                shared=True,
+            ),
             Route(
                 "GET", f"{base}/partitions", Role.READ, self.partitions, _PARTITIONS, scoped=True
             ),
@@ -101,6 +112,7 @@ class ResourceRoutes:
                 for group in await read_groups(self._broker, queue_filter)
             ],
             stored_bytes=row["stored_bytes"] or 0,
+            options=describe_options(msgspec.json.decode(row["options"])),
             pagination=Pagination(limit, offset, row["partitions"] or 0),
         )
         return Response(200, msgspec.json.encode(answer))
@@ -159,7 +171,7 @@ class ResourceRoutes:
         queue_filter = filter_of(request, Query(""))
         stamp = await self._broker.statistics.current()
         row = await self._broker.numbers.sum_queues(queue_filter)
-        groups = await read_groups(self._broker, queue_filter)
+        groups = await self._broker.numbers.sum_groups(queue_filter, stamp.at)
         answer = wire.Overview(
             stats_age=age_of(stamp),
             stats_at=iso_or_none(stamp.at),
@@ -168,10 +180,7 @@ class ResourceRoutes:
             namespaces=row["namespaces"],
             tasks=row["tasks"],
             messages=counts_of(row),
-            lag=wire.Lag(
-                time=spread([lag_of(group, stamp) for group in groups]),
-                offset=spread([group["pending"] for group in groups]),
-            ),
+            lag=wire.Lag(time=spread_of(groups, "lag"), offset=spread_of(groups, "pending")),
             throughput=await self._rates(queue_filter),
             stored_bytes=row["stored_bytes"],
             timestamp=iso(await self._broker.clock.now()),
@@ -234,7 +243,7 @@ _QUEUES = Doc(
 )
 _QUEUE = Doc(
     _TAG,
-    "One queue, its groups, and a page of its partitions",
+    "One queue, its options, its groups, and a page of its partitions",
     query=page_params(_MAX_PARTITIONS),
     answers={200: wire.QueueDetail},
 )

@@ -12,10 +12,9 @@ from queen.server.api.stats_rows import (
     age_of,
     average,
     counts_of,
+    error_counts,
     iso_or_none,
     lag_of,
-    read_groups,
-    read_top_errors,
 )
 from queen.server.api.time_range import (
     FILTER_PARAMS,
@@ -29,10 +28,10 @@ from queen.server.protocol.http import Query, Request, Response
 from queen.service.broker import Broker
 from queen.service.rows import Record
 from queen.service.stats.reads import QueueFilter
-from queen.wire import status as wire
 from queen.wire.answers import iso
 from queen.wire.paging import Pagination
-from queen.wire.resources import MessageCounts
+from queen.wire.stats import status as wire
+from queen.wire.stats.resources import MessageCounts
 
 _TAG = "Status"
 _MAX_QUEUES = 10_000
@@ -47,8 +46,16 @@ class StatusRoutes:
     def routes(self) -> list[Route]:
         base = "/api/v1/status"
         return [
-            Route("GET", base, Role.READ, self.status, _STATUS, scoped=True),
-            Route("GET", f"{base}/queues", Role.READ, self.queues, _QUEUES, scoped=True),
+            Route("GET", base, Role.READ, self.status, _STATUS, scoped=True, shared=True),
+            Route(
+                "GET",
+                f"{base}/queues",
+                Role.READ,
+                self.queues,
+                _QUEUES,
+                scoped=True,
+                shared=True,
+            ),
         ]
 
     async def status(self, request: Request) -> Response:
@@ -95,22 +102,22 @@ class StatusRoutes:
         ]
 
     async def _leases(self, queue_filter: QueueFilter, row: Record) -> wire.Leases:
-        groups = await read_groups(self._broker, queue_filter)
+        groups = await self._broker.numbers.sum_groups(queue_filter, None)
         return wire.Leases(
-            active=sum(group["leased_partitions"] for group in groups),
+            active=groups["leased_partitions"],
             partitions_with_leases=row["leased_partitions"],
-            total_batch_size=sum(group["leased"] for group in groups),
-            total_acked=sum(group["done"] for group in groups),
+            total_batch_size=groups["leased"],
+            total_acked=groups["done"],
         )
 
     async def _dead_letters(
         self, time_range: TimeRange, queue_filter: QueueFilter, row: Record
     ) -> wire.DeadLetterSummary:
-        numbers = self._broker.numbers
+        errors = await self._broker.numbers.top_errors(queue_filter, time_range)
         return wire.DeadLetterSummary(
             total_messages=row["dead_letters"],
-            affected_partitions=await numbers.affected_partitions(queue_filter, time_range),
-            top_errors=await read_top_errors(self._broker, time_range, queue_filter),
+            affected_partitions=errors[0]["partitions"] if errors else 0,
+            top_errors=error_counts(errors),
         )
 
     async def queues(self, request: Request) -> Response:

@@ -14,8 +14,8 @@ from queen.server.api.stats_rows import (
     age_of,
     average,
     counts_of,
+    error_counts,
     iso_or_none,
-    read_top_errors,
     rounded,
 )
 from queen.server.api.time_range import (
@@ -30,8 +30,8 @@ from queen.server.protocol.http import Query, Request, Response
 from queen.service.broker import Broker
 from queen.service.rows import Record
 from queen.service.stats.reads import QueueFilter
-from queen.wire import status as wire
 from queen.wire.answers import iso
+from queen.wire.stats import status as wire
 
 _TAG = "Status"
 _INTERVALS = {"minute": 1, "hour": 60, "day": 24 * 60}
@@ -47,7 +47,15 @@ class StatusSeriesRoutes:
     def routes(self) -> list[Route]:
         base = "/api/v1/status"
         return [
-            Route("GET", f"{base}/analytics", Role.READ, self.analytics, _ANALYTICS, scoped=True),
+            Route(
+                "GET",
+                f"{base}/analytics",
+                Role.READ,
+                self.analytics,
+                _ANALYTICS,
+                scoped=True,
+                shared=True,
+            ),
             Route("GET", f"{base}/buffers", Role.READ, self.buffers, _BUFFERS),
         ]
 
@@ -94,12 +102,14 @@ class StatusSeriesRoutes:
     async def _dead_letter_series(
         self, time_range: TimeRange, queue_filter: QueueFilter, past: Past, totals: Record
     ) -> wire.DeadLetterSeries:
-        rows = await self._broker.numbers.dead_letter_series(past.minutes, time_range, queue_filter)
-        return wire.DeadLetterSeries(
-            [wire.DeadLetterPoint(iso(row["bucket"]), row["letters"]) for row in rows],
-            totals["dead_letters"],
-            await read_top_errors(self._broker, time_range, queue_filter),
-        )
+        errors = await self._broker.numbers.top_errors(queue_filter, time_range)
+        # As they were counted when they died: there may be a million letters to count again.
+        died = [
+            wire.DeadLetterPoint(iso(bucket), row["dead_letters"])
+            for bucket, row in past.activity.items()
+            if row["dead_letters"]
+        ]
+        return wire.DeadLetterSeries(died, totals["dead_letters"], error_counts(errors))
 
     async def buffers(self, _request: Request) -> Response:
         numbers = await self._broker.spool_desk.numbers()

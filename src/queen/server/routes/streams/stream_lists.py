@@ -129,7 +129,7 @@ class StreamListRoutes:
         stream = await self._stream(request)
         rows = await self._broker.stream_overview.streams(None, 1, 0, stream.name)
         if not rows:
-            raise NotFound("Stream not found")
+            raise NotFound(f"Stream {stream.name!r} not found")
         return Response(200, msgspec.json.encode(_row(rows[0])))
 
     async def stats(self, request: Request) -> Response:
@@ -150,7 +150,7 @@ class StreamListRoutes:
     async def delete(self, request: Request) -> Response:
         stream = await self._stream(request)
         if not await self._broker.streams.delete(stream.name):
-            raise NotFound("Stream not found")
+            raise NotFound(f"Stream {stream.name!r} not found")
         await audit(self._broker, request, "stream.delete", stream.name)
         answer = wire.StreamDeleted(True, "Stream deleted successfully")
         return Response(200, msgspec.json.encode(answer))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from queen.core.columns.headers import trace_of
 from queen.core.frame import CONTENT_TYPE
 from queen.core.names import reason_against_name
 from queen.core.streams import StreamDefinition, complete
@@ -25,6 +26,7 @@ from queen.server.protocol.http import EMPTY, Query, Request, Response, check_na
 from queen.server.protocol.long_poll import unless_gone
 from queen.service.admin.groups import BEGINNING
 from queen.service.broker import Broker
+from queen.service.intake.items import add_trace
 from queen.service.scope import check_stream_is_seen
 from queen.service.streams.content import PagePosition
 from queen.service.streams.definitions import Stream
@@ -38,6 +40,7 @@ from queen.service.streams.work import (
 )
 from queen.wire import streams as wire
 from queen.wire.answers import iso
+from queen.wire.frames.joined_frame import accepts_joined
 
 _TAG = "streams"
 _PAGE = 1000
@@ -172,7 +175,7 @@ class StreamRoutes:
             raise NotFound(f"Namespace {namespace!r} not found")
         stream = await self._broker.streams.find(sent.name)
         if stream is not None and not caller.sees(stream.namespace):
-            raise NotFound("Stream not found")
+            raise NotFound(f"Stream {sent.name!r} not found")
         for source in sent.source_queue_names:
             await self._broker.scope.queue(caller, source)
 
@@ -242,8 +245,10 @@ class StreamRoutes:
         query = Query(request.query)
         row = await self._broker.work.find_leased(request.caller, query.text("leaseId"))
         spans = spans_of(row)
-        if CONTENT_TYPE.encode() in request.headers.get(b"accept", b""):
-            await stream_frames(request, self._broker.content.frames(spans))
+        accept = request.headers.get(b"accept", b"")
+        if CONTENT_TYPE.encode() in accept:
+            frames = self._broker.content.frames(spans, joined=accepts_joined(accept))
+            await stream_frames(request, frames)
             return None
         limit = limit_of(query, _PAGE, 10_000)
         pieces, place = await self._broker.content.page(spans, _place(query.text("after")), limit)
@@ -261,18 +266,22 @@ class StreamRoutes:
             raise BadRequest("results go with success only; nothing was done")
         if items and sent.sink:
             raise BadRequest("results are pushed or staged, not both; nothing was done")
+        if sent.giveUp and (sent.success or sent.release):
+            raise BadRequest("giveUp goes with success false and no release; nothing was done")
         if sent.release:
             return await self._release(owner, lease, sent)
         batch = None
         if sent.sink is not None:
             sink = sent.sink
             batch = await self._broker.sinks.batch(request.caller, sink.query, sink)
+        add_trace(items, trace_of(request.headers))
         planned, later = await self._broker.intake.plan_all(request.caller, items)
         first = await self._broker.work.settle(
             owner,
             lease,
             success=sent.success,
             error=sent.error,
+            give_up=sent.giveUp,
             appends=[plan.append for plan in planned],
             scheduled=[scheduled.message for scheduled in later],
             batch=batch,

@@ -22,7 +22,7 @@ begin
           join stream_sources o on o.stream_id = r.stream_id
     )
     select array_agg(t.id order by t.id) into v_ids from together t;
-    -- Seals, then partitions, then cursors, as everywhere.
+    -- Seals, then partitions, what paces groups, then cursors, as everywhere.
     for i in 1 .. coalesce(cardinality(v_ids), 0) loop
         perform pg_advisory_xact_lock(7001, v_ids[i]);
     end loop;
@@ -31,19 +31,38 @@ begin
      where p.queue_id = any (v_ids);
     update segments s set created_at = s.created_at - v_by where s.queue_id = any (v_ids);
 
+    update paced_groups b set filled_at = b.filled_at - v_by
+      from groups g where g.id = b.group_id and g.queue_id = any (v_ids);
+    update paced_partitions b set filled_at = b.filled_at - v_by
+      from groups g where g.id = b.group_id and g.queue_id = any (v_ids);
+
+    update group_breakers b
+       set opened_at = b.opened_at - v_by, probe_at = b.probe_at - v_by,
+           probe_claim_until = b.probe_claim_until - v_by
+      from groups g where g.id = b.group_id and g.queue_id = any (v_ids);
     perform 1 from cursors c join groups g on g.id = c.group_id
      where g.queue_id = any (v_ids) order by c.partition_id, c.group_id for no key update of c;
     update cursors c set lease_until = c.lease_until - v_by, retry_at = c.retry_at - v_by
       from groups g where g.id = c.group_id and g.queue_id = any (v_ids);
+
+    update shared_spans s set due_at = s.due_at - v_by
+      from groups g where g.id = s.group_id and g.queue_id = any (v_ids);
 
     update groups g set starts_at = g.starts_at - v_by, used_at = g.used_at - v_by,
                         created_at = g.created_at - v_by
      where g.queue_id = any (v_ids);
     update dead_letters d set created_at = d.created_at - v_by, failed_at = d.failed_at - v_by
      where d.queue_id = any (v_ids);
+    -- The calendar of a schedule goes on: its next tick keeps its name, and comes due sooner. What
+    -- it has staged is moved after it, so that ticks keep their order.
+    update schedules c set due_at = c.due_at - v_by where p_queue is null or c.queue = p_queue;
     -- What is staged may be for a queue that does not exist yet.
     update staged s set deliver_at = s.deliver_at - v_by, staged_at = s.staged_at - v_by
      where p_queue is null or s.queue = p_queue;
+    update job_results r set expires_at = r.expires_at - v_by, finished_at = r.finished_at - v_by
+     where p_queue is null or r.queue = p_queue;
+    update job_keys k set held_until = k.held_until - v_by, checked_at = k.checked_at - v_by
+     where p_queue is null or k.queue = p_queue;
     perform queen.pass_stream_time(v_ids, v_by);
     return query select unnest(v_ids);
 end

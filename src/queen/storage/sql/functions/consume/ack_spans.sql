@@ -15,18 +15,26 @@ create or replace function queen.ack_spans(
 ) returns table (done boolean, committed bigint)
 language plpgsql
 set search_path = queen, pg_temp
+-- By their indexes, however small a table was when the plan was made.
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare
     c cursors%rowtype;
+    v record;
+    v_tid tid;
 begin
     if p_wait_ms > 0 then
         perform set_config('lock_timeout', p_wait_ms::text, true);
     end if;
     for i in 1 .. cardinality(p_partition) loop
+        -- The latest version first, and no other, as in `queen.append`.
         if p_wait_ms = 0 then
-            select * into c from cursors k
-             where k.partition_id = p_partition[i] and k.group_id = p_group[i]
+            select k.ctid as tid, k as held into v from cursors k
+             where k.partition_id = p_partition[i]
+               and k.group_id between p_group[i] and p_group[i]
+             order by k.group_id desc limit 1
                for no key update skip locked;
             if not found and exists (
                 select 1 from cursors k
@@ -37,10 +45,14 @@ begin
                 continue;
             end if;
         else
-            select * into c from cursors k
-             where k.partition_id = p_partition[i] and k.group_id = p_group[i]
+            select k.ctid as tid, k as held into v from cursors k
+             where k.partition_id = p_partition[i]
+               and k.group_id between p_group[i] and p_group[i]
+             order by k.group_id desc limit 1
                for no key update;
         end if;
+        c := v.held;
+        v_tid := v.tid;
         done := c.lease_id = p_lease[i] and c.lease_until > clock_timestamp()
                 and case when p_auto[i] then p_end[i] between c.committed and c.batch_end
                          else c.batch_end = p_end[i] and c.failed is null
@@ -53,7 +65,10 @@ begin
                    failed = null, failures = null,
                    receipts = substring(substring(uuid_send(p_lease[i]) for 8)
                                         || int8send(c.committed) || k.receipts for 256)
-             where k.partition_id = p_partition[i] and k.group_id = p_group[i];
+             where k.ctid = v_tid;
+            if not found then
+                raise exception 'cursor of % is not where it was locked', p_partition[i];
+            end if;
         end if;
         done := coalesce(done, false);
         committed := coalesce(c.committed, 0);

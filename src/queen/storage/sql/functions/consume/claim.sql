@@ -22,6 +22,7 @@
 --                came back: whoever sets it aside may claim again
 --   6 paused     the group is given nothing
 --   7 busy       somebody is at work on the cursor; `wait_ms` until it is worth another look
+--   8 shared     `queen.claim_shared` has to be asked
 create or replace function queen.claim(
     p_partition bigint[],
     p_group integer[],
@@ -41,14 +42,20 @@ create or replace function queen.claim(
 )
 language plpgsql
 set search_path = queen, pg_temp
+-- By their indexes, however small a table was when the plan was made.
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare
     c cursors%rowtype;
+    v record;
+    v_tid tid;
     p record;
     r integer;
     v_left integer[] := p_budget;
     v_paused integer[];
+    v_shared integer[];
     v_now timestamptz;
     v_from bigint;
     v_due bigint;
@@ -70,8 +77,9 @@ begin
     else
         perform set_config('synchronous_commit', 'off', true);
     end if;
-    select array_agg(g.id) into v_paused from groups g
-     where g.id = any (p_group) and (g.paused or g.reads_by_time);
+    select array_agg(g.id) filter (where not g.shared), array_agg(g.id) filter (where g.shared)
+      into v_paused, v_shared from groups g
+     where g.id = any (p_group) and (g.paused or g.reads_by_time or g.shared);
 
     for i in 1 .. cardinality(p_partition) loop
         r := p_request[i];
@@ -86,10 +94,18 @@ begin
             return next;
             continue;
         end if;
+        if p_group[i] = any (v_shared) then
+            outcome := 8;
+            return next;
+            continue;
+        end if;
 
+        -- The latest version first, and no other, as in `queen.append`.
         if p_wait_ms = 0 then
-            select * into c from cursors k
-             where k.partition_id = p_partition[i] and k.group_id = p_group[i]
+            select k.ctid as tid, k as held into v from cursors k
+             where k.partition_id = p_partition[i]
+               and k.group_id between p_group[i] and p_group[i]
+             order by k.group_id desc limit 1
                for no key update skip locked;
             if not found and exists (
                 select 1 from cursors k
@@ -100,21 +116,34 @@ begin
                 continue;
             end if;
         else
-            select * into c from cursors k
-             where k.partition_id = p_partition[i] and k.group_id = p_group[i]
+            select k.ctid as tid, k as held into v from cursors k
+             where k.partition_id = p_partition[i]
+               and k.group_id between p_group[i] and p_group[i]
+             order by k.group_id desc limit 1
                for no key update;
         end if;
+        c := v.held;
+        v_tid := v.tid;
         if c.partition_id is null then
             c := queen.open_cursor(p_partition[i], p_group[i]);
+            select k.ctid into v_tid from cursors k
+             where k.partition_id = p_partition[i] and k.group_id = p_group[i];
         end if;
         select a.head, a.tail, a.head_at, a.erasures into p
-          from partitions a where a.id = p_partition[i];
+          from partitions a where a.id between p_partition[i] and p_partition[i]
+         order by a.id desc limit 1;
         if p.head is null or c.committed is null then
             outcome := 3;
             return next;
             continue;
         end if;
 
+        if c.handed is not null then
+            -- It was shared a moment ago, and has spans.
+            outcome := 8;
+            return next;
+            continue;
+        end if;
         v_now := clock_timestamp();
         head := p.head;
         erasures := p.erasures;
@@ -221,7 +250,10 @@ begin
                lease_id = p_lease[r], failed = null, retry_at = null,
                careful_until = case when v_careful > c.committed then v_careful end,
                lease_until = v_now + p_lease_ms[r] * interval '1 millisecond'
-         where k.partition_id = p_partition[i] and k.group_id = p_group[i];
+         where k.ctid = v_tid;
+        if not found then
+            raise exception 'cursor of % is not where it was locked', p_partition[i];
+        end if;
         return next;
     end loop;
 end

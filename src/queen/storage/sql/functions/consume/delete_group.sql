@@ -24,6 +24,8 @@ begin
     delete from cursors c using partitions p
      where p.queue_id = v_queue and c.partition_id = p.id and c.group_id = p_group;
     get diagnostics v_deleted = row_count;
+    delete from shared_spans s using partitions p
+     where p.queue_id = v_queue and s.partition_id = p.id and s.group_id = p_group;
     if p_metadata then
         delete from groups where id = p_group;
     else

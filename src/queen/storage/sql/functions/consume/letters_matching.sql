@@ -1,7 +1,5 @@
--- The dead letters that match a filter; a null matches all.
---
--- Simple enough for the planner to put it in place of its call. The queue is a range, because
--- a plan for any argument can use an index for that and not for "null or equal".
+-- The ids of dead letters that match a filter, a null of which matches all: a page of them, the
+-- latest first or the oldest first.
 create or replace function queen.letters_matching(
     p_queue integer,
     p_partition bigint,
@@ -10,19 +8,22 @@ create or replace function queen.letters_matching(
     p_since timestamptz,
     p_until timestamptz,
     p_namespaces text[],
-    p_ids bigint[]
-) returns setof queen.dead_letters
-language sql stable
+    p_ids bigint[],
+    p_latest boolean,
+    p_limit integer,
+    p_offset integer
+) returns table (id bigint, rank bigint)
+language plpgsql stable
 as $$
-    select d.*
-      from queen.dead_letters d
-     where d.queue_id between coalesce(p_queue, 0) and coalesce(p_queue, 2147483647)
-       and (p_partition is null or d.partition_id = p_partition)
-       and (p_group is null or d.consumer_group = p_group)
-       and (p_error is null or d.error = p_error)
-       and (p_since is null or d.failed_at >= p_since)
-       and (p_until is null or d.failed_at < p_until)
-       and (p_namespaces is null or d.queue_id in (
-               select q.id from queen.queues q where q.namespace = any (p_namespaces)))
-       and (p_ids is null or d.id = any (p_ids))
+begin
+    return query execute format(
+        'select o.id, row_number() over () from (
+            select d.id from queen.dead_letters d where %s
+            order by d.failed_at %s, d.id %2$s limit $9 offset $10) o',
+        queen.letters_where(p_queue, p_partition, p_group, p_error, p_since, p_until,
+                            p_namespaces, p_ids),
+        case when p_latest then 'desc' else 'asc' end)
+    using p_queue, p_partition, p_group, p_error, p_since, p_until, p_namespaces, p_ids,
+          p_limit, p_offset;
+end
 $$;

@@ -24,8 +24,8 @@ begin
     if p_dry then
         return query
             select count(*) filter (where t.has_cursor or t.old_offset <> t.new_offset),
-                   coalesce(sum(greatest(t.old_offset - t.new_offset, 0)), 0)::bigint,
-                   coalesce(sum(greatest(t.new_offset - t.old_offset, 0)), 0)::bigint,
+                   coalesce(sum(t.again), 0)::bigint,
+                   coalesce(sum(t.skipped), 0)::bigint,
                    max(t.new_offset)
               from queen.seek_targets(p_group, p_partition, p_at, p_offset) t
             having exists (select 1 from groups g where g.id = p_group);
@@ -48,13 +48,18 @@ begin
                set committed = excluded.committed, epoch = k.epoch + 1,
                    lease_id = null, lease_until = null, batch_start = null, batch_end = null,
                    attempts = 0, acked = null, failed = null, failures = null, receipts = '',
-                   retry_at = null, careful_until = null
+                   retry_at = null, careful_until = null, handed = null, in_flight = 0
         )
         select count(*) filter (where t.has_cursor or t.old_offset <> t.new_offset),
-               coalesce(sum(greatest(t.old_offset - t.new_offset, 0)), 0)::bigint,
-               coalesce(sum(greatest(t.new_offset - t.old_offset, 0)), 0)::bigint,
+               coalesce(sum(t.again), 0)::bigint,
+               coalesce(sum(t.skipped), 0)::bigint,
                max(t.new_offset)
           from targets t;
+    -- Under the locks of the cursors, and in a statement that sees what they waited for.
+    delete from shared_spans s using partitions p
+     where p.queue_id = (select g.queue_id from groups g where g.id = p_group)
+       and (p_partition is null or p.id = p_partition)
+       and s.partition_id = p.id and s.group_id = p_group;
     if p_partition is not null then
         update groups g set used_at = clock_timestamp() where g.id = p_group;
     else

@@ -44,6 +44,9 @@ create or replace function queen.append(
 ) returns table (outcome smallint, head bigint, created_at timestamptz, unseen bytea)
 language plpgsql
 set search_path = queen, pg_temp
+-- By their indexes, however small a table was when the plan was made.
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
     v_tid tid[];
@@ -71,12 +74,20 @@ begin
            array_agg(l.head_at), array_agg(l.floor)
       into v_tid, v_queue, v_revision, v_head, v_head_at, v_at
       from (
-        select p.ctid as tid, p.queue_id, q.revision, p.head, p.head_at,
+        select p.tid, p.queue_id, q.revision, p.head, p.head_at,
                greatest(p.head_at, q.sealed_until) as floor
-          from partitions p join queues q on q.id = p.queue_id
-         where p.id = any (p_ids)
-         order by p.id
-           for no key update of p
+          from unnest(p_ids) with ordinality w (id, n)
+         cross join lateral (
+            -- The latest version first, and no other: versions stand in the index in the order
+            -- of their places. To walk over those before it costs milliseconds while somebody
+            -- keeps a transaction open. An `=` would make the order meaningless to the planner.
+            select a.ctid as tid, a.queue_id, a.head, a.head_at from partitions a
+             where a.id between w.id and w.id
+             order by a.id desc limit 1
+               for no key update
+         ) p
+          join queues q on q.id = p.queue_id
+         order by w.n
       ) l;
 
     if coalesce(cardinality(v_head), 0) <> cardinality(p_ids) then

@@ -16,6 +16,8 @@ begin
          where not exists (
             select 1 from staged s where s.transaction = c.transaction and s.deliver_at is null);
     end if;
+    delete from job_results r where r.queue = p_name;
+    delete from job_keys k where k.queue = p_name;
     select id into v_queue from queues where name = p_name;
     if v_queue is null then
         return false;
@@ -24,6 +26,8 @@ begin
     delete from segments where queue_id = v_queue;
     delete from cursors c using partitions p
      where p.queue_id = v_queue and c.partition_id = p.id;
+    delete from shared_spans s using partitions p
+     where p.queue_id = v_queue and s.partition_id = p.id;
     delete from dead_letters d using partitions p
      where p.queue_id = v_queue and d.partition_id = p.id;
     delete from dedup_index d using partitions p

@@ -8,7 +8,8 @@ create or replace function queen.stage(
     p_payloads jsonb[],
     p_ids text[],
     p_trace text,
-    p_deliver_at timestamptz
+    p_deliver_at timestamptz,
+    p_headers jsonb
 ) returns void
 language plpgsql
 set search_path = queen, pg_temp
@@ -16,7 +17,8 @@ as $$
 declare
     v_reason text := coalesce(
         queen.reason_against_name('queue', p_queue),
-        queen.reason_against_name('partition', p_partition));
+        queen.reason_against_name('partition', p_partition),
+        queen.reason_against_headers(p_headers));
 begin
     if p_trace !~ '^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$' then
         v_reason := coalesce(v_reason, 'trace_id is not a UUID');
@@ -43,8 +45,10 @@ begin
         raise exception using errcode = '22023', message = format(
             'queen.push: queue %L is encrypted and staging is not; push over HTTP', p_queue);
     end if;
-    insert into staged (queue, partition, transaction_id, trace_id, payload, deliver_at)
+    insert into staged (queue, partition, transaction_id, trace_id, payload, headers, deliver_at)
     select p_queue, p_partition, w.id, p_trace, convert_to(w.payload::text, 'UTF8'),
+           -- Most have none.
+           case when p_headers <> '{}' then convert_to(p_headers::text, 'UTF8') end,
            -- What is due already is pushed now, in the order of commits.
            case when p_deliver_at > clock_timestamp() then p_deliver_at end
       from unnest(p_payloads, p_ids) with ordinality w (payload, id, n)

@@ -1,7 +1,4 @@
--- Takes messages that are due out of staging; the caller appends them in this transaction.
--- The arguments are those of `due_staged`.
---
--- Rows that somebody cancels at this moment are left to them.
+-- The same without headers, for servers that know none: they count the columns.
 create or replace function queen.take_staged(p_limit integer, p_bytes bigint)
 returns table (
     id bigint,
@@ -13,37 +10,10 @@ returns table (
     payload bytea,
     codec smallint
 )
-language plpgsql
+language sql
 set search_path = queen, pg_temp
-set enable_seqscan = off
--- The planner takes an array for ten rows, and would compare a thousand with a thousand.
-set enable_nestloop = off
 as $$
-declare
-    v_ids bigint[];
-    v_free bigint[];
-    v_seq bigint;
-begin
-    select d.ids, d.last_seq into v_ids, v_seq from queen.due_staged(p_limit, p_bytes) d;
-    select array_agg(f.id) into v_free
-      from (select s.id from staged s where s.id = any (v_ids) for update skip locked) f;
-
-    return query
-        with taken as (
-            delete from staged s where s.id = any (v_free)
-            returning s.id, s.queue, s.partition, s.transaction_id, s.trace_id, s.producer_sub,
-                      s.payload, s.codec
-        )
-        select t.* from taken t join unnest(v_ids) with ordinality w (id, n) on w.id = t.id
-         order by w.n;
-
-    -- Numbers whose rows are all gone; without rows, those that could have had some.
-    delete from staged_commits c
-     where c.seq <= coalesce(v_seq, (
-            select max(o.seq)
-              from (select w.seq from staged_commits w order by w.seq limit p_limit) o))
-       -- Not `not exists`: that may become a join with all there is.
-       and (select s.id from staged s
-             where s.transaction = c.transaction and s.deliver_at is null limit 1) is null;
-end
+    select t.id, t.queue, t.partition, t.transaction_id, t.trace_id, t.producer_sub, t.payload,
+           t.codec
+      from queen.take_outbox(p_limit, p_bytes) t
 $$;

@@ -30,6 +30,8 @@ begin
          order by p.id for update skip locked
     ), unread as (
         delete from cursors c using idle where c.partition_id = idle.id
+    ), unread_spans as (
+        delete from shared_spans s using idle where s.partition_id = idle.id
     ), gone as (
         delete from partitions p using idle where p.id = idle.id returning p.queue_id
     )

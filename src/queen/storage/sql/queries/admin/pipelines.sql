@@ -20,7 +20,7 @@ returning version
 -- name: pipelines_page :many
 -- Pipelines by name, one or all, with how long ago each reported; `$2` some namespaces.
 select p.name, p.namespace, p.definition, p.fingerprint, p.version, p.created_at, p.updated_at,
-       p.run_id, p.started_at, p.reported_at, p.progress,
+       p.run_id, p.started_at, p.reported_at, p.progress, p.runs,
        p.stop_run_id is not null and p.stop_run_id = p.run_id as is_stopping,
        (extract(epoch from clock_timestamp() - p.reported_at))::float8 as silent_s,
        count(*) over () as total
@@ -42,6 +42,7 @@ limit $1
 -- Keep what a run says of itself; whether it is to stop.
 update queen.pipelines
    set started_at = case when run_id = $2 then started_at else clock_timestamp() end,
+       runs = runs + (run_id is distinct from $2)::integer,
        run_id = $2, progress = $3, reported_at = clock_timestamp()
  where name = $1
 returning coalesce(stop_run_id = $2, false) as stop

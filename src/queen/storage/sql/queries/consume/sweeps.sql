@@ -9,41 +9,34 @@ cross join lateral (
 group by w.number, s.partition_id
 order by w.number, s.partition_id
 
--- name: sweep_page :many
--- The next thousand partitions of a queue: what each group member may read and who holds it.
-select p.id, p.name, p.head, coalesce(c.committed, 0) as committed, c.lease_id,
-       coalesce(c.lease_until > clock_timestamp(), false) as live
-from (
-    select id, name, head from queen.partitions
-    where queue_id = $1 and id > $3 order by id limit 1000
-) p
--- The limit keeps the planner from joining with all cursors there are.
-left join lateral (
-    select committed, lease_id, lease_until from queen.cursors
-    where partition_id = p.id and group_id = $2 limit 1
-) c on true
-order by p.id
-
 -- name: sweep_pages :many
--- The same for groups of several queues, at most $4 partitions of each: those that have something
--- to read, and the last one that was looked at. `seen` counts the partitions up to a row.
-select w.number, p.id, p.name, p.head, coalesce(c.committed, 0) as committed, c.lease_id,
+-- The next partitions of queues that groups read, at most $4 of each: those that have something to
+-- read, and the last one that was looked at. `committed` is where the group stands at least: it
+-- has nothing to read of what is gone, and where it has no cursor, nothing of what was written
+-- before its subscription starts. `seen` counts the partitions up to a row.
+select w.number, p.id, p.name, p.head, d.committed, c.lease_id,
        coalesce(c.lease_until > clock_timestamp(), false) as live, p.seen
 from unnest($1::integer[], $2::integer[], $3::bigint[])
      with ordinality w (queue_id, group_id, after, number)
+left join queen.groups g on g.id = w.group_id
 cross join lateral (
     select f.*, row_number() over (order by f.id) as seen,
            lead(f.id) over (order by f.id) is null as is_last
     from (
-        select id, name, head from queen.partitions
+        select id, name, head, tail, head_at from queen.partitions
         where queue_id = w.queue_id and id > w.after order by id limit $4
     ) f
 ) p
+-- The limit keeps the planner from joining with all cursors there are.
 left join lateral (
     select committed, lease_id, lease_until from queen.cursors
     where partition_id = p.id and group_id = w.group_id limit 1
 ) c on true
-where p.is_last or p.head > coalesce(c.committed, 0)
+cross join lateral (
+    select greatest(p.tail, coalesce(c.committed, case
+        when p.head_at < g.starts_at then p.head else 0 end)) as committed
+) d
+where p.is_last or p.head > d.committed
 order by w.number, p.id
 
 -- name: horizon :one
@@ -61,6 +54,10 @@ from unnest($1::bigint[], $2::integer[], $3::uuid[]) w (partition_id, group_id, 
 join queen.cursors c on c.partition_id = w.partition_id and c.group_id = w.group_id
 where (c.lease_until is null or c.lease_until <= clock_timestamp() or c.lease_id <> w.lease_id)
   and (c.retry_at is null or c.retry_at <= clock_timestamp())
+  and (c.handed is null or exists (
+      select 1 from queen.shared_spans s
+      where s.partition_id = c.partition_id and s.group_id = c.group_id
+        and s.due_at <= clock_timestamp()))
 
 -- name: touch_groups :exec again
 -- Note that groups are in use; to within a minute is enough.

@@ -2,6 +2,11 @@
 -- Create a queue or overwrite its configuration.
 select queen.configure_queue($1, $2, $3, $4)
 
+-- name: alter_queue :maybe again
+-- Change what is named of a queue: its labels ($3, $4), options ($5), and those that go back to
+-- their default ($6).
+select * from queen.alter_queue($1, $2, $3, $4, $5, $6, $7)
+
 -- name: ensure_queues :exec again
 -- Create the queues that a push names and nobody has configured. Here as everywhere else, those
 -- that exist are left out first: a conflicting insert would draw a number in vain, each time.
@@ -52,18 +57,23 @@ where p.id = any ($1::bigint[])
 
 -- name: ensure_group :maybe again
 -- Register a group with a queue that still exists; its first subscription stays. A queue that is
--- being deleted is waited for, and is then gone.
+-- being deleted is waited for, and is then gone. `begins_at` is told of a group that this call has
+-- made and that reads only what is written from now on.
 with known as (
     select id, reads_by_time from queen.groups where queue_id = $1 and name = $2
 ), made as (
-    insert into queen.groups (queue_id, name, subscription_mode, starts_at)
+    insert into queen.groups as g (queue_id, name, subscription_mode, starts_at, shared)
     select q.id, $2, $3,
-           coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end)
+           coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end),
+           coalesce(q.options -> 'sharedGroups' = 'true', false)
     from queen.queues q where q.id = $1 and not exists (select 1 from known) for key share of q
     on conflict (queue_id, name) do update set name = excluded.name
-    returning id, reads_by_time
+    -- A row that was there already, made in the same moment, has been updated.
+    returning id, reads_by_time,
+              case when g.xmax = 0 and $3 = 'new' then g.starts_at end as begins_at
 )
-select id, reads_by_time from known union all select id, reads_by_time from made
+select id, reads_by_time, null::timestamptz as begins_at from known
+union all select id, reads_by_time, begins_at from made
 
 -- name: ensure_groups :many again
 -- The same for a group of many queues.
@@ -71,9 +81,10 @@ with known as (
     select queue_id, id, reads_by_time from queen.groups
     where queue_id = any ($1::integer[]) and name = $2
 ), made as (
-    insert into queen.groups (queue_id, name, subscription_mode, starts_at)
+    insert into queen.groups (queue_id, name, subscription_mode, starts_at, shared)
     select q.id, $2, $3,
-           coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end)
+           coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end),
+           coalesce(q.options -> 'sharedGroups' = 'true', false)
     from queen.queues q
     where q.id = any ($1::integer[]) and not exists (
         select 1 from known k where k.queue_id = q.id)
@@ -108,8 +119,9 @@ select queen.delete_queue($1)
 select coalesce(max(g.pending), (
            select sum(p.head - p.tail) from queen.partitions p where p.queue_id = $1), 0)::bigint
 from (
-    select sum(p.head - greatest(p.tail, coalesce(c.committed, case
-               when w.starts_at is null then 0 else queen.offset_at(p.id, w.starts_at) end)))
+    select sum(greatest(0, p.head - greatest(p.tail, coalesce(c.committed, case
+               when w.starts_at is null then 0 else queen.offset_at(p.id, w.starts_at) end))
+               - queen.done_ahead(c)))
            as pending
     from queen.groups w
     join queen.partitions p on p.queue_id = w.queue_id

@@ -47,30 +47,29 @@ where exists (
 -- answers where a slice may begin: at every segment of a short page, at about $7 of a long one,
 -- and at the last. A small segment costs more than its bytes, so each weighs some more.
 with page as materialized (
-    select s.created_at, s.partition_id, s.base_offset, s.end_offset - s.base_offset as messages,
-           octet_length(s.body)::bigint as bytes
+    select s.created_at, s.partition_id, s.base_offset,
+           (s.end_offset - s.base_offset)::integer as messages, octet_length(s.body) as bytes
     from queen.segments s
     where s.queue_id = $1 and s.created_at >= $2 and s.created_at < $5
       and (s.created_at, s.partition_id, s.base_offset) > ($2, $3, $4)
     order by s.created_at, s.partition_id, s.base_offset
     limit $6
+), total as (
+    select count(*) as looked, sum(messages) as all_messages, sum(bytes) as all_bytes from page
 ), placed as (
-    select *, row_number() over o - 1 as before, count(*) over () as looked,
-           (sum(messages) over o - messages)::bigint as messages_before,
-           (sum(bytes) over o - bytes)::bigint as bytes_before,
-           (sum(messages) over ())::bigint as all_messages, (sum(bytes) over ())::bigint as all_bytes
+    select *, row_number() over o - 1 as before, sum(messages) over o - messages as messages_before,
+           sum(bytes) over o - bytes as bytes_before, lag(bytes) over o as last_bytes
     from page
     window o as (order by created_at, partition_id, base_offset rows unbounded preceding)
-), numbered as (
-    select *, (bytes_before + 256 * before) * $7::bigint / (all_bytes + 256 * looked) as step
-    from placed
-), edges as (
-    select *, lag(step) over (order by before) as step_before from numbered
 )
 select created_at, partition_id, base_offset, before, messages_before, bytes_before,
        looked, all_messages, all_bytes
-from edges
-where looked <= $7 or step is distinct from step_before or before = looked - 1
+from placed, total
+-- In how many steps of equal weight a segment lies, and the one before it.
+where looked <= $7 or before = 0 or before = looked - 1
+   or (bytes_before + 256 * before) * $7::bigint / (all_bytes + 256 * looked)
+      <> (bytes_before - last_bytes + 256 * (before - 1)) * $7::bigint
+         / (all_bytes + 256 * looked)
 order by before
 
 -- name: plan_bounds :many
@@ -93,25 +92,23 @@ order by w.id
 -- The same as `plan_page` for offsets [$3, $4) of one partition, behind the segment at $2.
 with page as materialized (
     select greatest(s.base_offset, $3::bigint) as base_offset,
-           least(s.end_offset, $4::bigint) - greatest(s.base_offset, $3::bigint) as messages,
-           octet_length(s.body)::bigint as bytes
+           (least(s.end_offset, $4::bigint) - greatest(s.base_offset, $3::bigint))::integer as messages,
+           octet_length(s.body) as bytes
     from queen.segments s
     where s.partition_id = $1 and s.base_offset > $2 and s.base_offset < $4 and s.end_offset > $3
     order by s.base_offset
     limit $5
+), total as (
+    select count(*) as looked, sum(messages) as all_messages, sum(bytes) as all_bytes from page
 ), placed as (
-    select *, row_number() over o - 1 as before, count(*) over () as looked,
-           (sum(messages) over o - messages)::bigint as messages_before,
-           (sum(bytes) over o - bytes)::bigint as bytes_before,
-           (sum(messages) over ())::bigint as all_messages, (sum(bytes) over ())::bigint as all_bytes
+    select *, row_number() over o - 1 as before, sum(messages) over o - messages as messages_before,
+           sum(bytes) over o - bytes as bytes_before, lag(bytes) over o as last_bytes
     from page window o as (order by base_offset rows unbounded preceding)
-), numbered as (
-    select *, (bytes_before + 256 * before) * $6::bigint / (all_bytes + 256 * looked) as step
-    from placed
-), edges as (
-    select *, lag(step) over (order by before) as step_before from numbered
 )
 select base_offset, before, messages_before, bytes_before, looked, all_messages, all_bytes
-from edges
-where looked <= $6 or step is distinct from step_before or before = looked - 1
+from placed, total
+where looked <= $6 or before = 0 or before = looked - 1
+   or (bytes_before + 256 * before) * $6::bigint / (all_bytes + 256 * looked)
+      <> (bytes_before - last_bytes + 256 * (before - 1)) * $6::bigint
+         / (all_bytes + 256 * looked)
 order by before

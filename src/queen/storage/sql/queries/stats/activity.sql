@@ -193,15 +193,6 @@ where h.executed_at >= $2 and h.executed_at < $3
   and ($7::text[] is null or q.namespace = any ($7))
 group by 1, 2 order by 1 desc, 2
 
--- name: dead_letter_series :many
--- How many messages died in each period.
-select date_bin(make_interval(mins => $1), d.failed_at, timestamptz 'epoch') as bucket, count(*) as letters
-from queen.dead_letters d join queen.queues q on q.id = d.queue_id
-where d.failed_at >= $2 and d.failed_at < $3
-  and ($4 = '' or q.name = $4) and ($5 = '' or q.namespace = $5) and ($6 = '' or q.task = $6)
-  and ($7::text[] is null or q.namespace = any ($7))
-group by 1 order by 1 desc
-
 -- name: active_queues :many
 -- Queues that something happened to in a time range, busiest first.
 select q.id, q.name, q.namespace, q.task, t.partitions, t.outstanding as pending, a.ingested,

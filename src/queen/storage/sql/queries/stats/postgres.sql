@@ -94,3 +94,57 @@ select c.relname as table, pg_table_size(c.oid) as table_bytes, pg_indexes_size(
 from pg_class c
 where c.relnamespace = 'queen'::regnamespace and c.relkind = 'r'
 order by 4 desc limit 50
+
+-- name: pg_health :one
+-- What PostgreSQL counts of itself, in one row. A standby writes no WAL of its own.
+select clock_timestamp() as at, current_setting('server_version') as version,
+       pg_postmaster_start_time() as started_at, pg_is_in_recovery() as is_standby,
+       pg_database_size(current_database()) as size_bytes,
+       d.numbackends as connections, current_setting('max_connections')::integer as max_connections,
+       case when not pg_is_in_recovery()
+            then pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint end as wal_bytes,
+       d.xact_commit as commits, d.xact_rollback as rollbacks, d.blks_hit as blocks_hit,
+       d.blks_read as blocks_read, d.deadlocks, d.temp_bytes, d.stats_reset,
+       exists (select 1 from pg_extension where extname = 'pg_stat_statements')
+           and current_setting('shared_preload_libraries') ~ 'pg_stat_statements' as counts_statements
+from pg_stat_database d where d.datname = current_database()
+
+-- name: pg_health_tables :many
+-- Tables with the most dead rows.
+select relname as table, n_live_tup as live, n_dead_tup as dead,
+       greatest(last_vacuum, last_autovacuum) as last_vacuum,
+       pg_total_relation_size(relid) as bytes
+from pg_stat_user_tables where schemaname = 'queen'
+order by n_dead_tup desc, relname limit 50
+
+-- name: pg_held_transactions :many
+-- Transactions that began so many seconds ago. Of other roles' sessions only a member of
+-- pg_monitor is told. A vacuum holds nothing up.
+select a.pid, a.application_name, coalesce(a.state, a.backend_type) as state,
+       extract(epoch from clock_timestamp() - a.xact_start)::float8 as seconds,
+       extract(epoch from clock_timestamp() - coalesce(a.state_change, a.xact_start))::float8
+           as state_seconds,
+       a.wait_event_type || ': ' || a.wait_event as waits_for,
+       coalesce(a.backend_xmin, a.backend_xid) is not null as holds_back_vacuum
+from pg_stat_activity a
+where coalesce(a.datname, current_database()) = current_database() and a.pid <> pg_backend_pid()
+  and a.backend_type <> 'autovacuum worker'
+  and a.xact_start < clock_timestamp() - make_interval(secs => $1)
+order by a.xact_start limit $2
+
+-- name: pg_slow_statements :many
+select * from queen.slow_statements($1)
+
+-- name: servers_now :many
+-- Servers that have reported within the last half minute, with what they used last.
+select s.id, s.hostname, s.port, s.worker, s.started_at, s.seen_at, w.lasts, w.requests,
+       w.database_errors,
+       greatest(1, least(60, extract(epoch from s.seen_at - w.bucket)))::float8 as minute_s
+from queen.servers s
+left join lateral (
+    select n.bucket, n.lasts, n.requests, n.database_errors from queen.worker_samples n
+    where n.server_id = s.id and n.bucket >= date_trunc('minute', clock_timestamp()) - interval '5 minutes'
+    order by n.bucket desc limit 1
+) w on true
+where s.seen_at > clock_timestamp() - interval '30 seconds'
+order by s.hostname, s.port, s.worker, s.id

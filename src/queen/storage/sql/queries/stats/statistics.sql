@@ -24,7 +24,7 @@ with backlog as materialized (
 ),
 per_partition as (
     select queue_id, head, tail,
-           max(head - next_offset) as outstanding, max(leased) as leased, bool_or(live) as live
+           max(head - next_offset - ahead) as outstanding, max(leased) as leased, bool_or(live) as live
     from backlog group by partition_id, queue_id, head, tail
 ),
 per_group as materialized (
@@ -36,7 +36,7 @@ per_group as materialized (
 ),
 late as (
     select b.queue_id, b.group_id, b.partition_id, q.namespace,
-           b.head - b.next_offset as pending, b.oldest
+           b.head - b.next_offset - b.ahead as pending, b.oldest
     from per_group b join queen.queues q on q.id = b.queue_id
     where b.oldest is not null
 ),
@@ -58,15 +58,16 @@ select queue_id, null::integer as group_id, count(*) as partitions,
        sum(outstanding)::bigint as outstanding, sum(leased)::bigint as leased,
        count(*) filter (where live) as leased_partitions,
        0::bigint as done, 0::bigint as behind, null::timestamptz as oldest, 0::bigint as members,
-       null::bigint as partition_id, null as namespace
+       0::bigint as consumers, null::bigint as partition_id, null as namespace
 from per_partition group by queue_id
 union all
-select queue_id, group_id, count(*), 0, 0, sum(head - next_offset)::bigint, sum(leased)::bigint,
+select queue_id, group_id, count(*), 0, 0, sum(head - next_offset - ahead)::bigint, sum(leased)::bigint,
        count(*) filter (where live), sum(next_offset)::bigint,
-       count(*) filter (where next_offset < head), min(oldest), count(*) filter (where begun), null, null
+       count(*) filter (where next_offset < head), min(oldest), count(*) filter (where begun),
+       count(distinct lease_id) + sum(leases)::bigint, null, null
 from per_group group by queue_id, group_id
 union all
-select queue_id, group_id, 1, 0, 0, pending, 0, 0, 0, 1, oldest, 0, partition_id, namespace
+select queue_id, group_id, 1, 0, 0, pending, 0, 0, 0, 1, oldest, 0, 0, partition_id, namespace
 from worst
 
 -- name: stats_dead_letters :many
@@ -116,26 +117,28 @@ where (t.partitions, t.written, t.retained, t.outstanding, t.leased_partitions, 
 -- The same for groups.
 insert into queen.group_stats as t
     (group_id, queue_id, pending, partitions_behind, leased_partitions, leased, done,
-     dead_letters, oldest_unread_at, members)
+     dead_letters, oldest_unread_at, members, consumers)
 select g.id, g.queue_id, coalesce(w.pending, 0), coalesce(w.behind, 0),
        coalesce(w.leased_partitions, 0), coalesce(w.leased, 0), coalesce(w.done, 0),
-       coalesce(w.dead_letters, 0), w.oldest, coalesce(w.members, 0)
+       coalesce(w.dead_letters, 0), w.oldest, coalesce(w.members, 0), coalesce(w.consumers, 0)
 from queen.groups g
 left join unnest($1::integer[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
-                 $6::bigint[], $7::bigint[], $8::timestamptz[], $9::bigint[])
-     w (group_id, pending, behind, leased_partitions, leased, done, dead_letters, oldest, members)
+                 $6::bigint[], $7::bigint[], $8::timestamptz[], $9::bigint[], $10::bigint[])
+     w (group_id, pending, behind, leased_partitions, leased, done, dead_letters, oldest, members,
+        consumers)
   on w.group_id = g.id
 order by g.id
 on conflict (group_id) do update set
     pending = excluded.pending, partitions_behind = excluded.partitions_behind,
     leased_partitions = excluded.leased_partitions, leased = excluded.leased,
     done = excluded.done, dead_letters = excluded.dead_letters,
-    oldest_unread_at = excluded.oldest_unread_at, members = excluded.members
+    oldest_unread_at = excluded.oldest_unread_at, members = excluded.members,
+    consumers = excluded.consumers
 where (t.pending, t.partitions_behind, t.leased_partitions, t.leased, t.done, t.dead_letters,
-       t.oldest_unread_at, t.members)
+       t.oldest_unread_at, t.members, t.consumers)
    is distinct from (excluded.pending, excluded.partitions_behind, excluded.leased_partitions,
        excluded.leased, excluded.done, excluded.dead_letters, excluded.oldest_unread_at,
-       excluded.members)
+       excluded.members, excluded.consumers)
 
 -- name: store_lagging :exec again
 -- Keep these worst partitions and no others; rows that say the same already are not written.
@@ -202,6 +205,24 @@ where ($1 = '' or q.name = $1) and ($2 = '' or q.namespace = $2) and ($3 = '' or
 order by s.pending desc, g.id
 limit $5
 
+-- name: sum_groups :one
+-- All counts of the groups of the queues that a filter leaves, and how their lag was spread at an
+-- instant, in seconds and in messages.
+select coalesce(sum(s.done), 0)::bigint as done, coalesce(sum(s.leased), 0)::bigint as leased,
+       coalesce(sum(s.leased_partitions), 0)::bigint as leased_partitions,
+       avg(l.lag) as lag_avg, min(l.lag) as lag_min, max(l.lag) as lag_max,
+       percentile_cont(0.5) within group (order by l.lag) as lag_median,
+       avg(s.pending)::float8 as pending_avg, min(s.pending)::float8 as pending_min,
+       max(s.pending)::float8 as pending_max,
+       percentile_cont(0.5) within group (order by s.pending) as pending_median
+from queen.group_stats s
+join queen.queues q on q.id = s.queue_id
+cross join lateral (
+    select coalesce(greatest(extract(epoch from $5::timestamptz - s.oldest_unread_at), 0), 0)::float8
+) l (lag)
+where ($1 = '' or q.name = $1) and ($2 = '' or q.namespace = $2) and ($3 = '' or q.task = $3)
+  and ($4::text[] is null or q.namespace = any ($4))
+
 -- name: lagging_partitions :many
 -- Partitions in which groups had had something to read since before an instant, when it was
 -- counted; the worst first. A null is all namespaces.
@@ -257,7 +278,7 @@ with page as materialized (
     where queue_id = $1 order by id limit $2 offset $3
 ),
 backlog as materialized (
-    select partition_id, head, tail, max(head - next_offset) as outstanding, max(leased) as leased,
+    select partition_id, head, tail, max(head - next_offset - ahead) as outstanding, max(leased) as leased,
            max(next_offset) filter (where group_id is not null) as done
     from queen.group_backlogs((select min(id) - 1 from page), (select max(id) from page),
                               clock_timestamp())
@@ -277,25 +298,30 @@ left join lateral (
 order by p.id
 
 -- name: top_errors :many
--- What the last thousand dead letters of some queues died of.
-select coalesce(d.error, '') as error, count(*) as count
-from (
-    select d.error from queen.dead_letters d join queen.queues q on q.id = d.queue_id
-    where ($1 = '' or q.name = $1) and ($2 = '' or q.namespace = $2) and ($3 = '' or q.task = $3)
-      and ($4::text[] is null or q.namespace = any ($4)) and d.failed_at >= $5 and d.failed_at < $6
-    order by d.failed_at desc, d.id desc limit 1000
-) d
+-- What the last thousand dead letters of some queues died of, and in how many partitions all of
+-- them lie; without the name of a queue, of those among the last ten thousand of all. Each half
+-- walks an index from its end and stops.
+with letters as materialized (
+    (select d.error, d.partition_id from queen.dead_letters d
+     where $1 <> '' and d.failed_at >= $5 and d.failed_at < $6 and d.queue_id = (
+         select q.id from queen.queues q
+         where q.name = $1 and ($2 = '' or q.namespace = $2) and ($3 = '' or q.task = $3)
+           and ($4::text[] is null or q.namespace = any ($4)))
+     order by d.failed_at desc, d.id desc limit 1000)
+    union all
+    (select d.error, d.partition_id from (
+         select e.error, e.partition_id, e.queue_id from queen.dead_letters e
+         where $1 = '' and e.failed_at >= $5 and e.failed_at < $6
+         order by e.failed_at desc, e.id desc limit 10000) d
+     where (select ($2 = '' or q.namespace = $2) and ($3 = '' or q.task = $3)
+               and ($4::text[] is null or q.namespace = any ($4))
+            from queen.queues q where q.id = d.queue_id)
+     limit 1000)
+)
+select coalesce(l.error, '') as error, count(*) as count,
+       (select count(distinct m.partition_id) from letters m) as partitions
+from letters l
 group by 1 order by count desc, error limit 5
-
--- name: affected_partitions :one
--- In how many partitions the last thousand dead letters of some queues lie.
-select count(distinct d.partition_id)
-from (
-    select d.partition_id from queen.dead_letters d join queen.queues q on q.id = d.queue_id
-    where ($1 = '' or q.name = $1) and ($2 = '' or q.namespace = $2) and ($3 = '' or q.task = $3)
-      and ($4::text[] is null or q.namespace = any ($4)) and d.failed_at >= $5 and d.failed_at < $6
-    order by d.failed_at desc, d.id desc limit 1000
-) d
 
 -- name: busiest_queues :many
 -- All queues with their counts, those with the most to do first.

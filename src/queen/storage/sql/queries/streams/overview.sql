@@ -163,3 +163,58 @@ delete from queen.stream_groups where stream_id = $1 and name = $2 returning id
 -- name: pause_stream_group :maybe again
 update queen.stream_groups set paused = $3, used_at = clock_timestamp()
 where stream_id = $1 and name = $2 returning id
+
+-- name: stream_timeline :many
+-- The last windows of some keys, the oldest of a key first, with what a group has done about them:
+-- first keys with dead windows, then those whose windows are or were leased, then those with work to
+-- do, of both the oldest first, then those whose windows closed last.
+with candidates as materialized (
+    (select w.key, 1 as rank, w.id
+       from (select * from queen.stream_dead where group_id = $2
+              order by window_id desc limit 1000) d
+       join queen.stream_windows w on w.stream_id = $1 and w.id = d.window_id
+      where $3::text is null or w.key = $3)
+    union all
+    (select k.key, case when k.attempts > 0 then 2 else 3 end, k.window_id from queen.stream_work k
+      where k.group_id = $2 and k.state = 1 and ($3::text is null or k.key = $3)
+      order by k.window_id limit 1000)
+    union all
+    (select w.key, 4, w.id from queen.stream_windows w
+      where w.stream_id = $1 and ($3::text is null or w.key = $3)
+      order by w.id desc limit 2000)
+),
+keys as materialized (
+    select key, rank, case when rank in (2, 3) then first else -last end as place
+    from (select key, min(rank) as rank, min(id) as first, max(id) as last
+            from candidates group by key) c
+    order by 2, 3, 1 limit $4
+)
+select y.key, w.id, w.starts_at, w.ends_at, w.messages, w.bytes,
+       coalesce(k.attempts, d.attempts, 0) as attempts, k.consumer, coalesce(k.error, d.error) as error,
+       case when k.lease_id is not null then k.available_at end as lease_until,
+       case when k.lease_id is null and k.available_at > clock_timestamp()
+            then k.available_at end as retry_at,
+       k.granted_at, coalesce(k.done_at, d.failed_at) as settled_at,
+       case when g.id is null then 'planned'
+            when k.state = 2 then 'done'
+            when k.state = 0 then 'waiting'
+            when k.lease_id is not null and k.available_at > clock_timestamp() then 'leased'
+            when k.state = 1 and k.available_at > clock_timestamp() then 'retrying'
+            when k.state = 1 then 'ready'
+            when d.id is not null then 'dead'
+            when w.ends_at <= g.starts_at then 'before'
+            when w.id > g.frontier then 'planned'
+            else 'done' end as state
+from keys y
+left join queen.stream_groups g on g.id = $2
+cross join lateral (
+    select * from queen.stream_windows n
+     where n.stream_id = $1 and n.key = y.key order by n.id desc limit $5
+) w
+left join lateral (
+    select * from queen.stream_work n where n.group_id = $2 and n.window_id = w.id
+) k on true
+left join lateral (
+    select * from queen.stream_dead n where n.group_id = $2 and n.window_id = w.id
+) d on true
+order by y.rank, y.place, y.key, w.id

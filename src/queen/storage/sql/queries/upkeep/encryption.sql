@@ -45,10 +45,10 @@ where to_seal or number = looked
 order by number
 
 -- name: letter_to_seal :many
-select codec, payload from queen.dead_letters where id = $1 for update
+select codec, payload, headers from queen.dead_letters where id = $1 for update
 
 -- name: rewrite_letter :exec again
-update queen.dead_letters set codec = $2, payload = $3 where id = $1
+update queen.dead_letters set codec = $2, payload = $3, headers = $4 where id = $1
 
 -- name: states_to_seal :many
 -- The same for what queries of the streaming SDK keep.

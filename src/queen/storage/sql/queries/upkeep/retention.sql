@@ -15,6 +15,15 @@ select * from queen.expire_segments(
     case when $4::bigint is not null
          then clock_timestamp() - $4::bigint * interval '1 second' end, $5)
 
+-- name: count_older :one
+-- How many messages of a queue were written longer than $2 seconds ago, in the oldest $3 segments.
+select coalesce(sum(w.messages), 0)::bigint as messages, count(*) as segments
+from (
+    select s.end_offset - s.base_offset as messages from queen.segments s
+    where s.queue_id = $1 and s.created_at < clock_timestamp() - $2::bigint * interval '1 second'
+    order by s.created_at limit $3
+) w
+
 -- name: record_retention :exec once
 insert into queen.retention_history (queue_id, kind, segments, messages)
 values ($1, $2, $3, $4)

@@ -1,6 +1,16 @@
--- name: notify :exec
--- Tell other servers what was committed. Losing it costs latency, never a message.
-select pg_notify('queen_log', $1)
+-- name: notify :one
+-- Tell other servers what was committed, if there are any or if it matters ($3); return whether
+-- it was told. Losing it costs latency, never a message, so it waits for no disk.
+with others as materialized (
+    select $3::boolean or exists (
+        select from queen.servers
+        where id is distinct from $2::integer
+          and seen_at > clock_timestamp() - interval '30 seconds') as are_there
+)
+select coalesce((
+    select set_config('synchronous_commit', 'off', true) is not null
+       and pg_notify('queen_log', $1) is not null
+    from others where are_there), false)
 
 -- name: now :one
 select clock_timestamp()

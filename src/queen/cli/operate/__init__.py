@@ -1,0 +1,1 @@
+"""Commands of those who look after brokers: status, doctor, switches, tokens, contexts."""

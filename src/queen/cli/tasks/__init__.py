@@ -1,0 +1,1 @@
+"""`queen worker`: running the tasks of an application."""

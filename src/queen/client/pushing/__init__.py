@@ -1,0 +1,1 @@
+"""Pushing: from payloads to requests, alone or shared, and from answers to results."""

@@ -1,0 +1,1 @@
+"""Pacing: when a group is given messages, beside that there are any."""

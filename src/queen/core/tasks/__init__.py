@@ -1,0 +1,1 @@
+"""Rules of tasks: the ids of jobs, and when schedules come due."""

@@ -1,0 +1,1 @@
+"""The dashboard: pages for people, which know the broker by its HTTP API alone."""

@@ -1,0 +1,1 @@
+"""Shared groups: many consumers hold different messages of one partition at once."""

@@ -1,0 +1,1 @@
+"""What operators ask for and set, on the wire."""

@@ -1,0 +1,1 @@
+"""Frames that are more than one stored segment: leased, and joined."""

@@ -1,0 +1,266 @@
+"""Joined frames: many small segments in one, for readers who ask for them.
+
+A queue that is fed one message per request has a segment for each message, and a frame around each
+costs more than what is in it. So whoever knows joined frames says so, and small segments that
+follow each other in an answer travel as one: their columns one behind the other, and a table that
+says which messages were stored together, where, and when. Nothing is lost: `parts` of a joined
+frame tells what the frames of its segments would have told, in the same order.
+
+A joined frame is a frame of version 2; its header holds offset, time and partition of the first
+segment. All segments are of one queue. In front of the body stands the table of segments:
+
+    table  0          4            8            12
+           | segments | partitions | names size | zero |
+           | message counts   u32[segments]            |
+           | partition of each u32[segments]           |  counted from 0, in the list below
+           | base offsets     i64[segments]            |
+           | created at       i64[segments]            |  µs since 1970
+           | partition ids    i64[partitions]          |
+           | name sizes       u32[partitions]          |
+           | names: UTF-8, one after the other         |
+           | a body, as in `queen.core.frame`          |
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+from queen.core.frame import (
+    CODEC_RAW,
+    CONTENT_TYPE,
+    JOINED_VERSION,
+    MAX_STORED_BYTES,
+    VERSION,
+    Frame,
+    Segment,
+    Stretch,
+    Stretches,
+    decode_body,
+    decompress,
+    encode_body,
+    pack_frame,
+    raw_size,
+    unpack_frames,
+)
+from queen.errors import InvalidFrame
+
+# What a reader who knows joined frames accepts.
+ACCEPT_JOINED = CONTENT_TYPE + ";joined=1"
+# A segment of more bytes is worth a frame of its own.
+_SMALL_BYTES = 4 * 1024
+_SMALL_RAW_BYTES = 16 * 1024
+# Then a joined frame is large enough; segments that are small do not take it far above. A reader
+# whose connection breaks goes on behind the last frame that came whole, so it is not too large.
+_ENOUGH_MESSAGES = 4_000
+_ENOUGH_BYTES = 256 * 1024
+
+_TABLE = struct.Struct("<IIII")
+# The body of a lone message up to its id: the header, and two offsets of each column.
+_LONE = struct.Struct("<IIIIiiii")
+
+
+def accepts_joined(accept: bytes) -> bool:
+    """Return whether whoever sent this header takes joined frames."""
+    return ACCEPT_JOINED.encode() in accept.replace(b" ", b"")
+
+
+class JoinedFrame(Frame):
+    """Several segments of one queue in one frame."""
+
+    __slots__ = ()
+
+    def segment(self) -> Segment:
+        return self.parts()[0]
+
+    def parts(self) -> tuple[Segment, Stretches]:
+        body = self.raw_body()
+        try:
+            stretches, end = _read_table(body)
+        except (struct.error, ValueError, IndexError):
+            raise InvalidFrame("the table of segments does not fit its frame") from None
+        segment = decode_body(body[end:])
+        if not segment.count == self.count == sum(stretches.counts):
+            raise InvalidFrame(f"body holds {segment.count} messages, the header says {self.count}")
+        return segment, stretches
+
+
+def received_frames(data: bytes) -> Iterator[Frame]:
+    """Yield the frames that a broker sent to somebody who accepts joined ones, in order."""
+    return unpack_frames(data, MAX_STORED_BYTES, _KINDS)
+
+
+_KINDS = {VERSION: Frame, JOINED_VERSION: JoinedFrame}
+
+
+def _read_table(body: bytes) -> tuple[Stretches, int]:
+    """Return the segments of a joined body, and where its messages begin."""
+    segments, partitions, names_size, _ = _TABLE.unpack_from(body)
+    at = _TABLE.size
+
+    def numbers(kind: str, count: int) -> array[int]:
+        nonlocal at
+        column = array(kind)
+        end = at + count * column.itemsize
+        column.frombytes(body[at:end])
+        if len(column) != count:
+            raise ValueError(kind)
+        at = end
+        return column
+
+    counts, places = numbers("I", segments), numbers("I", segments)
+    bases, times = numbers("q", segments), numbers("q", segments)
+    ids, sizes = numbers("q", partitions), numbers("I", partitions)
+    bounds = list(accumulate(sizes, initial=at))
+    names = [body[low:high].decode() for low, high in pairwise(bounds)]
+    if bounds[-1] != at + names_size:
+        raise ValueError(names_size)
+    partitions, partition_ids = [names[place] for place in places], [ids[place] for place in places]
+    return Stretches(partitions, partition_ids, bases, times, counts), at + names_size
+
+
+def is_small(codec: int, stored: bytes) -> bool:
+    """Return whether a stored segment is better sent together with others."""
+    if len(stored) > _SMALL_BYTES:
+        return False
+    return codec == CODEC_RAW or raw_size(codec, stored) <= _SMALL_RAW_BYTES
+
+
+class LoneMessages(NamedTuple):
+    """Segments of one message each, column by column; bodies are raw."""
+
+    names: Mapping[int, str]
+    partition_ids: Sequence[int]
+    base_offsets: Sequence[int]
+    times_us: Sequence[int]
+    bodies: Sequence[bytes]
+
+
+class FrameJoiner:
+    """Takes small segments of one queue, and makes frames of them."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._begin()
+
+    def _begin(self) -> None:
+        self._messages = self._bytes = 0
+        # Of each segment, and the names of partitions by their ids.
+        self._places: list[int] = []
+        self._bases: list[int] = []
+        self._times: list[int] = []
+        self._counts: list[int] = []
+        self._names: dict[int, str] = {}
+        self._id_sizes: list[int] = []
+        self._payload_sizes: list[int] = []
+        self._ids: list[bytes] = []
+        self._data: list[bytes] = []
+        self._extras: dict[str, list[Any]] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return self._messages >= _ENOUGH_MESSAGES or self._bytes >= _ENOUGH_BYTES
+
+    def add(self, stretch: Stretch, codec: int, stored: bytes) -> None:
+        """Take a segment; raises when its body is not what it should be, and takes nothing."""
+        body = decompress(codec, stored)
+        segment = decode_body(body)
+        if segment.count != stretch.messages:
+            raise InvalidFrame(f"body holds {segment.count} messages, not {stretch.messages}")
+        self._add_columns(segment)
+        self._names[stretch.partition_id] = stretch.partition
+        self._places.append(stretch.partition_id)
+        self._bases.append(stretch.base_offset)
+        self._times.append(stretch.created_at_us)
+        self._counts.append(segment.count)
+        self._messages += segment.count
+        self._bytes += len(body)
+
+    def add_lone(self, lone: LoneMessages) -> bool:
+        """Take segments of one message each, column by column.
+
+        False, and nothing is taken, when one of them is not an id and a payload and no more.
+        """
+        bodies = lone.bodies
+        starts = list(map(_LONE.unpack_from, bodies))
+        counts, ids, data, extras, *offsets = zip(*starts, strict=True)
+        sizes = [_LONE.size + a + b for a, b in zip(ids, data, strict=True)]
+        is_plain = (
+            counts.count(1) == len(bodies)
+            and not any(extras)
+            and offsets == [(0,) * len(bodies), ids, (0,) * len(bodies), data]
+            and sizes == list(map(len, bodies))
+        )
+        if not is_plain:
+            return False
+        ends = [_LONE.size + size for size in ids]
+        self._ids += [body[_LONE.size : end] for body, end in zip(bodies, ends, strict=True)]
+        self._data += [body[end:] for body, end in zip(bodies, ends, strict=True)]
+        self._id_sizes += ids
+        self._payload_sizes += data
+        self._names.update(lone.names)
+        self._places += lone.partition_ids
+        self._bases += lone.base_offsets
+        self._times += lone.times_us
+        self._counts += counts
+        self._messages += len(bodies)
+        self._bytes += sum(sizes)
+        return True
+
+    def _add_columns(self, segment: Segment) -> None:
+        id_offsets, payload_offsets = segment.id_offsets, segment.payload_offsets
+        # What is wrong in a segment must not shift its neighbours.
+        ends = (id_offsets[0], id_offsets[-1], payload_offsets[0], payload_offsets[-1])
+        if ends != (0, len(segment.ids), 0, len(segment.data)):
+            raise InvalidFrame("its offsets do not fit its columns")
+        self._ids.append(segment.ids)
+        self._data.append(segment.data)
+        self._id_sizes += [b - a for a, b in pairwise(id_offsets)]
+        self._payload_sizes += [b - a for a, b in pairwise(payload_offsets)]
+        for name, column in segment.extras.items():
+            joined = self._extras.setdefault(name, [])
+            joined += [None] * (self._messages - len(joined))
+            joined += column
+
+    def frames(self) -> list[bytes]:
+        """Return what was taken as one frame, if it was anything, and begin again."""
+        if not self._counts:
+            return []
+        body = self._table() + encode_body(self._segment())
+        first = self._places[0]
+        names = (self._queue, self._names[first], self._messages, CODEC_RAW, len(body), body)
+        frame = Frame(*names, self._bases[0], self._times[0], first)
+        self._begin()
+        return [pack_frame(frame, JOINED_VERSION)]
+
+    def _segment(self) -> Segment:
+        for column in self._extras.values():
+            column.extend([None] * (self._messages - len(column)))
+        return Segment(
+            self._messages,
+            array("i", accumulate(self._id_sizes, initial=0)),
+            array("i", accumulate(self._payload_sizes, initial=0)),
+            b"".join(self._ids),
+            b"".join(self._data),
+            self._extras,
+        )
+
+    def _table(self) -> bytes:
+        places = {number: place for place, number in enumerate(self._names)}
+        names = [name.encode() for name in self._names.values()]
+        text = b"".join(names)
+        return b"".join(
+            (
+                _TABLE.pack(len(self._counts), len(names), len(text), 0),
+                array("I", self._counts),
+                array("I", map(places.__getitem__, self._places)),
+                array("q", self._bases),
+                array("q", self._times),
+                array("q", self._names),
+                array("I", map(len, names)),
+                text,
+            )
+        )

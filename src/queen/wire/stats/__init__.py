@@ -1,0 +1,1 @@
+"""Numbers on the wire: what is there, what happens, and what needs somebody."""

@@ -1,0 +1,1 @@
+"""What is in `deploy/`: parsed, rendered, linted, and run as far as a test can."""

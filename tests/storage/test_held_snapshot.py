@@ -1,0 +1,92 @@
+"""A snapshot that somebody holds: the dead versions that it keeps are not walked over."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+import asyncpg
+import pytest
+
+from queen.storage.statements import statements
+
+_PARTITIONS = 4
+_ROUNDS = 400
+_LOOKS = 40
+# Pages that a call touches however many versions there are. Now and then it is more: a version that
+# goes to another page has its key compared with all of them.
+_FEW_PAGES = 150
+
+
+class Log(NamedTuple):
+    queue_id: int
+    group_id: int
+    ids: list[int]
+
+
+@pytest.fixture
+async def log(connection: asyncpg.Connection) -> Log:
+    name = uuid.uuid4().hex
+    queue_id = await connection.fetchval("insert into queues (name) values ($1) returning id", name)
+    group_id = await connection.fetchval(
+        "insert into groups (queue_id, name) values ($1, 'g') returning id", queue_id
+    )
+    rows = await connection.fetch(
+        "insert into partitions (queue_id, name) select $1, i::text from generate_series(1, $2) i"
+        " returning id",
+        queue_id,
+        _PARTITIONS,
+    )
+    return Log(queue_id, group_id, [row["id"] for row in rows])
+
+
+@pytest.fixture
+async def held(dsn: str, log: Log) -> AsyncIterator[None]:
+    holder = await asyncpg.connect(dsn)
+    await holder.execute("begin isolation level repeatable read")
+    await holder.fetchval("select count(*) from queen.queues")
+    yield
+    await holder.execute("rollback")
+    await holder.close()
+
+
+async def _call(connection: asyncpg.Connection, name: str, *arguments: object) -> list[int]:
+    """Call a function by its statement; return how many pages it touched."""
+    explain = f"explain (analyze, buffers, timing off, format json) {statements()[name].sql}"
+    (plan,) = json.loads(await connection.fetchval(explain, *arguments))
+    return [plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]]
+
+
+async def _round(connection: asyncpg.Connection, log: Log, number: int) -> dict[str, list[int]]:
+    """Append a message, claim it, and ack it."""
+    partition, lease = log.ids[number % _PARTITIONS], uuid.uuid4()
+    end = number // _PARTITIONS + 1
+    one: list[object] = [[1], [0], [1], [0], [b"12345678"], [b"body"], None, None, None, None]
+    append = await _call(
+        connection, "append", [log.queue_id], [partition], [1], [None], [False], *one
+    )
+    ask: list[object] = [[1], [lease], [60_000], [False], [1], [3], [0], [0], [0], None]
+    claim = await _call(connection, "claim", [partition], [log.group_id], *ask)
+    whole: list[object] = [[partition], [log.group_id], [lease], [end], [False], None]
+    ack = await _call(connection, "ack_spans", *whole)
+    return {"append": append, "claim": claim, "ack": ack}
+
+
+async def test_what_a_call_touches_does_not_grow_with_dead_versions(
+    connection: asyncpg.Connection, log: Log, held: None
+) -> None:
+    touched: dict[str, list[int]] = {"append": [], "claim": [], "ack": []}
+    for number in range(_ROUNDS):
+        for name, pages in (await _round(connection, log, number)).items():
+            touched[name] += pages
+    committed = await connection.fetch(
+        "select committed from cursors where group_id = $1", log.group_id
+    )
+    assert [row["committed"] for row in committed] == [_ROUNDS // _PARTITIONS] * _PARTITIONS
+    for name, pages in touched.items():
+        late = sorted(pages[-_LOOKS:])
+        assert late[len(late) // 2] < _FEW_PAGES, (name, late)
+        early = sorted(pages[:_LOOKS])
+        assert late[len(late) // 2] < 2 * early[len(early) // 2] + 20, (name, early, late)

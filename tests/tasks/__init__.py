@@ -1,0 +1,1 @@
+"""Tasks: jobs, keys, schedules and workers."""
