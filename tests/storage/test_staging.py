@@ -23,6 +23,7 @@ from queen.storage.database import session_settings
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import migrate
 from queen.storage.statements import statements
+from tests.waiting import until_async
 
 _BAD_ARGUMENT = "22023"
 _NO_RIGHTS = "42501"
@@ -447,6 +448,33 @@ async def test_a_deleted_queue_takes_what_is_staged_with_it(one: asyncpg.Connect
     assert await one.fetchval("select count(*) from queen.staged_commits") == 1
     assert await take(one) == [3]
     assert await one.fetchval("select count(*) from queen.staged") == 0
+
+
+# ---- time that passes meanwhile ----
+
+
+async def test_time_passes_before_a_round_of_the_relay_or_after_it(
+    one: asyncpg.Connection, two: asyncpg.Connection, postgres: EmbeddedPostgres, quiet: str
+) -> None:
+    """A round has locked what is staged and comes to the partition: neither waits for ever."""
+    queue_id = await one.fetchval("insert into queen.queues (name) values ('timed') returning id")
+    insert = "insert into queen.partitions (queue_id, name) values ($1, 'p') returning id"
+    partition = await one.fetchval(insert, queue_id)
+    await one.execute("select queen.push('timed', 'p', '1')")
+    watcher = await asyncpg.connect(postgres.dsn, database=quiet)
+
+    async def is_waiting() -> bool:
+        waits = "select wait_event_type = 'Lock' from pg_stat_activity where pid = $1"
+        return bool(await watcher.fetchval(waits, two.get_server_pid()))
+
+    async with one.transaction():
+        assert await one.fetchval(statements()["try_job"].sql, "relay")
+        assert await take(one) == [1]
+        passing = asyncio.create_task(two.fetch("select queen.pass_time('timed', 60)"))
+        await until_async(is_waiting)
+        await one.fetch("select from queen.partitions where id = $1 for update", partition)
+    assert [row[0] for row in await passing] == [queue_id]
+    await watcher.close()
 
 
 # ---- a message that nobody can append ----

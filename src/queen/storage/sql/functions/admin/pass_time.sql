@@ -14,6 +14,9 @@ declare
     v_by interval := make_interval(secs => p_seconds);
     v_ids integer[];
 begin
+    -- The relay locks what is staged and then partitions, which is the other way round: so it has
+    -- no round under way meanwhile. Whoever waits for that holds nothing yet.
+    perform pg_advisory_xact_lock(7002, hashtext('relay'));
     with recursive together (id) as (
         select q.id from queues q where p_queue is null or q.name = p_queue
          union
