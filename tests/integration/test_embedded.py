@@ -475,6 +475,8 @@ def test_root_copies_programs_that_others_cannot_reach(fresh: Path) -> None:
 def test_those_who_make_the_account_at_once_agree_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"queen-test-{os.getpid()}"
     monkeypatch.setattr(programs, "_SYSTEM_USER", name)
+    # Root has the programs of root; its path need not name their folder.
+    monkeypatch.setenv("PATH", "/usr/local/bin:/usr/bin:/bin")
     context = multiprocessing.get_context("fork")
     with context.Pool(6) as pool:
         accounts = [pool.apply_async(programs.system_account) for _ in range(6)]
@@ -483,7 +485,9 @@ def test_those_who_make_the_account_at_once_agree_on_it(monkeypatch: pytest.Monk
         entry = pwd.getpwnam(name)
         assert told == {(entry.pw_uid, entry.pw_gid)}
     finally:
-        subprocess.run(["userdel", name], check=True, capture_output=True)
+        userdel = shutil.which("userdel", path="/usr/sbin:/sbin:/usr/bin:/bin")
+        assert userdel is not None
+        subprocess.run([userdel, name], check=True, capture_output=True)
 
 
 # -- tuning --------------------------------------------------------------------------------

@@ -163,9 +163,11 @@ def _found_or_created() -> tuple[int, int]:
 def _create_system_user() -> str:
     """Create the account, which nobody can log in to. Return what went wrong, or nothing."""
     options = ("--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin")
+    # Where it is need not be on the path of whoever starts us, root or not.
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
     try:
         done = subprocess.run(  # noqa: S603
-            ["useradd", *options, _SYSTEM_USER],  # noqa: S607
+            [shutil.which("useradd", path=path) or "useradd", *options, _SYSTEM_USER],
             capture_output=True,
             text=True,
             check=False,
