@@ -12,10 +12,10 @@ import pytest
 from queen import Message, Queen
 from queen.client.tasks import Job, current_job
 from queen.core.ids import partition_uuid
-from queen.errors import JobFailed, NoResult
+from queen.errors import BadRequest, JobFailed, NoResult
 from queen.testing import Clock, eager, run_jobs
 from tests.tasks.working import working
-from tests.waiting import spend_async, until_async, until_met
+from tests.waiting import spend, spend_async, until_async, until_met
 
 
 async def state(job: Job[Any]) -> str:
@@ -379,6 +379,64 @@ async def test_what_the_queue_says_of_errors_and_deadlines_counts_for_its_tasks(
             with pytest.raises(JobFailed, match=reason):
                 await job.result(60)
     assert sorted(runs) == ["odd", "slow", "slow"]
+
+
+async def test_a_task_has_rules_of_its_own(queen: Queen, queue: str) -> None:
+    """How often it is tried again, for what, and how long it may take; what is left open, the queue
+    says."""
+    jobs = queen.queue(queue).give_up_on(ValueError).handler_timeout(60)
+    await jobs.config(retry_limit=3, retry_delay=1).create()
+    runs: list[str] = []
+
+    def task(name: str, raised: type[Exception], **options: Any) -> Any:
+        @jobs.task(name=name, **options)
+        def failing() -> None:
+            runs.append(name)
+            raise raised(name)
+
+        return failing
+
+    @jobs.task(name="slow", timeout=0.1, retries=1)
+    async def slow() -> None:
+        runs.append("slow")
+        await asyncio.Event().wait()
+
+    @jobs.task(name="slow-in-thread", timeout=0.1, retries=0)
+    def slow_in_thread() -> None:
+        runs.append("slow-in-thread")
+        spend(0.2)
+
+    tasks = [
+        task("as the queue", ValueError),
+        task("once more", KeyError, retries=1),
+        task("more than allowed", KeyError, retries=9),
+        task("other kinds", ValueError, give_up_on=KeyError, retries=2),
+        task("only these", KeyError, give_up_on=Exception, retry_on=OSError),
+        slow,
+        slow_in_thread,
+    ]
+    async with working(queen):
+        for job in [await failing.delay() for failing in tasks]:
+            with pytest.raises(JobFailed):
+                await job.result(60)
+    assert {name: runs.count(name) for name in runs} == {
+        "as the queue": 1,
+        "once more": 2,
+        "more than allowed": 4,
+        "other kinds": 3,
+        "only these": 1,
+        "slow": 2,
+        "slow-in-thread": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "option", [{"retries": -1}, {"give_up_on": "ValueError"}, {"timeout": 0}], ids=str
+)
+def test_rules_of_a_task_that_make_no_sense_are_refused(option: dict[str, Any]) -> None:
+    queen = Queen("http://127.0.0.1:1")
+    with pytest.raises((ValueError, BadRequest), match=r"retries|give_up_on|timeout"):
+        queen.queue("q").task(name="t", **option)(print)
 
 
 async def test_a_job_that_awaits_what_was_cancelled_has_failed(

@@ -215,10 +215,11 @@ class Consumer(Runner, Runnable["Consumer[M]"], Generic[M]):
             else:
                 stop, error = await self._hand_over_in_thread(handler, progress, start, lease)
             overdue = error.running if isinstance(error, HandlerTimeout) else None
-            comes_again = error is not None and not self._rules.gives_up(error)
+            # Of those that a thread was given, the last.
+            failed_at = start if self._list_size else stop - 1
+            comes_again = False
             if error is not None:
-                # Of those that a thread was given, the last.
-                failed_at = start if self._list_size else stop - 1
+                comes_again = not self._gives_up(batch.messages[failed_at], error)
                 progress.fail(failed_at, stop, error, for_good=not comes_again)
                 await self._note_failure(batch.messages[failed_at:stop], error)
             is_next = self.is_in_turn and (comes_again or batch.is_given_back(start, stop))
@@ -281,6 +282,10 @@ class Consumer(Runner, Runnable["Consumer[M]"], Generic[M]):
             return stretch.end, failure_of(error)
         self._note_handled()
         return stretch.end, None
+
+    def _gives_up(self, message: Any, error: Exception) -> bool:
+        """Whether a message that has failed is not tried again."""
+        return self._rules.gives_up(error)
 
     def _note_handled(self) -> None:
         with self._counting:

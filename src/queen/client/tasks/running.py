@@ -11,7 +11,7 @@ import contextvars
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from queen.client.leases.acks import COMPLETED, AckItem, Acks
 from queen.client.leases.grants import Popped
 from queen.client.payloads import encode_payload
 from queen.client.queues.consumer import Consumer, Handler
+from queen.client.queues.handler_rules import HandlerRules
 from queen.client.queues.messages import Received
 from queen.client.queues.queue import QueueBuilder
 from queen.client.queues.renewal import BatchLease
@@ -111,12 +112,18 @@ class _FinishAnswer(msgspec.Struct):
 _answers = msgspec.json.Decoder(_FinishAnswer)
 
 
+# Of these a traceback says no more than their text.
+_PLAIN_ERRORS = (NoSuchTask, msgspec.MsgspecError, HandlerTimeout)
+
+
 class TaskConsumer(Consumer[Received]):
     """Runs the jobs of one queue, until it is stopped."""
 
     def __init__(self, queue: QueueBuilder, tasks: Mapping[str, BaseTask[..., Any]]) -> None:
         super().__init__(queue, self._run_job, signals=False)
         self._tasks = tasks
+        # Each job has the time of its task: see `_rules_for`.
+        self._rules = replace(self._rules, timeout_s=None)
         # By partition and transaction id, until it is told.
         self._kept: dict[tuple[str, str], _Kept] = {}
         # The batches that are at hand.
@@ -167,7 +174,7 @@ class TaskConsumer(Consumer[Received]):
                 _duration(began),
                 type(error).__name__,
                 error,
-                exc_info=None if isinstance(error, NoSuchTask | msgspec.MsgspecError) else error,
+                exc_info=None if isinstance(error, _PLAIN_ERRORS) else error,
             )
             raise
         finally:
@@ -175,10 +182,20 @@ class TaskConsumer(Consumer[Received]):
         _log.info("job %s %s done in %s", job_id, name, _duration(began))
 
     async def _call_task(self, task: BaseTask[..., Any], call: Call, current: CurrentJob) -> Any:
-        """Call the function of a task. One that exits ends its job, and not the worker: there are
-        others, and it would come again and end the next worker."""
+        """Call the function of a task; raises `HandlerTimeout` when it takes longer than it may."""
         args, kwargs = task.arguments.decode(call.arguments)
         token = _current.set(current)
+        try:
+            timeout_s = self._rules_for(task).timeout_s
+            return await self._call_in_time(timeout_s, self._call_function, task, args, kwargs)
+        finally:
+            _current.reset(token)
+
+    async def _call_function(
+        self, task: BaseTask[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a function. One that exits ends its job, and not the worker: there are others, and
+        it would come again and end the next worker."""
         try:
             if task.is_async:
                 return await task.function(*args, **kwargs)
@@ -187,18 +204,31 @@ class TaskConsumer(Consumer[Received]):
             if is_ours(error):
                 raise
             raise failure_of(error) from error
-        finally:
-            _current.reset(token)
+
+    def _gives_up(self, message: Received, error: Exception) -> bool:
+        task = self._task_of(message)
+        if task is None:
+            return super()._gives_up(message, error)
+        retries = task.options.retries
+        is_last = retries is not None and message.retry_count >= retries
+        return is_last or self._rules_for(task).gives_up(error)
+
+    def _rules_for(self, task: BaseTask[..., Any]) -> HandlerRules:
+        return task.options.rules_within(self._queue._rules)
+
+    def _task_of(self, message: Received) -> BaseTask[..., Any] | None:
+        try:
+            return self._tasks.get(_call.decode(message.raw).task)
+        except msgspec.MsgspecError:
+            return None
 
     def _note(self, message: Received, kept: _Kept) -> None:
         if kept.keep_s or kept.key is not None:
             self._kept[message.partition_id, message.transaction_id] = kept
 
     async def _note_failure(self, messages: list[Any], error: Exception) -> None:
+        # It is logged where it is raised.
         self.failed += len(messages)
-        if isinstance(error, HandlerTimeout):
-            # Others are logged where they are raised.
-            _log.warning("job %s failed: %s", messages[0].transaction_id, error)
         await self._tell(self._queue._on_error, messages, error)
 
     # ---- what became of them ----

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 import msgspec
 
 from queen.client import tracing
+from queen.client.durations import Seconds
+from queen.client.queues.handler_rules import ErrorKinds, HandlerRules
 from queen.client.queues.messages import Message, new_id
 from queen.client.tasks.arguments import Arguments
 from queen.client.tasks.job import Job
@@ -37,7 +39,7 @@ Key = str | Callable[..., str]
 
 
 class TaskOptions(NamedTuple):
-    """How the jobs of a task are pushed, and what is kept of them."""
+    """How the jobs of a task are pushed, what is kept of them, and what happens when they fail."""
 
     # The only one, or over how many jobs are spread.
     partition: str | None = None
@@ -48,6 +50,12 @@ class TaskOptions(NamedTuple):
     unique_for_s: float = 0.0
     # How long results are kept; 0 keeps none, and is quicker.
     keep_result_s: float = DEFAULT_KEEP_S
+    # How often a job that fails is tried again, if its queue allows it.
+    retries: int | None = None
+    # As for any handler; what is not said here, the queue says.
+    retry_on: ErrorKinds | None = None
+    give_up_on: ErrorKinds | None = None
+    timeout: Seconds | None = None
 
     def check(self) -> None:
         """Raise `ValueError` for what makes no sense."""
@@ -57,6 +65,13 @@ class TaskOptions(NamedTuple):
             raise ValueError(f"keep_result_s must be between 0 and {MAX_KEEP_S}")
         if not 0 <= self.unique_for_s <= MAX_KEEP_S:
             raise ValueError(f"unique_for_s must be between 0 and {MAX_KEEP_S}")
+        if self.retries is not None and self.retries < 0:
+            raise ValueError("retries must be 0 or more")
+        self.rules_within(HandlerRules())
+
+    def rules_within(self, rules: HandlerRules) -> HandlerRules:
+        """Return what counts for its jobs on a queue that has rules of its own."""
+        return rules.changed(self.retry_on, self.give_up_on, self.timeout)
 
     def choose_partition(self) -> str:
         """Return where a job goes: any partition is as good as another."""
