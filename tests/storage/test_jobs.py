@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import asyncpg
+
 from queen.service.upkeep.jobs import Jobs
 from queen.storage.database import Database, Transaction
+from tests.waiting import until_async
 
 
 async def test_a_job_that_was_just_woken_can_be_ended(database: Database) -> None:
@@ -29,3 +32,27 @@ async def test_a_job_that_was_just_woken_can_be_ended(database: Database) -> Non
     running.cancel()
     done, _ = await asyncio.wait([running], timeout=5)
     assert done and running.cancelled()
+
+
+async def test_a_round_may_wait_for_the_server_that_is_at_it(
+    database: Database, connection: asyncpg.Connection
+) -> None:
+    """As a step of time does: what it lets come due has happened when it returns."""
+    name, rounds = "another job of the tests", []
+
+    async def work(_transaction: Transaction) -> bool:
+        rounds.append(1)
+        return False
+
+    jobs = Jobs(database)
+    jobs.add(name, 1000.0, work)
+    async with database.transaction() as other:
+        assert await other.fetchval("try_job", name)
+        assert await jobs.run_once(name) is False
+        assert rounds == []
+        waiting = asyncio.create_task(jobs.run_once(name, waits=True))
+        waits = "select exists (select from pg_locks where locktype = 'advisory' and not granted)"
+        await until_async(lambda: connection.fetchval(waits))
+        assert not waiting.done()
+    await waiting
+    assert rounds == [1]

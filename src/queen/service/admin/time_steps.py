@@ -55,9 +55,8 @@ class TimeSteps:
         """Let time pass for a queue, or (None) for all; return for how many.
 
         What is due by then has happened on return: scheduled messages, and what schedules push,
-        are in the log, windows
-        of streams are closed, and what is too old is gone. When another server is at one of
-        these, it happens a moment later.
+        are in the log, windows of streams are closed, and what is too old is gone. A schedule or
+        a window that another server has at hand comes a moment later.
         """
         async with self._database.transaction() as transaction:
             rows = await transaction.fetch("pass_time", queue, seconds)
@@ -68,11 +67,11 @@ class TimeSteps:
             self._signals.time_has_passed(row["queue_id"])
         while await self._ticker.tick_some():
             pass
-        while await self._relay.relay_some() is None:
+        while await self._relay.relay_some(waits=True) is None:
             pass
         await self._close_windows()
         for job in (_RETENTION, _RESULTS, _KEYS):
-            while await self._jobs.run_once(job):
+            while await self._jobs.run_once(job, waits=True):
                 pass
         # One that was at it all the while may have looked too early.
         self._ticker.wake()

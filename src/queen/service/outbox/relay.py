@@ -139,8 +139,11 @@ class Relay:
         except QueenError as error:
             _log.log(level_of(error), "relay: %s", error)
 
-    async def relay_some(self) -> float | None:
-        """Do one round; return how long to pause, or None when there may be more to do."""
+    async def relay_some(self, *, waits: bool = False) -> float | None:
+        """Do one round; return how long to pause, or None when there may be more to do.
+
+        While another server is at it, that is for it to do, unless the caller `waits` for it.
+        """
         if not self._maintenance.pushes_are_stored:
             return _net_s()
         done: list[tuple[list[Share], list[Outcome]]] = []
@@ -148,7 +151,7 @@ class Relay:
             # As nearly always: not worth a transaction.
             return _net_s()
         async with self._database.transaction() as transaction:
-            if not await transaction.fetchval("try_job", "relay"):
+            if not await transaction.fetchval("wait_for_job" if waits else "try_job", "relay"):
                 return _net_s()
             # One of each kind: what was committed, and what is due by the clock.
             most = 1 if self._alone else _MAX_MESSAGES

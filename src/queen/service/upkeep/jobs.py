@@ -53,14 +53,17 @@ class Jobs:
             for name in self._jobs:
                 group.create_task(self._repeat(name))
 
-    async def run_once(self, name: str, instead: Round | None = None) -> bool:
+    async def run_once(
+        self, name: str, instead: Round | None = None, *, waits: bool = False
+    ) -> bool:
         """Run one round of a job, or `instead` in its place, and return its answer.
 
-        False too when another server is at it.
+        False too when another server is at it, unless the caller `waits` for that.
         """
         _, run_round, isolation = self._jobs[name]
+        take = "wait_for_job" if waits else "try_job"
         async with self._database.transaction(isolation) as transaction:
-            is_mine: bool = await transaction.fetchval("try_job", name)
+            is_mine: bool = await transaction.fetchval(take, name)
             return is_mine and await (instead or run_round)(transaction)
 
     async def _repeat(self, name: str) -> None:

@@ -23,3 +23,7 @@ where name in ('fsync', 'synchronous_commit', 'full_page_writes')
 -- name: try_job :one
 -- Take the right to run a job for the length of this transaction; false when another has it.
 select pg_try_advisory_xact_lock(7002, hashtext($1))
+
+-- name: wait_for_job :one
+-- The same, and wait while another has it. Only for transactions that hold nothing else yet.
+select pg_advisory_xact_lock(7002, hashtext($1)) is not null
