@@ -32,6 +32,16 @@ def test_pop_without_ack_keeps_the_lease(run: Run, queue: str) -> None:
     assert run("pop", queue, "--group", "other").row["data"] == 1
 
 
+def test_pop_says_whether_the_group_is_shared(run: Run, queue: str) -> None:
+    run("push", queue, "1")
+    run("push", queue, "2")
+    taken = [
+        run("pop", queue, "--group", "g", "--no-ack", *kind).rows
+        for kind in (("--shared",), (), ("--ordered",))
+    ]
+    assert [[row["data"] for row in rows] for rows in taken] == [[1], [2], []]
+
+
 def test_pop_draws_a_table_on_a_terminal(run: Run, on_terminal: Run, queue: str) -> None:
     run("push", queue, '{"total": 12}', "2")
     shown = on_terminal("pop", queue).out

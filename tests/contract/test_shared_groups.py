@@ -12,6 +12,7 @@ from tests.api import Api, ack_of, push_of
 from tests.contract.conftest import Park
 from tests.contract.groupcalls import detail, entries, moved, path_of, seek
 from tests.contract.leasedcalls import messages_of, pop_frames
+from tests.contract.querycalls import QueryCalls, ack
 from tests.waiting import until
 
 SHARED = {"consumerGroup": "workers", "shared": "true"}
@@ -458,3 +459,30 @@ async def test_turning_a_group_lets_nobody_die_early(
         for message in take(api, queue, batch=3, wait="true", timeout=20_000):
             counts[message["data"]["n"]] = message["retryCount"]
     assert counts == {0: 2, 1: 1, 2: 1}
+
+
+def test_a_group_of_the_streaming_sdk_reads_in_order(api: Api, queue: str) -> None:
+    """Its state needs that, whoever says something else: an operator, a consumer, the queue."""
+    assert api.configure(queue, sharedGroups=True).status == 201
+    api.push_many(queue, 3)
+    # One that was there, and shared, before the query was.
+    (first,) = api.messages(queue, consumerGroup="streams.older")
+    assert shared_groups(api, queue) == {"streams.older"}
+    older, query = QueryCalls(api, queue, "older"), QueryCalls(api, queue)
+    assert shared_groups(api, queue) == set()
+    (message,) = query.again()
+    assert query.again() == []
+    for name in (older.group, query.group):
+        answer = api.call("POST", path_of(name, "queues", queue, "share"))
+        assert answer.status == 409
+        assert "in order" in answer.json["error"] and repr(name) in answer.json["error"]
+        said = api.pop(queue, consumerGroup=name, shared="true")
+        assert said.status == 409 and "in order" in said.json["error"]
+    assert query.cycle(message["partitionId"], ack=ack(message))["success"]
+    assert numbers(query.again()) == [1]
+    assert first["data"] == {"n": 0}
+    assert shared_groups(api, queue) == set()
+
+
+def shared_groups(api: Api, queue: str) -> set[str]:
+    return {name for name, entry in entries(api, queue).items() if entry["shared"]}

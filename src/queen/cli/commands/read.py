@@ -34,6 +34,13 @@ _TAIL_WAIT_S = 30.0
 
 Batch = Annotated[int, typer.Option("--batch", "-n", min=1, max=10_000, help="At most so many.")]
 Wait = Annotated[float, typer.Option(min=0, help="Wait so many seconds for the first one.")]
+Shared = Annotated[
+    bool | None,
+    typer.Option(
+        "--shared/--ordered",
+        help="Let the group be shared, or read in order; otherwise it stays as it is.",
+    ),
+]
 TailLimit = Annotated[int | None, typer.Option(min=1, help="End after so many messages.")]
 
 
@@ -44,6 +51,7 @@ def pop(
     batch: Batch = 1,
     wait: Wait = 0,
     ack: Ack = True,
+    shared: Shared = None,
     url: cli.Url = None,
     token: cli.Token = None,
     as_json: cli.Json = False,
@@ -53,6 +61,8 @@ def pop(
 
     async def work(queen: Queen) -> None:
         consumer = queue_of(queen, queue, group, partition)
+        if shared is not None:
+            consumer = consumer.shared(shared)
         if not wait:
             await check_is_there(queen, queue)
         messages = await consumer.pop(wait_s=wait, batch=batch)

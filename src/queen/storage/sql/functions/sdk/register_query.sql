@@ -18,6 +18,13 @@ begin
         on conflict (source_queue, name) do nothing
     returning n.id into query_id;
     is_fresh := found;
+    if is_fresh then
+        -- Its state needs messages in order.
+        update groups g set shared = false
+          from queues s
+         where s.name = p_source and g.queue_id = s.id and g.name = 'streams.' || p_name
+           and g.shared;
+    end if;
     was_reset := false;
     hash := p_hash;
     if not is_fresh then

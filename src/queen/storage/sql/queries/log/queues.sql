@@ -66,6 +66,7 @@ with known as (
     select q.id, $2, $3,
            coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end),
            coalesce(q.options -> 'sharedGroups' = 'true', false)
+               and not queen.is_query_group(q.name, $2)
     from queen.queues q where q.id = $1 and not exists (select 1 from known) for key share of q
     on conflict (queue_id, name) do update set name = excluded.name
     -- A row that was there already, made in the same moment, has been updated.
@@ -85,6 +86,7 @@ with known as (
     select q.id, $2, $3,
            coalesce($4::timestamptz, case when $3 = 'new' then clock_timestamp() end),
            coalesce(q.options -> 'sharedGroups' = 'true', false)
+               and not queen.is_query_group(q.name, $2)
     from queen.queues q
     where q.id = any ($1::integer[]) and not exists (
         select 1 from known k where k.queue_id = q.id)

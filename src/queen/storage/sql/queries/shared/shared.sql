@@ -12,6 +12,12 @@ update queen.groups g set shared = $2
 where g.id = any ($1::integer[]) and g.shared <> $2 and not g.reads_by_time
 returning g.id, g.queue_id
 
+-- name: query_group_among :maybe
+-- The name of a group among these that a query of the streaming SDK reads as.
+select g.name from queen.groups g join queen.queues q on q.id = g.queue_id
+where g.id = any ($1::integer[]) and queen.is_query_group(q.name, g.name)
+limit 1
+
 -- name: is_shared :maybe
 select shared from queen.groups where id = $1
 
