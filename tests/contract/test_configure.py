@@ -28,6 +28,8 @@ DEFAULTS = {
     "rateLimitPerPartition": 0,
     "maxInFlight": 0,
     "maxInFlightPerPartition": 0,
+    "queueRateLimit": 0,
+    "queueMaxInFlight": 0,
     "deadLetterQueue": True,
     "dlqAfterMaxRetries": True,
     "priority": 0,

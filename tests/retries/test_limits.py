@@ -15,6 +15,7 @@ from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.contract.conftest import Park, park
 from tests.retries.conftest import Servers
+from tests.waiting import until
 
 __all__ = ["park"]
 
@@ -151,6 +152,80 @@ def test_many_at_once_take_no_more_than_there_is(
     with ThreadPoolExecutor(8) as threads:
         assert sum(threads.map(consume, range(8))) == 30
     assert take_all(servers, queue) == []
+
+
+# ---- all groups of a queue together ----
+
+
+@SHARED
+def test_groups_of_a_queue_have_a_rate_together(servers: Servers, queue: str, shared: bool) -> None:
+    servers.next.configure(
+        queue, sharedGroups=shared, queueRateLimit=12, rateLimit=8, rateInterval=HOUR_MS
+    )
+    push(servers, queue, 4, 20)
+    query = {"batch": 3, "partitions": 2}
+    counts = [
+        len(take_all(servers, queue, consumerGroup=group, **query)) for group in ("a", "b", "c")
+    ]
+    assert counts == [8, 4, 0]
+    # Five minutes bring one message, to whoever asks first.
+    servers.advance(301, queue)
+    counts = [
+        len(take_all(servers, queue, consumerGroup=group, **query)) for group in ("c", "b", "a")
+    ]
+    assert counts == [1, 0, 0]
+
+
+@SHARED
+def test_groups_of_a_queue_hold_no_more_together_than_may_be(
+    servers: Servers, queue: str, shared: bool
+) -> None:
+    servers.next.configure(queue, sharedGroups=shared, queueMaxInFlight=8, leaseTime=600)
+    push(servers, queue, 6, 5)
+    query: dict[str, Any] = {"batch": 3, "partitions": 2}
+    first = servers.next.messages(queue, consumerGroup="a", **query)
+    held = [*first, *take_all(servers, queue, consumerGroup="b", **query)]
+    assert (len(first), len(held)) == (3, 8)
+    assert take_all(servers, queue, consumerGroup="a", **query) == []
+    for message in first:
+        servers.next.ack(message)
+    assert len(take_all(servers, queue, consumerGroup="c", **query)) == 3
+    servers.advance(601, queue)
+    assert len(take_all(servers, queue, consumerGroup="d", **query)) == 8
+
+
+def test_a_poll_of_another_group_is_woken_when_there_is_room(
+    servers: Servers, queue: str, park: Park
+) -> None:
+    servers.next.configure(queue, queueMaxInFlight=1, leaseTime=600)
+    push(servers, queue, 1, 1)
+    here, there = servers.apis
+    (held,) = here.messages(queue, consumerGroup="a")
+    polls = [park(api, queue, timeout=20_000, consumerGroup=group)
+             for api, group in ((here, "b"), (there, "c"))]  # fmt: skip
+    assert not any(poll.is_answered(0.2) for poll in polls)
+    here.ack(held)
+    # One of both has it now; it makes room for the other.
+    (first,) = until(lambda: [poll for poll in polls if poll.is_answered()])
+    (message,) = first.messages()
+    here.ack(message)
+    polls.remove(first)
+    assert len(polls[0].data()) == 1
+
+
+def test_many_groups_at_once_take_no_more_than_there_is_for_all(
+    clocked_servers: tuple[ServerProcess, ServerProcess], servers: Servers, queue: str
+) -> None:
+    servers.next.configure(queue, queueRateLimit=25, rateInterval=HOUR_MS, queueMaxInFlight=40)
+    push(servers, queue, 20, 10)
+
+    def consume(number: int) -> int:
+        with closing(Api(clocked_servers[number % 2].url)) as api:
+            query: dict[str, Any] = {"batch": 3, "consumerGroup": f"g{number % 3}"}
+            return sum(len(api.messages(queue, **query)) for _ in range(12))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(consume, range(8))) == 25
 
 
 def test_limits_and_a_breaker_go_together(servers: Servers, queue: str) -> None:

@@ -287,6 +287,7 @@ RELEASED = {
     "0023_headers.sql": "25bd733bde62",
     "0024_tasks.sql": "7013c2b9de79",
     "0025_limits.sql": "a7423dc5c850",
+    "0026_queue_limits.sql": "ec4c2fe39a0c",
 }
 
 

@@ -11,7 +11,7 @@ from queen.core.pacing.limits import Rate, whole
 
 def test_by_default_there_is_no_limit() -> None:
     assert not QueueOptions().is_limited
-    assert QueueOptions().limits == (None, None, None, None)
+    assert QueueOptions().limits == (None, None, None, None, None, None)
 
 
 def test_a_bucket_is_full_at_first_and_never_fuller() -> None:

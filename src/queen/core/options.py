@@ -105,6 +105,14 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         int,
         Meta(ge=0, le=10**9, description="The same as maxInFlight, of each partition; 0: any."),
     ] = 0
+    queue_rate_limit: Annotated[
+        int,
+        Meta(ge=0, le=10**9, description="Messages all groups are given in rateInterval; 0: any."),
+    ] = 0
+    queue_max_in_flight: Annotated[
+        int,
+        Meta(ge=0, le=10**9, description="Messages all groups may hold on leases; 0: any."),
+    ] = 0
     dead_letter_queue: Annotated[
         bool, Meta(description="Keep what exhausts its retries; otherwise it is dropped.")
     ] = True
@@ -176,12 +184,19 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             or self.max_in_flight
             or self.rate_limit_per_partition
             or self.max_in_flight_per_partition
+            or self.queue_rate_limit
+            or self.queue_max_in_flight
         )
+
+    @property
+    def limits_in_flight(self) -> bool:
+        """Whether a lease that ends makes room for others."""
+        return bool(self.max_in_flight or self.queue_max_in_flight)
 
     @property
     def limits(self) -> GroupLimits:
         """What groups may be given."""
-        each = self.rate_limit_per_partition
+        each, together = self.rate_limit_per_partition, self.queue_rate_limit
         return GroupLimits(
             Rate(self.rate_limit, self.rate_interval, self.rate_burst or self.rate_limit)
             if self.rate_limit
@@ -189,6 +204,8 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             Rate(each, self.rate_interval, each) if each else None,
             self.max_in_flight or None,
             self.max_in_flight_per_partition or None,
+            Rate(together, self.rate_interval, together) if together else None,
+            self.queue_max_in_flight or None,
         )
 
 

@@ -39,18 +39,25 @@ def whole(tokens: float) -> int:
 
 
 class GroupLimits(NamedTuple):
-    """What the groups of a queue may be given; None is no limit."""
+    """What each group of a queue may be given, and all of them together; None is no limit."""
 
     rate: Rate | None
     partition_rate: Rate | None
     in_flight: int | None
     partition_in_flight: int | None
+    queue_rate: Rate | None
+    queue_in_flight: int | None
 
     @property
     def has_partition_limits(self) -> bool:
         return self.partition_rate is not None or self.partition_in_flight is not None
 
     @property
+    def has_queue_limits(self) -> bool:
+        return self.queue_rate is not None or self.queue_in_flight is not None
+
+    @property
     def counts_held(self) -> bool:
         """Whether it matters how much is on leases."""
-        return self.in_flight is not None or self.partition_in_flight is not None
+        limits = (self.in_flight, self.partition_in_flight, self.queue_in_flight)
+        return any(limit is not None for limit in limits)

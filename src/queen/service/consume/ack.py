@@ -190,7 +190,7 @@ class Acker:
             self._events.lease_ended(
                 batch.partition, batch.group, batch.lease_id, batch.committed, batch.retry_ms
             )
-            makes_room = batch.partition.queue.options.max_in_flight
+            makes_room = batch.partition.queue.options.limits_in_flight
             if makes_room or not batch.own or batch.partition.head > batch.committed:
                 # Consumers that wait at other servers may have what is left.
                 self._events.lease_released(batch.partition, batch.group_id)
@@ -207,7 +207,7 @@ class Acker:
             self._events.lease_ended(
                 batch.partition, batch.group, batch.lease_id, batch.committed, wait_ms
             )
-        if batch.gives_back or (batch.ended and batch.partition.queue.options.max_in_flight):
+        if batch.gives_back or (batch.ended and batch.partition.queue.options.limits_in_flight):
             self._events.lease_released(batch.partition, batch.group_id)
 
     async def _ack_shared(self, ack_batches: list[AckBatch]) -> list[AckBatch]:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 
-from queen.service.catalog import Partition
+from queen.service.catalog import Partition, Queue
 from queen.service.consume.feeds import Feed, Pop
 from queen.service.consume.lease_book import BareSpan, LeaseBook
 from queen.service.consume.timers import Timers
@@ -120,6 +120,7 @@ class Dispatcher:
         wait_ms: int = 0,
     ) -> None:
         """A lease is over, acked or given back; its partition may have more, now or later."""
+        self._made_room(partition.queue, group)
         feed = self.feed(partition.queue.id, group)
         if feed is None:
             return
@@ -130,7 +131,6 @@ class Dispatcher:
             self.set_timer(feed, partition, None, wait_ms)
         elif more:
             self.pump(feed)
-        self._made_room(feed)
 
     def group_paused(self, feed: Feed) -> None:
         """Claims find that the group is paused: leave them for a while."""
@@ -147,9 +147,12 @@ class Dispatcher:
         feed.waits_for_room = False
         self.pump(feed)
 
-    def _made_room(self, feed: Feed) -> None:
-        if feed.waits_for_room:
-            self.group_resumed(feed)
+    def _made_room(self, queue: Queue, group: str | int) -> None:
+        """A group has a lease less: it may be given something, or any group of its queue may."""
+        is_for_all = queue.options.queue_max_in_flight > 0
+        for feed in self.feeds_of(queue.id):
+            if feed.waits_for_room and (is_for_all or group in (feed.group, feed.group_id)):
+                self.group_resumed(feed)
 
     def released_elsewhere(self, partition: Partition, group_id: int) -> None:
         """Another server ended a lease, one of its own or one that this server granted."""
@@ -161,7 +164,7 @@ class Dispatcher:
                     self.timers.disarm(feed, partition.id)
                 feed.offer_again(partition)
                 self.pump(feed)
-                self._made_room(feed)
+        self._made_room(partition.queue, group_id)
 
     def lease_extended(self, span: BareSpan, lease_id: uuid.UUID, ms: int) -> None:
         feed = self.feed(span.partition.queue.id, span.group)

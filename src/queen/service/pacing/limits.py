@@ -5,6 +5,8 @@ see what they may be given, claim no more than that, and take the tokens of what
 lock lets one server at a time claim for such a group, so no limit is ever passed. What is on leases
 is not counted up and down: the cursors and the spans say it.
 
+What the groups of a queue may be given together is a bucket of the queue, locked before theirs.
+
 Where a partition has a limit of its own, a claim takes one partition: how much several of them
 would bring is not known before.
 """
@@ -17,9 +19,10 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from queen.core.cursor import bits_from_bytes
-from queen.core.pacing.limits import GroupLimits, whole
+from queen.core.pacing.limits import GroupLimits, Rate, whole
 from queen.service.catalog import Partition
 from queen.service.consume.dispatch import Attempt, Dispatcher
+from queen.service.consume.feeds import Feed
 from queen.storage.database import Record, Transaction
 
 _GRANTED = 0
@@ -82,12 +85,27 @@ class Admitted:
     """Which candidates may be claimed, and how much each attempt may get."""
 
     budgets: list[int]
-    # When the bucket of each group was looked at: what is stored of it is as of then.
+    # When the bucket of each queue and group was looked at: what is stored of it is as of then.
+    queue_times: dict[int, datetime] = field(default_factory=dict)
     times: dict[int, datetime] = field(default_factory=dict)
     admitted: list[int] = field(default_factory=list)
     refused: dict[int, Refusal] = field(default_factory=dict)
+    queues: dict[int, Room] = field(default_factory=dict)
     groups: dict[int, Room] = field(default_factory=dict)
     partitions: dict[Place, Room] = field(default_factory=dict)
+
+    def rooms(self, feed: Feed) -> list[Room]:
+        """Return what a group shares with others, and what it has for itself."""
+        rooms = self.queues.get(feed.queue.id), self.groups.get(feed.group_id)
+        return [room for room in rooms if room is not None]
+
+    def take_held(self, queue_id: int | None, group_id: int, partition_id: int, held: int) -> None:
+        """A group has so much of a partition on leases: there is less room for more."""
+        place = group_id, partition_id
+        shared = None if queue_id is None else self.queues.get(queue_id)
+        for room in (shared, self.groups.get(group_id), self.partitions.get(place)):
+            if room is not None and room.free is not None:
+                room.free -= held
 
 
 class ClaimLimits:
@@ -102,21 +120,50 @@ class ClaimLimits:
         budgets: Sequence[int],
         wait_ms: int,
     ) -> Admitted:
-        """Lock the buckets of groups; say what may be claimed for them. A bucket that somebody
-        holds is waited for so long; with 0, its group gets nothing now."""
+        """Lock the buckets of queues and groups; say what may be claimed for them. A bucket that
+        somebody holds is waited for so long; with 0, its group gets nothing now."""
         limits = {attempt.feed.group_id: _limits_of(attempt) for attempt in attempts}
+        together = {
+            attempt.feed.queue.id: limits[attempt.feed.group_id]
+            for attempt in attempts
+            if limits[attempt.feed.group_id].has_queue_limits
+        }
         admission = Admitted(list(budgets))
+        if wait_ms:
+            await transaction.execute("limit_lock_wait", str(wait_ms))
+        if together:
+            await self._lock_queues(transaction, admission, together, wait_ms)
         await self._lock_groups(transaction, admission, limits, wait_ms)
         await self._read_partitions(transaction, admission, limits, candidates)
-        await self._count_held(transaction, admission, limits)
+        await self._count_held(transaction, admission, limits, together)
         by_attempt: dict[int, list[int]] = {}
         for index, candidate in enumerate(candidates):
             by_attempt.setdefault(candidate.number, []).append(index)
         for number, indexes in by_attempt.items():
-            group_limits = limits[attempts[number].feed.group_id]
-            _admit_attempt(admission, number, indexes, candidates, group_limits)
+            feed = attempts[number].feed
+            rooms = admission.rooms(feed)
+            _admit_attempt(admission, number, indexes, candidates, limits[feed.group_id], rooms)
         admission.admitted.sort()
         return admission
+
+    async def _lock_queues(
+        self,
+        transaction: Transaction,
+        admission: Admitted,
+        limits: Mapping[int, GroupLimits],
+        wait_ms: int,
+    ) -> None:
+        lock = "lock_paced_queues" if wait_ms else "lock_free_paced_queues"
+        rows = await transaction.fetch(lock, list(limits))
+        if len(rows) < len(limits):
+            await transaction.execute("ensure_paced_queues", list(limits))
+            rows = await transaction.fetch(lock, list(limits))
+        if not wait_ms:
+            admission.queues.update((queue_id, Room(tokens=0.0)) for queue_id in limits)
+        for row in rows:
+            queue_id = row["queue_id"]
+            admission.queue_times[queue_id] = row["now"]
+            admission.queues[queue_id] = _room_of(row, limits[queue_id].queue_rate)
 
     async def _lock_groups(
         self,
@@ -126,8 +173,6 @@ class ClaimLimits:
         wait_ms: int,
     ) -> None:
         lock = "lock_paced_groups" if wait_ms else "lock_free_paced_groups"
-        if wait_ms:
-            await transaction.execute("limit_lock_wait", str(wait_ms))
         rows = await transaction.fetch(lock, list(limits))
         if len(rows) < len(limits):
             await transaction.execute("ensure_paced_groups", list(limits))
@@ -135,12 +180,9 @@ class ClaimLimits:
         if not wait_ms:
             admission.groups.update((group_id, Room(tokens=0.0)) for group_id in limits)
         for row in rows:
-            admission.times[row["group_id"]] = row["now"]
-            rate = limits[row["group_id"]].rate
-            room = admission.groups[row["group_id"]] = Room()
-            if rate is not None:
-                room.tokens = rate.tokens(row["tokens"], _ms_between(row["filled_at"], row["now"]))
-                room.wait_ms = rate.wait_ms(room.tokens)
+            group_id = row["group_id"]
+            admission.times[group_id] = row["now"]
+            admission.groups[group_id] = _room_of(row, limits[group_id].rate)
 
     async def _read_partitions(
         self,
@@ -171,21 +213,25 @@ class ClaimLimits:
             admission.partitions[place] = room
 
     async def _count_held(
-        self, transaction: Transaction, admission: Admitted, limits: Mapping[int, GroupLimits]
+        self,
+        transaction: Transaction,
+        admission: Admitted,
+        limits: Mapping[int, GroupLimits],
+        together: Mapping[int, GroupLimits],
     ) -> None:
-        counted = [group_id for group_id, each in limits.items() if each.counts_held]
-        if not counted:
+        """Take what is on leases off the room that there is."""
+        for group_id, room in admission.groups.items():
+            room.free = limits[group_id].in_flight
+        for queue_id, room in admission.queues.items():
+            room.free = together[queue_id].queue_in_flight
+        counted = {group_id for group_id, each in limits.items() if each.counts_held}
+        queue_of = await self._queues_of(transaction, together)
+        if not counted and not queue_of:
             return
-        for group_id in counted:
-            if group_id in admission.groups:
-                admission.groups[group_id].free = limits[group_id].in_flight
-        rows = await transaction.fetch("messages_held", counted)
+        rows = await transaction.fetch("messages_held", list(counted | queue_of.keys()))
         for row in rows:
-            group_id, held = row["group_id"], row["held"]
-            place = group_id, row["partition_id"]
-            for room in (admission.groups.get(group_id), admission.partitions.get(place)):
-                if room is not None and room.free is not None:
-                    room.free -= held
+            group_id = row["group_id"]
+            admission.take_held(queue_of.get(group_id), group_id, row["partition_id"], row["held"])
         gone = [row for row in rows if not row["held"]]
         if gone:
             await transaction.execute(
@@ -193,6 +239,16 @@ class ClaimLimits:
                 [row["group_id"] for row in gone],
                 [row["partition_id"] for row in gone],
             )
+
+    async def _queues_of(
+        self, transaction: Transaction, together: Mapping[int, GroupLimits]
+    ) -> dict[int, int]:
+        """Return the groups of queues that say how much they may hold together, and the queues."""
+        queues = [queue_id for queue_id, each in together.items() if each.queue_in_flight]
+        if not queues:
+            return {}
+        rows = await transaction.fetch("groups_of_queues", queues)
+        return {row["id"]: row["queue_id"] for row in rows}
 
     async def charge(
         self,
@@ -214,6 +270,7 @@ class ClaimLimits:
             if limits[group_id].counts_held or limits[group_id].has_partition_limits:
                 place = group_id, candidate.partition.id
                 places[place] = places.get(place, 0) + messages
+        await _charge_queues(transaction, admission, attempts, taken)
         await transaction.execute(
             "store_paced_groups",
             list(taken),
@@ -235,12 +292,46 @@ class ClaimLimits:
     def hold(self, admission: Admitted, attempts: Sequence[Attempt]) -> None:
         """Leave groups alone until they may be given something."""
         for number, attempt in enumerate(attempts):
-            room = admission.groups.get(attempt.feed.group_id)
-            if admission.budgets[number] or room is None or room.cut(1):
+            closed = [room for room in admission.rooms(attempt.feed) if not room.cut(1)]
+            if admission.budgets[number] or not closed:
                 continue
-            attempt.feed.waits_for_room = room.is_full
-            wait_ms = _LONGEST_WAIT_MS if room.is_full else _bounded(room.wait_ms)
-            self._dispatcher.hold_feed(attempt.feed, wait_ms)
+            is_full = any(room.is_full for room in closed)
+            attempt.feed.waits_for_room = is_full
+            wait_ms = max(room.wait_ms for room in closed)
+            self._dispatcher.hold_feed(
+                attempt.feed, _LONGEST_WAIT_MS if is_full else _bounded(wait_ms)
+            )
+
+
+async def _charge_queues(
+    transaction: Transaction,
+    admission: Admitted,
+    attempts: Sequence[Attempt],
+    taken: Mapping[int, int],
+) -> None:
+    """Take the tokens of what groups were granted from the buckets of their queues."""
+    queue_of = {attempt.feed.group_id: attempt.feed.queue.id for attempt in attempts}
+    totals: dict[int, int] = {}
+    for group_id, messages in taken.items():
+        queue_id = queue_of[group_id]
+        if queue_id in admission.queue_times:
+            totals[queue_id] = totals.get(queue_id, 0) + messages
+    if totals:
+        await transaction.execute(
+            "store_paced_queues",
+            list(totals),
+            [_left(admission.queues[queue_id], count) for queue_id, count in totals.items()],
+            [admission.queue_times[queue_id] for queue_id in totals],
+        )
+
+
+def _room_of(row: Record, rate: Rate | None) -> Room:
+    """Return what is in a bucket that was locked."""
+    room = Room()
+    if rate is not None:
+        room.tokens = rate.tokens(row["tokens"], _ms_between(row["filled_at"], row["now"]))
+        room.wait_ms = rate.wait_ms(room.tokens)
+    return room
 
 
 def _limits_of(attempt: Attempt) -> GroupLimits:
@@ -253,11 +344,13 @@ def _admit_attempt(
     indexes: list[int],
     candidates: Sequence[Candidate],
     limits: GroupLimits,
+    rooms: Sequence[Room],
 ) -> None:
     """Say how much an attempt may get, and of which of its candidates."""
-    group = admission.groups.get(candidates[indexes[0]].group_id)
+    budget = admission.budgets[number]
     # A group that is gone meanwhile is claimed for: so it is found out.
-    budget = admission.budgets[number] if group is None else group.cut(admission.budgets[number])
+    for room in rooms:
+        budget = room.cut(budget)
     admitted = indexes
     if budget and limits.has_partition_limits:
         admitted, budget = _admit_first(admission, indexes, candidates, budget)
@@ -267,8 +360,8 @@ def _admit_attempt(
     for index in indexes:
         if not budget or index not in admitted:
             admission.refused.setdefault(index, Refusal(None))
-    if group is not None:
-        group.reserved += budget
+    for room in rooms:
+        room.reserved += budget
 
 
 def _admit_first(

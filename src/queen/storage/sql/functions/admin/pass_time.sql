@@ -34,6 +34,7 @@ begin
      where p.queue_id = any (v_ids);
     update segments s set created_at = s.created_at - v_by where s.queue_id = any (v_ids);
 
+    update paced_queues b set filled_at = b.filled_at - v_by where b.queue_id = any (v_ids);
     update paced_groups b set filled_at = b.filled_at - v_by
       from groups g where g.id = b.group_id and g.queue_id = any (v_ids);
     update paced_partitions b set filled_at = b.filled_at - v_by

@@ -1,3 +1,30 @@
+-- name: lock_paced_queues :many
+-- The buckets of queues, locked in order and before those of groups, and the time of each look.
+select b.queue_id, b.tokens, b.filled_at, clock_timestamp() as now
+from queen.paced_queues b where b.queue_id = any ($1::integer[])
+order by b.queue_id for no key update
+
+-- name: lock_free_paced_queues :many
+-- The same without those that somebody holds.
+select b.queue_id, b.tokens, b.filled_at, clock_timestamp() as now
+from queen.paced_queues b where b.queue_id = any ($1::integer[])
+order by b.queue_id for no key update skip locked
+
+-- name: ensure_paced_queues :exec again
+insert into queen.paced_queues (queue_id)
+select q.id from queen.queues q where q.id = any ($1::integer[]) order by q.id
+on conflict do nothing
+
+-- name: store_paced_queues :exec once
+-- Write buckets back that were locked in the same transaction.
+update queen.paced_queues b set tokens = w.tokens, filled_at = w.filled_at
+from unnest($1::integer[], $2::double precision[], $3::timestamptz[]) w (queue_id, tokens, filled_at)
+where b.queue_id = w.queue_id
+
+-- name: groups_of_queues :many
+-- The groups that share the limits of their queues.
+select g.id, g.queue_id from queen.groups g where g.queue_id = any ($1::integer[])
+
 -- name: lock_paced_groups :many
 -- The buckets of groups, locked in order, and the time at which each was looked at.
 select b.group_id, b.tokens, b.filled_at, clock_timestamp() as now
