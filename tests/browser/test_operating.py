@@ -8,6 +8,7 @@ from urllib.parse import quote
 import asyncpg
 import pytest
 
+from tests.browser.addresses import message_address
 from tests.browser.conftest import Site, Visit
 from tests.browser.data import HOSTILE_NAMES, ORDERS
 from tests.browser.stream_data import ERROR
@@ -207,3 +208,22 @@ async def test_errors_and_ids_that_are_not_ordinary_are_text(visit: Visit) -> No
         await visitor.look(dark=True, size=NARROW)
         assert await visitor.overflow() <= 0, path
         assert await visitor.page.locator("main script, main u, main i:not(.swatch)").count() == 0
+
+
+async def test_a_message_names_who_holds_it(
+    site: Site, request: pytest.FixtureRequest, visit: Visit
+) -> None:
+    queue = f"own {request.node.name}"
+    assert site.admin.configure(queue, leaseTime=600).status < 300
+    site.admin.push_many(queue, 1)
+    assert site.admin.messages(queue, consumerGroup="mailer", consumer="<b>mill</b>")
+    visitor = await visit("reader")
+    await visitor.open(message_address(site.admin, queue))
+    held = visitor.page.locator(".life").get_by_text("by <b>mill</b>, until ")
+    await held.wait_for()
+    assert "attempt 1" in await held.inner_text()
+    await visitor.look(dark=False, size=NARROW)
+    assert await visitor.overflow() <= 0
+    stranger = await visit("shopkeeper")
+    await stranger.open(message_address(site.admin, queue))
+    assert "mill" not in await stranger.page.inner_text("main")

@@ -53,3 +53,23 @@ async def test_clients_have_names(
         await first.ack()
         assert await consumer.named("mill-3").pop()
         until(lambda: _held_by(api, queue) == ["mill-3"])
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["ordered", "shared"])
+def test_a_message_says_who_holds_it(api: Api, other_api: Api, queue: str, *, shared: bool) -> None:
+    api.configure(queue, sharedGroups=shared, leaseTime=600)
+    api.push_many(queue, 1)
+    (message,) = api.messages(queue, consumerGroup="g", consumer="mill-3")
+    path = f"/api/v1/messages/{message['partitionId']}/{message['id']}"
+
+    def standing() -> Any:
+        (group,) = other_api.call("GET", path).json["consumerGroups"]
+        return group
+
+    until(lambda: standing()["consumer"] == "mill-3")
+    assert standing()["attempt"] == 1 and standing()["leaseExpiresAt"]
+    assert api.ack(message, "failed").status == 200
+    assert (standing()["consumer"], standing()["attempt"]) == (None, None)
+    until(lambda: api.messages(queue, consumerGroup="g", consumer="mill-4"))
+    until(lambda: standing()["consumer"] == "mill-4")
+    assert standing()["attempt"] == 2

@@ -65,6 +65,10 @@ class GroupStanding(msgspec.Struct, rename="camel"):
     lease_expires_at: str | None
     retry_count: int
     error_message: str | None
+    # Of a message on a lease: the name of who holds it, if it has said one, and the how-manyth
+    # delivery of its batch that is.
+    consumer: str | None
+    attempt: int | None
 
 
 class MessageConfig(msgspec.Struct, rename="camel"):

@@ -56,6 +56,9 @@ class GroupState(NamedTuple):
     lease_until: datetime | None
     retry_count: int
     error: str | None
+    # Who holds it, by name, and the how-manyth delivery of its batch that is.
+    consumer: str | None = None
+    attempt: int | None = None
 
 
 @dataclass(slots=True)
@@ -124,9 +127,11 @@ class Look(NamedTuple):
     text: str = ""
     # A message that does not open is an error, not an entry that says so.
     strict: bool = False
+    # Who holds it; a long list does without.
+    holders: bool = False
 
 
-_WHOLE = Look(payload_bytes=_END, strict=True)
+_WHOLE = Look(payload_bytes=_END, strict=True, holders=True)
 
 
 class Browser:
@@ -246,7 +251,7 @@ class Browser:
         ids = [partition.id for partition in partitions]
         rows = await self._database.fetch("read_spans", ids, list(starts), list(stops))
         by_id = {partition.id: partition for partition in partitions}
-        groups = await self._read_groups(ids, list(starts), list(stops))
+        groups = await self._read_groups(ids, list(starts), list(stops), holders=look.holders)
         messages = []
         for row in rows:
             at = row["span"] - 1
@@ -289,11 +294,15 @@ class Browser:
             messages.append(message)
         return messages
 
-    async def _read_groups(self, ids: list[int], starts: list[int], stops: list[int]) -> _Standing:
-        cursors = await self._database.fetch("browse_cursors", list(set(ids)))
+    async def _read_groups(
+        self, ids: list[int], starts: list[int], stops: list[int], *, holders: bool
+    ) -> _Standing:
+        cursors = await self._database.fetch("browse_cursors", list(set(ids)), holders)
         dead_letters = await self._database.fetch("browse_dead_letters", ids, starts, stops)
         shares = any(row["handed"] is not None for row in cursors)
-        spans = await self._database.fetch("browse_spans", ids, starts, stops) if shares else []
+        spans = []
+        if shares:
+            spans = await self._database.fetch("browse_spans", ids, starts, stops, holders)
         return _Standing(cursors, dead_letters, spans)
 
 
@@ -357,8 +366,7 @@ class _Standing:
         if offset < following or (row["is_read"] and done >> (offset - following) & 1):
             return GroupState(name, COMPLETED, None, 0, None)
         if row["live"] and offset < row["batch_end"]:
-            tries = max(row["attempts"] - 1, 0)
-            return GroupState(name, PROCESSING, row["lease_until"], tries, None)
+            return _held(name, row)
         tries = row["attempts"] if offset == following else 0
         return GroupState(name, PENDING, None, tries, None)
 
@@ -375,5 +383,12 @@ class _Standing:
                 until, tries = span["lease_until"], span["attempts"]
                 if until is None:
                     return GroupState(row["name"], PENDING, None, tries, None)
-                return GroupState(row["name"], PROCESSING, until, max(tries - 1, 0), None)
+                return _held(row["name"], span)
         return GroupState(row["name"], COMPLETED, None, 0, None)
+
+
+def _held(group: str, lease: Record) -> GroupState:
+    """Return the state of a message that is in a live lease."""
+    attempt = max(lease["attempts"], 1)
+    until, consumer = lease["lease_until"], lease["consumer"]
+    return GroupState(group, PROCESSING, until, attempt - 1, None, consumer, attempt)

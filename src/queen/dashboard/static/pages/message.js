@@ -57,11 +57,14 @@ function rawPayload(text, found) {
 
 const event = (kind, at, title, about) => make("li", { class: kind }, at ? make("time", { datetime: at }, instant(at)) : make("span"), make("div", {}, make("strong", {}, title), about && make("p", { class: "about" }, about)));
 
+/** Who has it on a lease, until when, and the how-manyth time. */
+const heldBy = (group) => `by ${group.consumer ?? "a consumer without a name"}, until ${instant(group.leaseExpiresAt)} (${ago(group.leaseExpiresAt)}), attempt ${count(group.attempt)}`;
+
 function events(found, traces) {
   const groups = found.consumerGroups.map((group) => {
     const name = groupName(group.name);
     const tries = group.retryCount ? `, given back or lapsed ${plural(group.retryCount, "time")}` : "";
-    const words = { completed: ["Done", ""], processing: ["Leased", `until ${instant(group.leaseExpiresAt)} (${ago(group.leaseExpiresAt)})`], dead_letter: ["Dead letter", group.errorMessage ?? "no reason given"], pending: ["To be read", ""] }[group.status];
+    const words = { completed: ["Done", ""], processing: ["Leased", heldBy(group)], dead_letter: ["Dead letter", group.errorMessage ?? "no reason given"], pending: ["To be read", ""] }[group.status];
     return event(KINDS[group.status], null, `${name}: ${words[0].toLowerCase()}${tries}`, words[1]);
   });
   const traced = traces.map((trace) => event("info", trace.createdAt, [trace.eventType, ...(trace.traceNames ?? [])].filter(Boolean).join(", ") || "Trace", [trace.consumerGroup && groupName(trace.consumerGroup), JSON.stringify(trace.data)].filter(Boolean).join(": ")));

@@ -379,6 +379,8 @@ def _detail(message: BrowsedMessage) -> wire.MessageDetail:
                 iso(group.lease_until) if group.lease_until else None,
                 group.retry_count,
                 group.error,
+                group.consumer,
+                group.attempt,
             )
             for group in message.groups
         ],

@@ -22,12 +22,15 @@ limit $5
 
 -- name: browse_cursors :many
 -- Where every group of the queue stands in some partitions. `is_read`: it has a cursor there.
+-- $2: say who holds a lease, too.
 select p.id as partition_id, g.id as group_id, g.name, c.partition_id is not null as is_read,
        case when c.committed is not null then c.committed
             when g.starts_at is null then p.tail
             else queen.offset_at(p.id, g.starts_at) end as next_offset,
        c.batch_end, c.lease_until, coalesce(c.lease_until > clock_timestamp(), false) as live,
-       coalesce(c.attempts, 0) as attempts, c.acked, c.handed
+       coalesce(c.attempts, 0) as attempts, c.acked, c.handed,
+       case when $2 and c.lease_until > clock_timestamp() then queen.consumer_of(c.lease_id)
+       end as consumer
 from queen.partitions p join queen.groups g on g.queue_id = p.queue_id
 left join queen.cursors c on c.partition_id = p.id and c.group_id = g.id
 where p.id = any ($1::bigint[])
@@ -35,9 +38,12 @@ order by p.id, g.id
 
 -- name: browse_spans :many
 -- What of spans of offsets is with consumers of shared groups, or waits for its next try.
+-- $4: say who holds a lease, too.
 select s.partition_id, s.group_id, s.first_offset, s.end_offset, s.attempts, s.acked, s.failed,
        case when s.lease_id is not null and s.due_at > clock_timestamp() then s.due_at
-       end as lease_until
+       end as lease_until,
+       case when $4 and s.lease_id is not null and s.due_at > clock_timestamp()
+            then queen.consumer_of(s.lease_id) end as consumer
 from unnest($1::bigint[], $2::bigint[], $3::bigint[]) w (partition_id, start, stop)
 join queen.shared_spans s on s.partition_id = w.partition_id
  and s.first_offset < w.stop and s.end_offset > w.start
