@@ -47,10 +47,10 @@ test: lint contracts ## All checks and all tests
 	@$(MAKE) --no-print-directory -j 2 types tests
 
 tests: $(STAMP)
-	$(BIN)/pytest -n 4
+	$(BIN)/python -m tools.run_tests
 
 test-long: lint contracts types ## The same with every case and every campaign in full, for an hour or more
-	QUEEN_TEST_LONG=1 $(BIN)/pytest -n 4
+	QUEEN_TEST_LONG=1 $(BIN)/python -m tools.run_tests
 
 demo: $(STAMP) ## Serve, push, consume, cut into windows, compute on Spark, and compare the counts
 	$(BIN)/queen demo

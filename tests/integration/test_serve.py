@@ -114,10 +114,18 @@ def test_only_what_may_pass_is_waited_for(error: Exception, meant: type[QueenErr
 
 
 def start_without_database(url: str, log: Path, *more: str) -> subprocess.Popen[str]:
-    """Start a server and return when it has said that it waits."""
+    """Start a server and return when it has said that it waits.
+
+    Its spool is its own: a server that has met a database before takes pushes while it is away,
+    and another test may have had its database in a folder of the same name.
+    """
+    spool = log.with_name("spool")
     with log.open("w") as errors:
         waiting = subprocess.Popen(
-            [_QUEEN, "serve", "--port", str(free_port()), "--database-url", url, *more],
+            [
+                *(_QUEEN, "serve", "--port", str(free_port())),
+                *("--database-url", url, "--spool-dir", str(spool), *more),
+            ],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
