@@ -61,20 +61,23 @@ def body(
     *,
     lease: str = LEASE,
     group: str = "g",
+    takes_acks: bool = False,
 ) -> bytes:
-    head = msgspec.json.encode({"leaseId": lease, "consumerGroup": group, "claims": claims})
+    said = {"leaseId": lease, "consumerGroup": group, "claims": claims, "takesAcks": takes_acks}
+    head = msgspec.json.encode(said)
     return b"".join((b"QLSE\x01\0\0\0", struct.pack("<I", len(head)), head, *frames))
 
 
-def framed(claims: Sequence[dict[str, Any]], frames: Sequence[bytes], **about: str) -> bytes:
+def framed(claims: Sequence[dict[str, Any]], frames: Sequence[bytes], **about: Any) -> bytes:
     """Return the answer of a pop."""
     return answer("200 OK", body(claims, frames, **about), f"content-type: {CONTENT_TYPE}")
 
 
-def run_of(partition: int, first: int, count: int) -> bytes:
+def run_of(partition: int, first: int, count: int, **about: Any) -> bytes:
     """Return an answer with messages of one partition whose payloads are their offsets."""
     payloads = list(range(first, first + count))
-    return framed([claim(partition, first, first + count)], [frame(partition, first, payloads)])
+    claims = [claim(partition, first, first + count)]
+    return framed(claims, [frame(partition, first, payloads)], **about)
 
 
 class FrameBroker:
@@ -101,6 +104,8 @@ class FrameBroker:
         path = head.split(b" ", 2)[1]
         if path.startswith(b"/api/v1/pop"):
             self.asked.append(head)
+            if text:
+                self.spans.append(msgspec.json.decode(text)["spans"])
             return self._pops.pop(0) if self._pops else NO_CONTENT
         if path == b"/api/v1/ack/spans" and self._knows_spans:
             self.spans.append(msgspec.json.decode(text)["spans"])

@@ -143,6 +143,14 @@ class ByIds:
         return len(stale), sum(one["dlq"] for one in answers)
 
 
+def pop_after(
+    api: Api, queue: str, *spans: dict[str, Any], partition: str | None = None, **query: Any
+) -> Answer:
+    """Acknowledge messages and pop, in one request."""
+    path = pop_path(queue, partition, **query)
+    return api.call("POST", path, {"spans": list(spans)}, headers=FRAMES)
+
+
 class BySpans:
     def pop(
         self, api: Api, queue: str, partition: str | None = None, **query: Any
@@ -152,21 +160,43 @@ class BySpans:
     def settle(
         self, api: Api, group: str, messages: list[dict[str, Any]], statuses: list[str]
     ) -> tuple[int, int]:
-        spans = []
-        said = zip(messages, statuses, strict=True)
-        for _, some in groupby(said, lambda pair: pair[0]["partitionId"]):
-            pairs = list(some)
-            done = [message["offset"] for message, status in pairs if status == "completed"]
-            spans.append(
-                {
-                    **{key: pairs[0][0][key] for key in ("partitionId", "leaseId")},
-                    "done": runs_of(done),
-                    "failed": [
-                        {"offset": message["offset"], "status": status}
-                        for message, status in pairs
-                        if status != "completed"
-                    ],
-                }
-            )
-        answers = results(ack_spans(api, *spans, group=group))
+        answers = self.tell(api, group, _spans(messages, statuses))
         return sum(one["lost"] for one in answers), sum(one["dead"] for one in answers)
+
+    def tell(self, api: Api, group: str, spans: list[dict[str, Any]]) -> list[Any]:
+        return results(ack_spans(api, *spans, group=group))
+
+
+class WithPop(BySpans):
+    """Says what became of messages in a request for others, of which there are none."""
+
+    def tell(self, api: Api, group: str, spans: list[dict[str, Any]]) -> list[Any]:
+        api.configure("nothing-here")
+        answer = pop_after(api, "nothing-here", *spans, consumerGroup=group)
+        if answer.status == 409:
+            return list(answer.json["spans"])
+        assert answer.status == 204, answer.raw
+        # It says no more than that all of it was taken.
+        again = results(ack_spans(api, *spans, group=group))
+        return [{"lost": 0, "dead": one["dead"]} for one in again]
+
+
+def _spans(messages: list[dict[str, Any]], statuses: list[str]) -> list[dict[str, Any]]:
+    """Return what is said of messages, a span for each partition."""
+    spans = []
+    said = zip(messages, statuses, strict=True)
+    for _, some in groupby(said, lambda pair: pair[0]["partitionId"]):
+        pairs = list(some)
+        done = [message["offset"] for message, status in pairs if status == "completed"]
+        spans.append(
+            {
+                **{key: pairs[0][0][key] for key in ("partitionId", "leaseId")},
+                "done": runs_of(done),
+                "failed": [
+                    {"offset": message["offset"], "status": status}
+                    for message, status in pairs
+                    if status != "completed"
+                ],
+            }
+        )
+    return spans

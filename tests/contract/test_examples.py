@@ -34,11 +34,11 @@ def _real_ids(api: Api, *, about_dead: bool) -> dict[str, str]:
     assert api.configure("orders", leaseTime=60).status == 201
     assert api.call("POST", "/api/v1/consumer-groups/billing/resume").status < 500
     one = str(uuid.uuid4())
-    for name in ("Default", one):
+    for name in ("Default", one, f"dead-{one}"):
         item = {"queue": "orders", "partition": name, "transactionId": one, "payload": 1}
         assert api.push(item).status == 201
     (message,) = api.messages("orders", one, consumerGroup="billing")
-    (dead,) = api.messages("orders", "Default", consumerGroup="billing")
+    (dead,) = api.messages("orders", f"dead-{one}", consumerGroup="billing")
     assert api.ack(dead, "dlq").status == 200
     (letter,) = api.call("GET", "/api/v1/dlq?queue=orders&limit=1").json["messages"]
     later = {"queue": "orders", "transactionId": one, "payload": 1, "delay": 3600}

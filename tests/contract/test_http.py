@@ -74,7 +74,7 @@ def test_an_unknown_path_is_a_404_in_json(api: Api, path: str) -> None:
         ("GET", "/api/v1/push", "POST"),
         ("PUT", "/api/v1/push", "POST"),
         ("POST", "/api/v1/pop", "GET"),
-        ("POST", "/api/v1/pop/queue/q", "GET"),
+        ("PUT", "/api/v1/pop/queue/q", "GET"),
         ("DELETE", "/api/v1/pop/queue/q/partition/p", "GET"),
         ("GET", "/api/v1/ack", "POST"),
         ("GET", "/api/v1/ack/batch", "POST"),

@@ -43,11 +43,11 @@ def test_every_command_runs(server: ServerProcess, queue: str, tmp_path: Path) -
     for field in ("partitionId", "leaseId"):
         ack = ack.replace(f"<{field} of the message>", messages[0][field])
     assert run(ack)["success"] is True
-    pop, ack = (command.strip().replace("billing", "framed") for command in framed)
-    _run_framed(pop, ack, tmp_path)
+    pop, ack, ack_and_pop = (command.strip().replace("billing", "framed") for command in framed)
+    _run_framed(pop, ack, ack_and_pop, tmp_path)
 
 
-def _run_framed(pop: str, ack: str, folder: Path) -> None:
+def _run_framed(pop: str, ack: str, ack_and_pop: str, folder: Path) -> None:
     run(pop, folder)
     head, frames_at = unpack_head((folder / "leased").read_bytes())
     (frame,) = stored_frames((folder / "leased").read_bytes()[frames_at:])
@@ -61,6 +61,10 @@ def _run_framed(pop: str, ack: str, folder: Path) -> None:
     )
     (result,) = run(ack)["spans"]
     assert (result["success"], result["ended"]) == (True, True)
+    # Said again it changes nothing, and what failed is there for the pop.
+    ack_and_pop = ack_and_pop.replace("<partitionId>", claim.partitionId)
+    ack_and_pop = ack_and_pop.replace("<leaseId>", head.leaseId).replace("[[100, 101]]", "[[0, 1]]")
+    assert [message["data"] for message in run(ack_and_pop)["messages"]] == [{"total": 30}]
 
 
 def test_every_route_is_served(api: Api) -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from queen.core.frame import segment_of
 from queen.core.options import QueueOptions
+from queen.server.answers.pops import pop_bits
 from queen.server.protocol import connection, held_bytes
 from queen.server.protocol.answer_parts import PART_BYTES, answer_in_parts
 from queen.server.protocol.connections import ConnectionLimits, Connections
 from queen.server.protocol.http import Request, Response
-from queen.server.routes.messages.pop import pop_bits
 from queen.service.catalog import Partition, Queue
 from queen.service.consume.feeds import Grant
 from queen.service.log.segment_cache import StoredSegment

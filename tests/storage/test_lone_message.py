@@ -14,9 +14,9 @@ import pytest
 from queen.core.cursor import AckStatus
 from queen.core.options import QueueOptions
 from queen.errors import OutcomeUnknown
+from queen.service.acks.ack_batch import AckBatch
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import Partition
-from queen.service.consume.ack_batch import AckBatch
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.log.append import Append
 from queen.storage.database import Database
@@ -29,6 +29,7 @@ __all__ = ["own_database"]
 _HOT = {
     "append",
     "append_lone",
+    "append_and_lease",
     "claim",
     "claim_lone",
     "ack_spans",
@@ -116,9 +117,8 @@ async def test_each_step_of_a_lone_message_is_one_statement(
     name = await _warm_up(broker)
     sent.clear()
     for number in range(20):
-        waiting = await _waiting_for(broker, name)
         await _push(broker, name, str(number).encode())
-        (grant,) = await waiting
+        (grant,) = await _pop(broker, name)
         batch = await _ack(broker, grant)
         assert batch.all_done and batch.committed == number + 2
     # A connection draws its generation once.

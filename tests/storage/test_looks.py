@@ -12,9 +12,9 @@ import pytest
 
 from queen.core.cursor import AckStatus
 from queen.core.options import QueueOptions
+from queen.service.acks.ack_batch import AckBatch
 from queen.service.broker import Broker, Limits
 from queen.service.consume import sweeper
-from queen.service.consume.ack_batch import AckBatch
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.log.append import Append
 from queen.service.signals import Signals

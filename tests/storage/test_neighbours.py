@@ -14,10 +14,10 @@ from queen.core.cipher import KeyRing, parse_keys
 from queen.core.cursor import AckResult, AckStatus
 from queen.core.options import QueueOptions
 from queen.errors import Contended, QueenError, Unreadable
+from queen.service.acks.ack_batch import AckBatch
 from queen.service.admin.groups import BEGINNING, SeekTarget
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import FROM_BEGINNING, Queue
-from queen.service.consume.ack_batch import AckBatch
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.log import aside
 from queen.service.log.append import Append

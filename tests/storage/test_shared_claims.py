@@ -13,9 +13,9 @@ import pytest
 from queen.core.cursor import AckStatus
 from queen.core.options import QueueOptions
 from queen.errors import OutcomeUnknown
+from queen.service.acks.ack_batch import OffsetBatch
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import Queue
-from queen.service.consume.ack_batch import OffsetBatch
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.log.append import Append
 from tests.waiting import until_async, until_met

@@ -17,8 +17,8 @@ import pytest
 
 from queen.core.cursor import AckStatus
 from queen.core.options import QueueOptions
+from queen.service.acks.ack_batch import OffsetBatch
 from queen.service.broker import Broker, Limits
-from queen.service.consume.ack_batch import OffsetBatch
 from queen.service.consume.feeds import Pop
 from queen.service.consume.lease_book import BareSpan
 from queen.service.log.append import Append

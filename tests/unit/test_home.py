@@ -37,7 +37,7 @@ class Front:
 
 async def test_what_was_spooled_here_comes_before_what_goes_to_the_home() -> None:
     entrance, nobody = Entrance("p1"), None
-    verbs: Any = Verbs(nobody, entrance, nobody, nobody, nobody)  # type: ignore[arg-type]
+    verbs: Any = Verbs(nobody, entrance, nobody, nobody, nobody, nobody)  # type: ignore[arg-type]
     home = Home(None, verbs, Events())
     home._front = Front()  # type: ignore[assignment]
     first, second = (Append("q", name, (b"a",), (b"1",), 1) for name in ("p1", "p2"))

@@ -11,8 +11,8 @@ from queen.core.cursor import AckResult, AckStatus
 from queen.core.frame import segment_of
 from queen.core.options import QueueOptions
 from queen.errors import BadRequest, InvalidItem, OutcomeUnknown, QueenError, QueueFull, Unreadable
+from queen.service.acks.ack_batch import AckBatch
 from queen.service.catalog import Partition, Queue
-from queen.service.consume.ack_batch import AckBatch
 from queen.service.consume.feeds import Grant
 from queen.service.home import acks, appends, grants
 from queen.service.home.calls import (

@@ -17,6 +17,7 @@ import msgspec
 
 from queen.core.cipher import KeyRing
 from queen.errors import QueenError, StartupError, Unavailable
+from queen.service.acks.ack import Acker
 from queen.service.admin.audit_trail import AuditTrail
 from queen.service.admin.checkup import Checkup
 from queen.service.admin.dead_letters import DeadLetters
@@ -32,11 +33,11 @@ from queen.service.admin.traces import DEFAULT_DAYS, JOB, JOB_INTERVAL_S, Traces
 from queen.service.background import Background
 from queen.service.catalog import Catalog
 from queen.service.clock import Clock
-from queen.service.consume.ack import Acker
 from queen.service.consume.claims import Claims
 from queen.service.consume.dispatch import Dispatcher
 from queen.service.consume.give_back import GiveBack
 from queen.service.consume.granted_reads import Reader
+from queen.service.consume.handoff import Handoffs
 from queen.service.consume.lease_book import LeaseBook
 from queen.service.consume.leases import Leases
 from queen.service.consume.pop import Popper
@@ -230,6 +231,7 @@ class Broker:
             self.dispatcher,
             self.acker,
             give_back,
+            self.background,
             self.holders,
             self.events,
             self.steps,
@@ -248,6 +250,16 @@ class Broker:
             self.activity,
             self.maintenance,
             self.kinds,
+            self.events,
+        )
+        self.handoffs = Handoffs(
+            self.dispatcher,
+            self.lease_book,
+            claims,
+            self.acker,
+            self.popper,
+            give_back,
+            self.holders,
             self.events,
         )
 
@@ -291,6 +303,7 @@ class Broker:
             self.hot,
             self.catalog,
             self.appender,
+            self.handoffs.reserve,
             self.activity,
             self.limits.flushes,
             self.steps,
@@ -308,7 +321,14 @@ class Broker:
         )
         self.spool_desk = SpoolDesk(self.hot.breaker, self.entrance, self.basins, self.drain)
         self.outbox = Outbox(self.database, self.catalog, self.encryption, self.maintenance)
-        verbs = Verbs(self.catalog, self.entrance, self.popper, self.acker, self.signals.follow)
+        verbs = Verbs(
+            self.catalog,
+            self.entrance,
+            self.popper,
+            self.acker,
+            self.handoffs,
+            self.signals.follow,
+        )
         self.home = Home(home, verbs, self.events)
         self.intake = Intake(self.scope, self.clock, self.home, self.outbox)
         self.relay = Relay(
@@ -536,6 +556,7 @@ class Broker:
             await _try_step("answering pops", self.popper.close)
             await _try_step("finishing commands on streams", self.entries.close)
             await _try_step("finishing pushes", self.pusher.drain)
+            self.handoffs.release_all()
             await _try_step("finishing acknowledgments", self.acker.drain)
             await _try_step("answering other workers", self.home.finish_calls)
             if self.drain is not None:

@@ -254,17 +254,26 @@ class SpanAck(msgspec.Struct, gc=False):
     failed: list[FailedOffset] = []
 
 
+_Spans = Annotated[
+    list[SpanAck],
+    Meta(
+        description=f"Each by itself; at most {MAX_ACKS} spans, runs and failed offsets.",
+        extra_json_schema={"maxItems": MAX_ACKS},
+    ),
+]
+
+
 class AckSpansRequest(msgspec.Struct):
-    spans: Annotated[
-        list[SpanAck],
-        Meta(
-            description=f"Each by itself; at most {MAX_ACKS} spans, runs and failed offsets.",
-            extra_json_schema={"maxItems": MAX_ACKS},
-        ),
-    ]
+    spans: _Spans
     consumerGroup: (
         Annotated[Name, Meta(description="Left out, the acknowledgments are of queue mode.")] | None
     ) = None
+
+
+class PopAfterRequest(msgspec.Struct):
+    """What is acknowledged for the group that then pops."""
+
+    spans: _Spans
 
 
 class ExtendRequest(msgspec.Struct):

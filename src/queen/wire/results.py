@@ -111,6 +111,18 @@ class RefusedItem(Struct):
     code: Annotated[str, Meta(description="The code of its own error.")]
 
 
+class SpanAckResult(Struct):
+    """What became of the acknowledgment of one span."""
+
+    success: Annotated[bool, Meta(description="Whether all of it was taken.")]
+    error: Annotated[str | None, Meta(description="Why something of it was not; else null.")]
+    lost: Annotated[
+        int, Meta(description="Offsets that the lease does not hold, or no longer.", ge=0)
+    ]
+    dead: Annotated[int, Meta(description="Messages that are now dead letters.", ge=0)]
+    ended: Annotated[bool, Meta(description="Whether the lease is over.")]
+
+
 class Error(Struct):
     """What every answer with a status of 400 or more looks like."""
 
@@ -126,6 +138,13 @@ class Error(Struct):
     ) = UNSET
     items: (
         Annotated[list[RefusedItem], Meta(description="The items of a push that it refuses.")]
+        | UnsetType
+    ) = UNSET
+    spans: (
+        Annotated[
+            list[SpanAckResult],
+            Meta(description="What became of each acknowledgment that came with a pop."),
+        ]
         | UnsetType
     ) = UNSET
     results: (
@@ -239,18 +258,6 @@ class AckBatchAnswer(Struct):
         str | UnsetType,
         Meta(description="There when some were not taken: how many, and why the first was not."),
     ] = UNSET
-
-
-class SpanAckResult(Struct):
-    """What became of the acknowledgment of one span."""
-
-    success: Annotated[bool, Meta(description="Whether all of it was taken.")]
-    error: Annotated[str | None, Meta(description="Why something of it was not; else null.")]
-    lost: Annotated[
-        int, Meta(description="Offsets that the lease does not hold, or no longer.", ge=0)
-    ]
-    dead: Annotated[int, Meta(description="Messages that are now dead letters.", ge=0)]
-    ended: Annotated[bool, Meta(description="Whether the lease is over.")]
 
 
 class AckSpansAnswer(Struct):

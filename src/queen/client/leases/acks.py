@@ -16,7 +16,7 @@ from queen.client.durations import Seconds, told_ms
 from queen.client.leases.grants import FrameGrant, Grant, PartitionLease, Popped
 from queen.client.queues.messages import Delivered, error_text
 from queen.client.transport.errors_from_answer import decode_answer
-from queen.errors import NotFound
+from queen.errors import LeaseLost, NotFound
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 COMPLETED = "completed"
 # As many as a server takes at once: that of `queen.wire.answers`, which a client does not load.
 MAX_ACKS = 20_000
+# Each may be a span and a run of its own.
+_MAX_WITH_POP = MAX_ACKS // 2
 
 
 class AckItem(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -119,6 +121,20 @@ class Acks:
         for said in self._said:
             yield from said.items()
 
+    @property
+    def fits_a_pop(self) -> bool:
+        """Whether all of it can be said in the request for the next messages."""
+        return 0 < self.count <= _MAX_WITH_POP and all(said.has_span for said in self._said)
+
+    def body_of_pop(self) -> bytes:
+        """Return what the request for the next messages says of these."""
+        return msgspec.json.encode({"spans": _spans_of(self._said)})
+
+    def lost_of_pop(self, error: LeaseLost) -> LostAcks:
+        """Return what a server refused of what was said in the request for the next messages."""
+        results = msgspec.convert(error.details.get("spans", []), list[_SpanResult])
+        return _lost_of(_spans_of(self._said), results)
+
     async def send(self, cluster: Cluster, group: str | None, server: str) -> LostAcks:
         """Send them, to the server that granted the leases first if it is known."""
         lost = LostAcks()
@@ -130,6 +146,25 @@ class Acks:
         for part in _in_requests([said for said in self._said if not said.has_span]):
             lost = lost.plus(await _send_items(cluster, part, group, server))
         return lost
+
+
+class Said:
+    """What is still to be said of a batch."""
+
+    __slots__ = ("acks", "batch")
+
+    def __init__(self, acks: Acks | None = None, batch: Popped[Any] | None = None) -> None:
+        self.acks = acks or Acks()
+        self.batch: Popped[Any] = batch or Popped()
+
+    def body(self) -> bytes:
+        """Return what the request for the next messages says of it; empty for nothing."""
+        return self.acks.body_of_pop() if self.acks.count else b""
+
+    def take(self) -> Acks:
+        """Return what is to be said: whoever takes it says it."""
+        acks, self.acks = self.acks, Acks()
+        return acks
 
 
 def acks_of(
@@ -214,6 +249,10 @@ async def _send_spans(
         "POST", "/api/v1/ack/spans", body, key=spans[0].partition_id, first=server
     )
     results = decode_answer(_span_answers, answer).spans
+    return _lost_of(spans, results)
+
+
+def _lost_of(spans: Sequence[_Span], results: Sequence[_SpanResult]) -> LostAcks:
     lost = LostAcks()
     for span, result in zip(spans, results, strict=False):
         if not result.success:

@@ -29,7 +29,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Reader:
     """Who reads what a pop got: what all of its messages have in common."""
 
-    __slots__ = ("decode", "has_settled", "owner", "server")
+    __slots__ = ("decode", "has_settled", "owner", "server", "takes_acks")
 
     def __init__(
         self,
@@ -45,6 +45,8 @@ class Reader:
         self.server = server
         # Whether this program has said of any message what became of it.
         self.has_settled = False
+        # Whether the server takes with the next pop what is said of these.
+        self.takes_acks = False
 
 
 class Grant(ABC):
@@ -361,6 +363,11 @@ class Popped(Generic[M]):
         self.lease_s = lease_s
         self.lease_id = self.messages[0].lease_id if self.messages else ""
         self.server = self._reader.server
+
+    @property
+    def takes_acks(self) -> bool:
+        """Whether what became of these can be said in the request for the next."""
+        return self._reader.takes_acks
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

@@ -74,6 +74,7 @@ def _read_frames(body: bytes, reader: Reader) -> tuple[Sequence[Grant], float]:
         head, frames_at = unpack_head(body)
         frames = stored_frames(body[frames_at:])
         grants = [grant for claim in head.claims for grant in _grants(claim, head, frames, reader)]
+        reader.takes_acks = head.takesAcks
     except (InvalidFrame, PayloadTooLarge) as error:
         raise Unreachable(f"the answer is not one of Queen's: {error}") from None
     return grants, _lease_s([claim.leaseMs for claim in head.claims])

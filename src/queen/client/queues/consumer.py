@@ -7,9 +7,9 @@ message it is at, gives the rest of its batch back without fault, and takes no m
 lost and nothing is done twice.
 
 There are as many slots as handlers may run at once, and twice as many workers. A worker holds a
-slot from its pop until its handler returns; while its acks are on their way, another one uses
-the slot. So the next batch is fetched while the last one is acked, but none is leased that no
-handler is free for.
+slot from its pop until its handler returns, and then says what became of the batch in the request
+for the next one. To a server that does not know that, or where it cannot be said so, it says it by
+itself, and another worker uses the slot meanwhile. No batch is leased that no handler is free for.
 
 A handler that is quick gets what was taken ahead of it, a message or a list at a time, as if each
 had been taken alone: when one fails, those that were taken with it are given back, and it comes
@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic
 
 from queen.client import tracing
-from queen.client.leases.acks import Acks
+from queen.client.leases.acks import Acks, LostAcks, Said
 from queen.client.leases.grants import Popped
 from queen.client.leases.progress import Progress
 from queen.client.leases.stretch import Stretch
@@ -45,7 +45,7 @@ from queen.client.queues.running import (
     pause_after_nothing,
 )
 from queen.client.transport.http import Poll
-from queen.errors import HandlerTimeout, QueenError
+from queen.errors import HandlerTimeout, LeaseLost, QueenError
 
 if TYPE_CHECKING:
     from queen.client.queues.queue import QueueBuilder
@@ -120,46 +120,58 @@ class Consumer(Runner, Runnable["Consumer[M]"], Generic[M]):
             pass
 
     async def _work_once(self, handler: Handler, slots: asyncio.Semaphore) -> bool:
-        """Take a batch, handle it, say what became of it; return whether to go on."""
-        kept: KeptLease | None = None
+        """Take batches and handle them, for as long as what became of one can be said in the
+        request for the next; then say it, and return whether to go on."""
+        kept = KeptLease(None)
+        said = Said()
+        overdue: asyncio.Future[Any] | None = None
         try:
             async with slots:
-                if self.is_stopping or self.is_at_limit:
-                    return False
-                batch = await self.next_batch(self._busy_at)
-                if not batch:
-                    return batch is not None
-                kept = self.keep_lease(batch)
-                began = self._one_partition.begin(batch.messages[0].partition, time.monotonic())
-                try:
-                    acks, overdue = await self._handle_batch(handler, batch, kept.lease)
-                finally:
-                    self._busy_at = time.monotonic()
-                    self._one_partition.end(began, self._busy_at)
+                while overdue is None and not (self.is_stopping or self.is_at_limit):
+                    kept.let_go()
+                    batch = await self.next_batch(self._busy_at, said)
+                    if not batch:
+                        return batch is not None
+                    kept = self.keep_lease(batch)
+                    said, overdue = await self._handle_kept(handler, batch, kept.lease)
+                    if not self.goes_with_pop(said):
+                        break
                 if overdue is not None:
-                    await self.settle(acks, batch.server)
+                    await self.settle(said)
                     kept.let_go()
                     # Nothing else is begun in its stead: no more handlers run than were asked for.
                     await asyncio.wait((overdue,))
                     return True
-            await self.settle(acks, batch.server)
+            await self.settle(said)
         finally:
-            if kept is not None:
-                kept.let_go()
-        return True
+            kept.let_go()
+        return not (self.is_stopping or self.is_at_limit)
 
-    async def next_batch(self, busy_at: float) -> Popped[Any] | None:
-        """Return the next batch; empty when none came, None when it is time to end."""
+    async def _handle_kept(
+        self, handler: Handler, batch: Popped[Any], lease: BatchLease | None
+    ) -> tuple[Said, asyncio.Future[Any] | None]:
+        began = self._one_partition.begin(batch.messages[0].partition, time.monotonic())
+        try:
+            acks, overdue = await self._handle_batch(handler, batch, lease)
+        finally:
+            self._busy_at = time.monotonic()
+            self._one_partition.end(began, self._busy_at)
+        return Said(acks, batch), overdue
+
+    async def next_batch(self, busy_at: float, said: Said) -> Popped[Any] | None:
+        """Return the next batch; empty when none came, None when it is time to end. What is still
+        to be said of the last one is said."""
         size, wait_s = self._size(), self._queue._wait_s
         if self._queue._idle_s is not None:
             idle_left_s = busy_at + self._queue._idle_s - time.monotonic()
             if idle_left_s <= 0:
+                await self.settle(said)
                 return None
             wait_s = min(wait_s, idle_left_s)
         if self._left is not None:
             size = min(size, self._left)
             self._left -= size
-        batch = await self._pop_unless_stopped(wait_s, size)
+        batch = await self._pop_unless_stopped(wait_s, size, said)
         count = len(batch)
         if self._left is not None:
             self._left += size - count
@@ -170,26 +182,40 @@ class Consumer(Runner, Runnable["Consumer[M]"], Generic[M]):
         """Return how many messages to take."""
         return self._ahead.size if self._takes_ahead else self._queue._batch or 1
 
-    async def _pop(self, wait_s: float, size: int, poll: Poll) -> Popped[Any]:
+    async def _pop(self, wait_s: float, size: int, said: Said, poll: Poll) -> Popped[Any]:
         asked_at = time.monotonic()
         try:
-            batch = await self._queue._pop(wait_s, size, False, poll)
+            batch = await self._queue._pop(wait_s, size, False, poll, said.body())
+        except LeaseLost as error:
+            if not said.acks.count:
+                raise
+            # Nothing was leased because of that.
+            self._warn_of_lost(said.take().lost_of_pop(error))
+            return Popped()
         except QueenError as error:
             if poll.is_given_up:
                 return Popped()
-            if not error.retryable:
+            said_more = said.acks.count > 0
+            await self.settle(said)
+            if error.retryable:
+                _log.warning("pop: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+            elif not said_more:
                 raise
-            _log.warning("pop: %s", error)
-            await asyncio.sleep(_PAUSE_S)
+            # Another server may have taken the place of one that takes acks; the next pop shows.
             return Popped()
+        said.take()
         if not batch:
             await pause_after_nothing(asked_at)
         return batch
 
-    async def _pop_unless_stopped(self, wait_s: float, size: int) -> Popped[Any]:
+    async def _pop_unless_stopped(self, wait_s: float, size: int, said: Said) -> Popped[Any]:
         """Pop. When told to stop meanwhile, take only what the server has sent already."""
         poll = Poll()
-        return await self._ask_unless_stopped(poll, self._pop(wait_s, size, poll)) or Popped()
+        batch = await self._ask_unless_stopped(poll, self._pop(wait_s, size, said, poll))
+        # Said again where nobody knows whether it was heard.
+        await self.settle(said)
+        return batch or Popped()
 
     async def _handle_batch(
         self, handler: Handler, batch: Popped[Any], lease: BatchLease | None
@@ -209,7 +235,7 @@ class Consumer(Runner, Runnable["Consumer[M]"], Generic[M]):
                 progress.give_back(start)
                 return progress.acks(count), None
             if start and progress.is_due_at(now):
-                await self.settle(progress.acks(start), batch.server)
+                await self.settle(Said(progress.acks(start), batch))
             if self._is_async:
                 stop, error = await self._hand_over(handler, progress, start)
             else:
@@ -316,10 +342,23 @@ class Consumer(Runner, Runnable["Consumer[M]"], Generic[M]):
         """Remember how long messages took that were handled one after the other."""
         self._ahead.note(messages, time.monotonic() - began)
 
-    async def settle(self, acks: Acks, server: str) -> None:
+    def goes_with_pop(self, said: Said) -> bool:
+        """Whether what became of a batch can be said in the request for the next."""
+        return (
+            self._queue._auto_ack
+            and said.batch.takes_acks
+            and said.acks.fits_a_pop
+            and self._queue._may_say_with_pop(said.batch.server)
+            # It has a span of its own.
+            and not tracing.is_on()
+        )
+
+    async def settle(self, said: Said) -> None:
         """Say what became of messages to the server that granted their lease."""
+        acks = said.take()
         if not acks.count or not self._queue._auto_ack:
             return
+        server = said.batch.server
         try:
             with tracing.settling(self._queue.name or "*", acks.count, acks.spans):
                 lost = await self._queue._queen.settle(acks, self._queue._group, server)
@@ -328,6 +367,9 @@ class Consumer(Runner, Runnable["Consumer[M]"], Generic[M]):
                 raise
             _log.warning("%d messages could not be settled; they come again: %s", acks.count, error)
             return
+        self._warn_of_lost(lost)
+
+    def _warn_of_lost(self, lost: LostAcks) -> None:
         if lost.messages:
             _log.warning("%d messages were no longer leased to us; they come again", lost.messages)
 

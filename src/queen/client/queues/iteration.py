@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Generic
 
 from queen.client import tracing
+from queen.client.leases.acks import Said
 from queen.client.leases.grants import Popped
 from queen.client.leases.progress import Progress
 from queen.client.queues.messages import M
@@ -49,7 +50,7 @@ class Messages(Generic[M]):
             # Somebody else may be at work on the rest of the batch.
             self._consumer.leave(self._next, self._end)
             self._end = self._next
-        if self._next == self._end or self._progress.is_due_at(time.monotonic()):
+        if self._next < self._end and self._progress.is_due_at(time.monotonic()):
             await self._settle()
         while self._next == self._end or self._consumer.is_stopping:
             if self._is_over or not await self._take_batch():
@@ -72,9 +73,13 @@ class Messages(Generic[M]):
         self._kept.let_go()
         if self._progress.count:
             self._consumer.note_pace(self._progress.count, self._busy_at)
+        said = self._said()
+        if not self._consumer.goes_with_pop(said):
+            await self._consumer.settle(said)
         if self._consumer.is_stopping or self._consumer.is_at_limit:
+            await self._consumer.settle(said)
             return False
-        batch = await self._consumer.next_batch(self._busy_at)
+        batch = await self._consumer.next_batch(self._busy_at, said)
         if batch is None:
             return False
         self._progress = Progress(batch)
@@ -88,8 +93,10 @@ class Messages(Generic[M]):
 
     async def _settle(self) -> None:
         """Say that what was handed out is done."""
-        progress = self._progress
-        await self._consumer.settle(progress.acks(self._next), progress.batch.server)
+        await self._consumer.settle(self._said())
+
+    def _said(self) -> Said:
+        return Said(self._progress.acks(self._next), self._progress.batch)
 
     async def aclose(self) -> None:
         """Give back what is not done."""

@@ -208,8 +208,14 @@ class QueueBuilder(Consuming):
         return self._with(on_error=callback)
 
     async def _pop(
-        self, wait_s: float, batch: int, auto_ack: bool, poll: Poll | None = None
+        self,
+        wait_s: float,
+        batch: int,
+        auto_ack: bool,
+        poll: Poll | None = None,
+        said: bytes = b"",
     ) -> Popped[Any]:
+        """Ask for messages, and say with that what became of the last ones."""
         asked = {
             "batch": batch,
             "wait": "true" if wait_s > 0 else "false",
@@ -225,8 +231,9 @@ class QueueBuilder(Consuming):
         if self.name is None:
             asked |= {"namespace": self._namespace or None, "task": self._task or None}
         answer = await self._queen.cluster.call(
-            "GET",
+            "POST" if said else "GET",
             _pop_path(self.name, self._partition, *asked.items()),
+            said,
             key=self._key(),
             wait_s=max(wait_s, 0.0),
             poll=poll,
@@ -235,6 +242,11 @@ class QueueBuilder(Consuming):
         reader = Reader(self._owner, payload_decoder(self._into), answer.server)
         grants, lease_s = read_grants(answer, reader, self.name or "")
         return Popped(self._message_kind, grants, lease_s)
+
+    def _may_say_with_pop(self, server: str) -> bool:
+        """Whether the next pop goes to the server that granted a lease."""
+        cluster = self._queen.cluster
+        return self.name is not None and cluster.first_for(self._key()) in ("", server)
 
     def _key(self) -> str:
         return f"{self.name}:{self._partition or '*'}:{self._group or ''}"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from queen.client import tracing
-from queen.client.leases.acks import COMPLETED, AckItem, Acks
+from queen.client.leases.acks import COMPLETED, AckItem, Acks, Said
 from queen.client.leases.grants import Popped
 from queen.client.payloads import encode_payload
 from queen.client.queues.consumer import Consumer, Handler
@@ -233,11 +233,16 @@ class TaskConsumer(Consumer[Received]):
 
     # ---- what became of them ----
 
-    async def settle(self, acks: Acks, server: str) -> None:
+    def goes_with_pop(self, said: Said) -> bool:
+        # Results have a request of their own.
+        return not self._kept and super().goes_with_pop(said)
+
+    async def settle(self, said: Said) -> None:
         """Tell what became of jobs, with the results of those that have some."""
         if not self._kept:
-            await super().settle(acks, server)
+            await super().settle(said)
             return
+        acks, server = said.take(), said.batch.server
         finished = [self._finished(item) for item in acks.items()]
         with tracing.settling(self._queue.name or "*", acks.count, acks.spans):
             for some in _in_requests(finished):
@@ -283,7 +288,7 @@ class TaskConsumer(Consumer[Received]):
             acks, batch = Acks(), at_hand.batch
             acks.add_part(batch, 0, at_hand.ended)
             acks.add_part(batch, at_hand.ended, len(batch), "retry")
-            await self.settle(acks, batch.server)
+            await self.settle(Said(acks, batch))
         return running
 
 

@@ -20,9 +20,9 @@ from queen.core.cursor import Cursor, is_done, set_aside
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.core.visibility import ONLY_GROUP
 from queen.errors import EncryptionUnavailable
+from queen.service.acks.cursors import Key, lock, store
+from queen.service.acks.dead_letter_copies import DeadLetter, DeadLetterCopies, Position
 from queen.service.catalog import FROM_BEGINNING, Catalog, Partition
-from queen.service.consume.cursors import Key, lock, store
-from queen.service.consume.dead_letter_copies import DeadLetter, DeadLetterCopies, Position
 from queen.service.log.append import Append
 from queen.service.log.appender import Appender, Outcome, append_columns, outcomes
 from queen.service.log.flush_share import Share

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 from queen.core.cursor import acked_up_to, bits_from_bytes
 from queen.core.pacing.shares import FairOrder
 from queen.errors import Contended, OutcomeUnknown, QueenError, Unavailable
+from queen.service.acks.ack import Acker
+from queen.service.acks.cursors import decode_failures
+from queen.service.background import Background
 from queen.service.catalog import Catalog, Partition
-from queen.service.consume.ack import Acker
-from queen.service.consume.cursors import decode_failures
 from queen.service.consume.dispatch import Attempt, Dispatcher
 from queen.service.consume.feeds import Feed, Grant
 from queen.service.consume.give_back import GiveBack
@@ -106,6 +107,7 @@ class Claims:
         dispatcher: Dispatcher,
         acker: Acker,
         give_back: GiveBack,
+        background: Background,
         holders: Holders,
         events: Events,
         steps: Steps,
@@ -121,6 +123,7 @@ class Claims:
         self._reader = reader
         self._acker = acker
         self._give_back = give_back
+        self._background = background
         self._holders = holders
         self._events = events
         self._steps = steps
@@ -217,7 +220,7 @@ class Claims:
                 grant = self._grant(claim.attempt, partition, lease_ids[entry.number], row)
                 grant.is_shared = is_shared
                 claim.grants.append(grant)
-                self._note_grant(claim.attempt, grant, row)
+                self._note_grant(claim.attempt, grant, row["handed"] if is_shared else 0)
             elif row["outcome"] == _OTHER_KIND:
                 claim.attempt.feed.turn(is_shared=not is_shared)
                 claim.attempt.feed.offer_again(partition, first=True)
@@ -259,7 +262,7 @@ class Claims:
             [entry.group_id for entry in entries],
             [entry.number + 1 for entry in entries],
             lease_ids,
-            [_lease_ms(attempt) for attempt in attempts],
+            [lease_ms(attempt) for attempt in attempts],
             [attempt.pop.auto_ack for attempt in attempts],
             budgets,
             [queue_options.retry_ceiling for queue_options in options],
@@ -319,7 +322,7 @@ class Claims:
             entry.partition.id,
             entry.group_id,
             lease_id,
-            _lease_ms(attempt),
+            lease_ms(attempt),
             attempt.pop.batch,
         )
 
@@ -348,7 +351,7 @@ class Claims:
             row["wait_ms"],
         )
 
-    def _note_grant(self, attempt: Attempt, grant: Grant, row: Row) -> None:
+    def _note_grant(self, attempt: Attempt, grant: Grant, handed: int = 0) -> None:
         feed, partition, lease_id = attempt.feed, grant.partition, grant.lease_id
         assert lease_id is not None
         if attempt.generation != feed.generation:
@@ -356,7 +359,7 @@ class Claims:
             # finds out.
             feed.offer_again(partition)
         elif grant.is_shared:
-            feed.note_shared_grant(partition, row["handed"])
+            feed.note_shared_grant(partition, handed)
             self._dispatcher.set_timer(feed, partition, lease_id, grant.lease_ms)
         else:
             feed.note_grant(partition, lease_id, grant.stop)
@@ -406,6 +409,18 @@ class Claims:
             feed.offer_again(partition, first=True)
 
     # ---- handing over ----
+
+    def deliver(self, attempt: Attempt, grant: Grant) -> None:
+        """Hand over what a push has leased for a pop with what it stored."""
+        claim = Claimed(attempt, self._reader.budget)
+        claim.grants.append(grant)
+        attempt.feed.claiming.discard(grant.partition.id)
+        self._note_grant(attempt, grant)
+        self._background.start(self._hand_over_alone(claim))
+
+    async def _hand_over_alone(self, claim: Claimed) -> None:
+        await self._hand_over_all([claim])
+        self._note("handed", [claim.attempt])
 
     async def _hand_over_all(self, claims: list[Claimed]) -> None:
         """Read what was claimed, and hand over whatever is read, until all of it is."""
@@ -619,9 +634,10 @@ def _refused_row(refusal: Refusal) -> Row:
     return {"outcome": _BUSY, "wait_ms": refusal.wait_ms}
 
 
-def _lease_ms(attempt: Attempt) -> int:
-    lease_ms = attempt.feed.queue.options.lease_time * 1000
-    return min(lease_ms, _AUTO_LEASE_MS) if attempt.pop.auto_ack else lease_ms
+def lease_ms(attempt: Attempt) -> int:
+    """Return how long what an attempt claims is leased."""
+    wanted_ms = attempt.feed.queue.options.lease_time * 1000
+    return min(wanted_ms, _AUTO_LEASE_MS) if attempt.pop.auto_ack else wanted_ms
 
 
 def _report(error: Exception, log_text: str) -> QueenError:

@@ -175,7 +175,7 @@ class Dispatcher:
 
     def pump(self, feed: Feed) -> None:
         """Give ready partitions to waiting pops while there are both."""
-        if feed.paused_until > time.monotonic():
+        if feed.is_paused(time.monotonic()):
             return
         while (pair := feed.take_named()) is not None:
             self.attempt(pair[0], feed, [pair[1]])
@@ -184,11 +184,20 @@ class Dispatcher:
             self.attempt(pop, feed, feed.take(pop.partitions))
 
     def attempt(self, pop: Pop, feed: Feed, partitions: list[Partition]) -> None:
+        self._begin(pop)
+        self._events.claim_wanted(Attempt(pop, feed, partitions))
+
+    def reserve(self, pop: Pop, feed: Feed, partition: Partition) -> Attempt:
+        """Pair a pop with a partition that somebody else claims for it."""
+        self._begin(pop)
+        feed.claiming.add(partition.id)
+        return Attempt(pop, feed, [partition])
+
+    def _begin(self, pop: Pop) -> None:
         assert not pop.done.done(), "an answered pop must not claim"
         pop.busy = True
         for parked in pop.feeds:
             parked.unpark(pop)
-        self._events.claim_wanted(Attempt(pop, feed, partitions))
 
     def try_next(self, pop: Pop) -> None:
         """A claim brought nothing: try the next candidates, look for more, wait, or give up."""

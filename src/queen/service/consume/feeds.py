@@ -256,13 +256,19 @@ class Feed:
     def has_ready(self) -> bool:
         return bool(self._ready)
 
+    def is_paused(self, now: float) -> bool:
+        """Whether the group is left alone for a while."""
+        return self.paused_until > now
+
     def offer(self, partition: Partition) -> None:
         """Say that a partition reaches as far as its head now says."""
-        position = self._position.get(partition.id)
-        if position is None:
-            position = self._older.get(partition.id, _UNREAD)
-        if partition.head > position:
+        if partition.head > self.position_of(partition):
             self.offer_again(partition)
+
+    def position_of(self, partition: Partition) -> int:
+        """Return how far the group has got in a partition, as far as this server knows."""
+        position = self._position.get(partition.id)
+        return self._older.get(partition.id, _UNREAD) if position is None else position
 
     def offer_again(self, partition: Partition, *, first: bool = False) -> None:
         """Put a partition among the ready ones, unless somebody is at work in it."""
@@ -334,7 +340,7 @@ class Feed:
     ) -> bool:
         """Forget a lease; return whether the partition has more."""
         if self.is_shared:
-            position = self._position.get(partition.id, self._older.get(partition.id, _UNREAD))
+            position = self.position_of(partition)
             if offer and partition.head > position:
                 self.offer_again(partition)
             return not offer or partition.head > position
@@ -395,6 +401,11 @@ class Feed:
             queue.pop(pop, None)
             if not queue:
                 del self.named[pop.named]
+
+    def waiter_for(self, partition: Partition) -> Pop | None:
+        """Return who waits the longest for a partition: by its name, or else for any."""
+        waiters = self.named.get(partition.name) or self.waiters
+        return next(iter(waiters), None)
 
     @property
     def waiting(self) -> int:

@@ -37,7 +37,7 @@ class GiveBack:
 
     def grants(self, grants: list[Grant], wait_ms: int = 0) -> None:
         """Take grants for which nobody waits any more; their partitions wait before the next."""
-        self._background.start(self._give_back(grants, wait_ms))
+        self._background.start(self.take(grants, wait_ms))
 
     def result_of(self, pop: Pop) -> None:
         """Take whatever a claim still brings for a pop that was left."""
@@ -59,9 +59,10 @@ class GiveBack:
             grants = await pop.done
         except QueenError:
             return
-        await self._give_back(grants, 0)
+        await self.take(grants)
 
-    async def _give_back(self, grants: list[Grant], wait_ms: int) -> None:
+    async def take(self, grants: list[Grant], wait_ms: int = 0) -> None:
+        """Take grants; returns when their partitions are free."""
         self._reader.release(grants)
         for grant in grants:
             if grant.lease_id is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from datetime import datetime
 
-from queen.service.consume.cursors import Key
+from queen.service.acks.cursors import Key
 from queen.service.consume.dispatch import Dispatcher
 from queen.service.consume.lease_book import LeaseBook
 from queen.storage.database import Database

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 
 from queen.core.cursor import AckResult
+from queen.service.acks.ack_batch import AckBatch, OffsetBatch
 from queen.service.catalog import Partition
-from queen.service.consume.ack_batch import AckBatch, OffsetBatch
 from queen.service.home.calls import (
     AckAnswer,
     CalledAck,

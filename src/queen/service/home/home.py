@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Literal
 
 from queen.errors import OutcomeUnknown
+from queen.service.acks.ack import raise_if_none_acked
+from queen.service.acks.ack_batch import AckBatch, OffsetBatch
 from queen.service.catalog import Queue
-from queen.service.consume.ack import raise_if_none_acked
-from queen.service.consume.ack_batch import AckBatch
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.events import Events
 from queen.service.home import acks, appends, grants
@@ -153,6 +153,17 @@ class Home:
                 # What it had claimed comes back when its lease ends, as after any server's end.
                 timeout_s = max(0.0, timeout_s - (time.monotonic() - started))
         return await popper.pop(queues, pop, timeout_s, label)
+
+    async def pop_after(
+        self, batches: list[OffsetBatch], queues: list[Queue], pop: Pop, timeout_s: float
+    ) -> list[Grant]:
+        """Apply acknowledgments, and pop if all of them are taken."""
+        if self._front is None:
+            return await self._verbs.handoffs.pop_after(batches, queues, pop, timeout_s)
+        await self._ack_at(self._front, [*batches])
+        if not all(batch.is_taken for batch in batches):
+            return []
+        return await self.pop(queues, pop, timeout_s)
 
     async def _pop_at(self, front: Front, queue: Queue, pop: Pop, timeout_s: float) -> list[Grant]:
         if self._verbs.popper.gives_nothing:

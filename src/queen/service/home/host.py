@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any
 
 from queen.errors import NotFound, QueenError
+from queen.service.acks.ack import Acker
+from queen.service.acks.ack_batch import AckBatch
 from queen.service.catalog import Catalog, Partition, Subscription
-from queen.service.consume.ack import Acker
-from queen.service.consume.ack_batch import AckBatch
 from queen.service.consume.feeds import Grant, Pop
+from queen.service.consume.handoff import Handoffs
 from queen.service.consume.pop import Popper
 from queen.service.home import acks, appends, grants
 from queen.service.home.calls import (
@@ -45,12 +46,14 @@ class Verbs:
         entrance: Entrance,
         popper: Popper,
         acker: Acker,
+        handoffs: Handoffs,
         follow: Callable[[str], None],
     ) -> None:
         self.catalog = catalog
         self.entrance = entrance
         self.popper = popper
         self.acker = acker
+        self.handoffs = handoffs
         # What was changed at a front, in the words of signals.
         self.follow = follow
 

@@ -12,8 +12,8 @@ from queen.core.cursor import ACK_STATUSES, FAILED_STATUSES, AckResult, AckStatu
 from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import QUEUE_MODE_GROUP, reason_against_name
 from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
+from queen.service.acks.ack_batch import AckBatch, OffsetBatch, Run, storable
 from queen.service.catalog import Catalog, Partition
-from queen.service.consume.ack_batch import AckBatch, OffsetBatch, Run, storable
 from queen.service.scope import Scope, Viewer
 from queen.wire.requests import MAX_OFFSET, AckOperation, AckRequest, FailedOffset, SpanAck
 

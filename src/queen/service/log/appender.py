@@ -66,12 +66,17 @@ async def try_in_rounds(attempt: Callable[[], Awaitable[bool]]) -> None:
 
 def append_call(shares: list[Share], wait_ms: int) -> tuple[str, tuple[Any, ...]]:
     """Return the statement that appends shares, and its arguments: a lone segment has its own."""
-    if len(shares) == 1 and len(shares[0].segments) == 1 and shares[0].dedup != "forever":
-        return "append_lone", _lone_arguments(shares[0], wait_ms)
+    if is_lone(shares):
+        return "append_lone", lone_arguments(shares[0], wait_ms)
     return "append", append_columns(shares, wait_ms)
 
 
-def _lone_arguments(share: Share, wait_ms: int) -> tuple[Any, ...]:
+def is_lone(shares: list[Share]) -> bool:
+    """Whether there is a single segment, which is compared with what others wrote lately alone."""
+    return len(shares) == 1 and len(shares[0].segments) == 1 and shares[0].dedup != "forever"
+
+
+def lone_arguments(share: Share, wait_ms: int) -> tuple[Any, ...]:
     (built,) = share.segments
     partition = share.partition
     return (

@@ -13,17 +13,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from queen.core.pacing.shares import FairOrder
 from queen.errors import Contended, OutcomeUnknown, Overloaded, QueenError, Unavailable
-from queen.service.catalog import Catalog
+from queen.service.catalog import Catalog, Partition
 from queen.service.log.append import OWN_SEGMENT_MESSAGES, Append, Request
 from queen.service.log.appender import (
     Appender,
     Outcome,
     answer_refused,
     append_call,
+    is_lone,
+    lone_arguments,
     outcomes,
 )
 from queen.service.log.aside import Aside
@@ -44,12 +47,34 @@ _MAX_FLUSH_BYTES = 8 * 1024 * 1024
 _LOCK_WAIT_MS = 100
 
 
+class Receiver(Protocol):
+    """A consumer that waits for a segment."""
+
+    @property
+    def arguments(self) -> tuple[object, ...]:
+        """What leases it to the consumer, with the append."""
+
+    def take(self, start: int, count: int, epoch: int | None) -> None:
+        """It is stored, and leased if there is an epoch; nobody was told yet."""
+
+    def leave_unclear(self) -> None:
+        """Nobody knows what became of it."""
+
+    def finish(self) -> None:
+        """Everybody was told, whatever there was to tell."""
+
+
+# Returns who waits for what is appended to a partition, if there is somebody.
+FindReceiver = Callable[[Partition], Receiver | None]
+
+
 class Pusher:
     def __init__(
         self,
         database: Database,
         catalog: Catalog,
         appender: Appender,
+        find_receiver: FindReceiver,
         activity: Activity,
         flushes: int,
         steps: Steps,
@@ -58,6 +83,7 @@ class Pusher:
         self._database = database
         self._catalog = catalog
         self._appender = appender
+        self._find_receiver = find_receiver
         self._activity = activity
         self._steps = steps
         # How often something was written.
@@ -197,14 +223,26 @@ class Pusher:
         """Append; return what has to be tried again, None when there is nothing to do."""
         if not shares:
             return None
-        started = time.perf_counter()
-        self._note("sent", shares[0].appends)
+        receiver = self._find_receiver(shares[0].partition) if is_lone(shares) else None
         try:
-            rows = await self._append(shares)
+            rows = await self._append_and_tell(shares, receiver)
         except Contended:
             if alone:
                 raise
             return await self._leave_locked(shares)
+        finally:
+            if receiver is not None:
+                receiver.finish()
+        if all(row.is_appended for row in rows):
+            return None
+        return await self._learn(shares, rows, alone=alone)
+
+    async def _append_and_tell(
+        self, shares: list[Share], receiver: Receiver | None
+    ) -> list[Outcome]:
+        started = time.perf_counter()
+        self._note("sent", shares[0].appends)
+        rows = await self._append(shares, receiver)
         self._activity.count_flush(
             sum(share.total for share in shares), time.perf_counter() - started
         )
@@ -212,15 +250,17 @@ class Pusher:
         self._note("stored", shares[0].appends)
         self._tell(shares, rows)
         self._note("told", shares[0].appends)
-        if all(row.is_appended for row in rows):
-            return None
-        return await self._learn(shares, rows, alone=alone)
+        return rows
 
-    async def _append(self, shares: list[Share]) -> list[Outcome]:
+    async def _append(self, shares: list[Share], receiver: Receiver | None) -> list[Outcome]:
         statement, arguments = append_call(shares, _LOCK_WAIT_MS)
         try:
+            if receiver is not None:
+                return await self._append_and_lease(shares[0], receiver)
             rows = await self._database.fetch(statement, *arguments)
         except OutcomeUnknown:
+            if receiver is not None:
+                receiver.leave_unclear()
             for share in shares:
                 share.note_try()
             if any(share.known is None for share in shares):
@@ -231,6 +271,14 @@ class Pusher:
             except Unavailable:
                 raise OutcomeUnknown from None
         return outcomes(rows)
+
+    async def _append_and_lease(self, share: Share, receiver: Receiver) -> list[Outcome]:
+        arguments = *lone_arguments(share, _LOCK_WAIT_MS), *receiver.arguments
+        ((*outcome, epoch),) = await self._database.fetch("append_and_lease", *arguments)
+        row = Outcome(*outcome)
+        if row.is_appended:
+            receiver.take(row.head, share.total, epoch)
+        return [row]
 
     def _tell(self, shares: list[Share], rows: list[Outcome]) -> None:
         """Answer what was committed. Whatever goes wrong with that, it is stored."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from queen.core.cursor import bits_from_bytes, bits_to_bytes
 from queen.core.pacing.group_breaker import GroupBreaker, Turn
-from queen.service.consume.ack_batch import AckBatch
+from queen.service.acks.ack_batch import AckBatch
 from queen.service.consume.dispatch import Attempt, Dispatcher
 from queen.service.events import Events
 from queen.storage.database import Database, Transaction

@@ -20,10 +20,10 @@ import msgspec
 from queen.core.cursor import REPEATS, AckResult, AckStatus
 from queen.core.cycle import count_up_to, is_of_a_window
 from queen.errors import LeaseLost, NotFound, Unavailable
+from queen.service.acks.ack import Acker
+from queen.service.acks.ack_batch import AckBatch
+from queen.service.acks.cursors import lock
 from queen.service.catalog import Catalog
-from queen.service.consume.ack import Acker
-from queen.service.consume.ack_batch import AckBatch
-from queen.service.consume.cursors import lock
 from queen.service.consume.lease_book import LeaseBook, Span
 from queen.service.log.append import Append
 from queen.service.outbox.scheduled import Scheduled

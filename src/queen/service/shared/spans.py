@@ -23,8 +23,8 @@ from queen.core.cursor import (
     receipt_of,
 )
 from queen.core.shared import GivenBack, SettledSpan, SharedSpan, refuse, settle_span
-from queen.service.consume.ack_batch import AckBatch, GivenUp
-from queen.service.consume.cursors import Key
+from queen.service.acks.ack_batch import AckBatch, GivenUp
+from queen.service.acks.cursors import Key
 from queen.storage.database import Database, Record, Transaction
 
 # Partition, group and lease.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from queen.service.consume.ack_batch import AckBatch
+from queen.service.acks.ack_batch import AckBatch
 from queen.service.shared.spans import LeaseKey, lease_key
 from queen.storage.database import Database
 

@@ -17,8 +17,8 @@ from queen.service.stats.flows import Flows
 from queen.service.stats.resp_counts import RespCounts
 
 if TYPE_CHECKING:
+    from queen.service.acks.ack_batch import AckBatch
     from queen.service.catalog import Queue
-    from queen.service.consume.ack_batch import AckBatch
     from queen.service.consume.feeds import Grant
     from queen.service.log.append import Append
     from queen.service.log.flush_share import Share

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from queen.storage.database import Transaction
 
 if TYPE_CHECKING:
-    from queen.service.consume.ack_batch import AckBatch
+    from queen.service.acks.ack_batch import AckBatch
     from queen.service.log.append import Append
 
 _MINUTE = timedelta(minutes=1)

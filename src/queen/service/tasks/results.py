@@ -16,8 +16,8 @@ from queen.core.frame import CODEC_RAW
 from queen.core.payload import as_line, reason_against_payload
 from queen.core.tasks import jobs
 from queen.errors import BadRequest, QueenError
+from queen.service.acks.ack_batch import storable
 from queen.service.catalog import Queue
-from queen.service.consume.ack_batch import storable
 from queen.service.events import Events
 from queen.service.intake.acks import AckIntake, GatheredAcks
 from queen.service.log.segment_encryption import SegmentEncryption

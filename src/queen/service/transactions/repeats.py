@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from queen.core.cursor import REPEATS
+from queen.service.acks.ack_batch import AckBatch
 from queen.service.catalog import Catalog
-from queen.service.consume.ack_batch import AckBatch
 from queen.service.log.append import UNKNOWN_OFFSET, Append
 from queen.service.outbox.scheduled import Scheduled
 from queen.service.read.message_finder import MessageFinder

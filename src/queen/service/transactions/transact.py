@@ -21,10 +21,10 @@ from typing import NamedTuple
 from queen.core.cursor import AckResult
 from queen.core.ids import parse_lease
 from queen.errors import Contended, LeaseLost
+from queen.service.acks.ack import Acker
+from queen.service.acks.ack_batch import AckBatch
+from queen.service.acks.cursors import Key
 from queen.service.admin.maintenance import Maintenance
-from queen.service.consume.ack import Acker
-from queen.service.consume.ack_batch import AckBatch
-from queen.service.consume.cursors import Key
 from queen.service.consume.leases import Leases
 from queen.service.log.append import Append
 from queen.service.log.appender import Appender, Outcome, append_columns, outcomes

@@ -48,12 +48,14 @@ class LeasedClaim(msgspec.Struct, omit_defaults=True):
     failures: Failures = {}
 
 
-class LeasedHead(msgspec.Struct):
+class LeasedHead(msgspec.Struct, omit_defaults=True):
     """What was leased; without a lease, because it is acknowledged already, its id is empty."""
 
     leaseId: str
     consumerGroup: Name
     claims: list[LeasedClaim]
+    # The next pop may be a POST that acknowledges these.
+    takesAcks: bool = False
 
 
 _encode = msgspec.json.Encoder().encode

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from queen.errors import BadRequest
-from queen.server.api.entry_answers import message_bits, named_ids
+from queen.server.answers.entries import message_bits, named_ids
 from queen.server.api.failures import UNDECODABLE, decode_body
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.auth.access import Role

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from queen.server.api.entry_answers import message_bits, named_ids
+from queen.server.answers.entries import message_bits, named_ids
 from queen.server.api.failures import decode_body
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.auth.access import Role

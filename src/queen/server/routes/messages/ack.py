@@ -11,12 +11,13 @@ from queen.core.cursor import AckResult
 from queen.core.ids import parse_lease
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.errors import BadRequest, Conflict, LeaseLost, NotFound, QueenError
+from queen.server.answers.acks import TOO_LATE, check_spans, span_result
 from queen.server.api.failures import decode_body
 from queen.server.api.routing import Doc, Route
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Request, Response
+from queen.service.acks.ack_batch import OffsetBatch
 from queen.service.broker import Broker
-from queen.service.consume.ack_batch import OffsetBatch
 from queen.service.intake.acks import STALE, GatheredAcks
 from queen.wire import answers
 from queen.wire.answers import MAX_ACKS
@@ -32,7 +33,6 @@ from queen.wire.results import (
     AckBatchAnswer,
     AckSpansAnswer,
     ExtendAnswer,
-    SpanAckResult,
 )
 
 _ack = msgspec.json.Decoder(AckRequest)
@@ -45,8 +45,7 @@ _DEFAULT_EXTEND_S = 60
 # A repeated acknowledgment is answered by the word of the first.
 _WORDS = {AckResult.ALREADY: "completed", AckResult.ALREADY_DEAD: AckResult.DEAD.value}
 _DEAD = {AckResult.DEAD, AckResult.ALREADY_DEAD}
-_TOO_LATE = "Message is already completed; nothing was changed"
-_REFUSALS = {AckResult.LOST: STALE, AckResult.TOO_LATE: _TOO_LATE}
+_REFUSALS = {AckResult.LOST: STALE, AckResult.TOO_LATE: TOO_LATE}
 
 _EXAMPLE = {
     "transactionId": "order-1042",
@@ -139,7 +138,7 @@ class AckRoutes:
         if result is AckResult.LOST:
             raise LeaseLost(f"Failed to acknowledge message: {STALE}")
         if result is AckResult.TOO_LATE:
-            raise Conflict(f"Failed to acknowledge message: {_TOO_LATE}")
+            raise Conflict(f"Failed to acknowledge message: {TOO_LATE}")
         group = ack.consumerGroup
         answer = AckAnswer(
             transactionId=ack.transactionId,
@@ -163,16 +162,14 @@ class AckRoutes:
 
     async def spans(self, request: Request) -> Response:
         body = decode_body(_spans, request.body)
-        named = sum(1 + len(span.done) + len(span.failed) for span in body.spans)
-        if named > MAX_ACKS:
-            raise BadRequest(f"more than {MAX_ACKS} spans, runs and offsets in one request")
+        check_spans(body.spans)
         gathered = await self._broker.ack_intake.gather_spans(
             request.caller, body.spans, body.consumerGroup
         )
         batches = [batch for batch in gathered if isinstance(batch, OffsetBatch)]
         if batches:
             await self._broker.home.ack([*batches])
-        return Response(200, msgspec.json.encode(AckSpansAnswer([*map(_span_result, gathered)])))
+        return Response(200, msgspec.json.encode(AckSpansAnswer([*map(span_result, gathered)])))
 
     async def extend(self, request: Request) -> Response:
         raw = request.body
@@ -196,16 +193,6 @@ class AckRoutes:
             expiresAt=at,
         )
         return Response(200, msgspec.json.encode(answer))
-
-
-def _span_result(batch: OffsetBatch | QueenError) -> SpanAckResult:
-    error = batch if isinstance(batch, QueenError) else batch.error
-    if error is not None:
-        return SpanAckResult(False, error.message, 0, 0, False)
-    assert isinstance(batch, OffsetBatch)
-    lost, dead = batch.lost, batch.dead
-    refusal = STALE if lost else _TOO_LATE if batch.is_too_late else None
-    return SpanAckResult(refusal is None, refusal, lost, dead, batch.is_over)
 
 
 def _batch_body(acks: list[AckRequest], gathered: GatheredAcks) -> bytes:

@@ -22,10 +22,10 @@ from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.time_range import RANGE_PARAMS, time_range_of
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Query, Request, Response, check_name
+from queen.service.acks.ack_batch import storable
 from queen.service.admin.dead_letters import DeadLetterFilter
 from queen.service.broker import Broker
 from queen.service.catalog import Partition, Queue
-from queen.service.consume.ack_batch import storable
 from queen.service.log.message import Message
 from queen.service.read.browse import BrowsedMessage
 from queen.wire import messages as wire

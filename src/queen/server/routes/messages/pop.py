@@ -1,56 +1,49 @@
-"""GET /api/v1/pop/…: lease the next messages."""
+"""GET /api/v1/pop/…: lease the next messages. POST: the same, after acks of the last ones."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import datetime
-from itertools import chain, groupby
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from queen.core.columns.headers import HEADERS
-from queen.core.frame import (
-    CODEC_RAW,
-    CONTENT_TYPE,
-    Frame,
-    encode_body,
-    pack_frame,
-    raw_size,
-)
-from queen.core.ids import message_prefix
+from queen.core.frame import CONTENT_TYPE
 from queen.core.names import QUEUE_MODE_GROUP
-from queen.errors import BadRequest, NotFound
+from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
+from queen.server.answers.acks import check_spans, span_result
+from queen.server.answers.pops import leased_bits, pop_bits
+from queen.server.api.failures import decode_body, failure
 from queen.server.api.routing import Doc, Other, Param, Route
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
 from queen.server.protocol.answer_parts import FRAME_HEADERS, answer_in_parts
-from queen.server.protocol.http import EMPTY, Query, Request, Response, check_name, query_of
+from queen.server.protocol.http import (
+    EMPTY,
+    Handler,
+    Query,
+    Request,
+    Response,
+    check_name,
+    query_of,
+)
 from queen.server.protocol.long_poll import unless_gone
+from queen.service.acks.ack_batch import OffsetBatch
 from queen.service.broker import Broker
 from queen.service.catalog import FROM_BEGINNING, Queue, Subscription
-from queen.service.consume.feeds import Grant, Pop
-from queen.service.log.segment_cache import StoredSegment
-from queen.service.read.sealed_reads import microseconds
-from queen.wire import answers
-from queen.wire.frames.leased import LeasedClaim, LeasedHead, pack_head
+from queen.service.consume.feeds import Pop
 from queen.wire.parts import Label, Name
+from queen.wire.requests import PopAfterRequest
 from queen.wire.results import PopAnswer
 
-T = TypeVar("T")
-
 MAX_BATCH = 10_000
-_FRAMES = CONTENT_TYPE.encode()
 MAX_PARTITIONS = 1_000
 MAX_TIMEOUT_MS = 3_600_000
 _DEFAULT_TIMEOUT_MS = 30_000
-# Rendered at a time.
-_RUN_BYTES = 128 * 1024
-# Smaller segments are sent whole, however little of them is leased.
-_WORTH_CUTTING_BYTES = 16 * 1024
+_FRAMES = CONTENT_TYPE.encode()
 _FROM_BEGINNING = {"", "all", "from_beginning", "earliest"}
 
 _GROUP = Param(
@@ -127,6 +120,45 @@ _FROM_QUEUE = Doc(
 _FROM_PARTITION = _FROM_QUEUE._replace(
     summary="Pop from a partition", query=(_GROUP, _BATCH, *_OTHERS)
 )
+_AFTER_ACKS = """\
+Acknowledges messages by their offsets, as `POST /api/v1/ack/spans` does, and pops as `GET` does:
+one request instead of two for whoever works on and on. The acknowledgments are taken at once,
+however long the pop then waits, and its answer says that all of them were. When one is refused,
+nothing is leased, and 409 says in `spans` what became of each. The request may be repeated, as an
+acknowledgment may."""
+_SAID = {
+    "spans": [
+        {
+            "partitionId": "00000000-0000-8007-bfff-ffffffffffff",
+            "leaseId": "6f1c1f0e-6a0b-4e5c-9a39-1c5b0f4f2a11",
+            "done": [[0, 1]],
+        }
+    ]
+}
+
+
+def _after_acks(doc: Doc, summary: str) -> Doc:
+    group = _GROUP._replace(example="billing")
+    query = tuple(group if param is _GROUP else param for param in doc.query)
+    said = doc._replace(body=PopAfterRequest, example=_SAID, query=query)
+    return said._replace(summary=summary, about=_AFTER_ACKS)
+
+
+_FROM_QUEUE_AFTER = _after_acks(_FROM_QUEUE, "Acknowledge messages and pop from a queue")
+_FROM_PARTITION_AFTER = _after_acks(
+    _FROM_PARTITION, "Acknowledge messages and pop from a partition"
+)
+_SOME_REFUSED = "some acknowledgments were refused; nothing was leased"
+
+
+_after = msgspec.json.Decoder(PopAfterRequest)
+
+_QUEUE = "/api/v1/pop/queue/{queue}"
+_PARTITION = f"{_QUEUE}/partition/{{partition}}"
+
+
+def _route(method: str, path: str, handler: Handler, doc: Doc) -> Route:
+    return Route(method, path, Role.WRITE, handler, doc, scoped=True)
 
 
 class PopRoutes:
@@ -136,29 +168,25 @@ class PopRoutes:
     def routes(self) -> list[Route]:
         return [
             Route("GET", "/api/v1/pop", Role.WRITE, self.by_label, _BY_LABEL, scoped=True),
-            Route(
-                "GET",
-                "/api/v1/pop/queue/{queue}",
-                Role.WRITE,
-                self.from_queue,
-                _FROM_QUEUE,
-                scoped=True,
-            ),
-            Route(
-                "GET",
-                "/api/v1/pop/queue/{queue}/partition/{partition}",
-                Role.WRITE,
-                self.from_partition,
-                _FROM_PARTITION,
-                scoped=True,
-            ),
+            _route("GET", _QUEUE, self.from_queue, _FROM_QUEUE),
+            _route("GET", _PARTITION, self.from_partition, _FROM_PARTITION),
+            _route("POST", _QUEUE, self.from_queue_after_acks, _FROM_QUEUE_AFTER),
+            _route("POST", _PARTITION, self.from_partition_after_acks, _FROM_PARTITION_AFTER),
         ]
 
     async def from_queue(self, request: Request) -> Response | None:
         return await self._pop_queue(request, request.params[0], None)
 
     async def from_partition(self, request: Request) -> Response | None:
-        return await self._pop_queue(request, *request.params)
+        queue, partition = request.params
+        return await self._pop_queue(request, queue, partition)
+
+    async def from_queue_after_acks(self, request: Request) -> Response | None:
+        return await self._pop_queue_after_acks(request, request.params[0], None)
+
+    async def from_partition_after_acks(self, request: Request) -> Response | None:
+        queue, partition = request.params
+        return await self._pop_queue_after_acks(request, queue, partition)
 
     async def by_label(self, request: Request) -> Response | None:
         """Pop from any queue with a namespace and a task; either may be left out."""
@@ -176,8 +204,28 @@ class PopRoutes:
         )
         return await self._answer(request, pop, queues, _timeout_s(query), label)
 
-    async def _pop_queue(
+    async def _pop_queue_after_acks(
         self, request: Request, name: str, partition: str | None
+    ) -> Response | None:
+        spans = decode_body(_after, request.body).spans
+        check_spans(spans)
+        group = query_of(request.query).text("consumerGroup") or None
+        gathered = await self._broker.ack_intake.gather_spans(request.caller, spans, group)
+        batches = [batch for batch in gathered if isinstance(batch, OffsetBatch)]
+        if len(batches) == len(gathered):
+            response = await self._pop_queue(request, name, partition, batches)
+            if all(batch.is_taken for batch in batches):
+                return response
+        elif batches:
+            await self._broker.home.ack([*batches])
+        return _refused(gathered)
+
+    async def _pop_queue(
+        self,
+        request: Request,
+        name: str,
+        partition: str | None,
+        acks: Sequence[OffsetBatch] = (),
     ) -> Response | None:
         check_name("queue", name)
         if partition is not None:
@@ -185,22 +233,25 @@ class PopRoutes:
         query = query_of(request.query)
         pop, timeout_s = _pop_of(query, partition, None), _timeout_s(query)
         queue = await self._broker.scope.queue(request.caller, name)
-        popper = self._broker.popper
+        if queue is None:
+            await self._broker.home.ack([*acks])
+            acks = ()
         if queue is None and pop.waits:
             # A consumer may come before its producer; what is new is new since it came.
             pop = _pop_of(query, partition, await self._broker.clock.now())
             started = time.monotonic()
-            waiting = self._broker.catalog.wait_for_queue(
-                name, timeout_s, lambda: popper.gives_nothing
-            )
-            queue = await unless_gone(request, waiting)
-            if queue is not None:
-                # It may have come up in another namespace than its name says.
-                queue = await self._broker.scope.queue(request.caller, name)
+            queue = await self._wait_for_queue(request, name, timeout_s)
             timeout_s = max(0.0, timeout_s - (time.monotonic() - started))
         if queue is None:
             return EMPTY
-        return await self._answer(request, pop, [queue], timeout_s, None)
+        return await self._answer(request, pop, [queue], timeout_s, None, acks)
+
+    async def _wait_for_queue(self, request: Request, name: str, timeout_s: float) -> Queue | None:
+        popper = self._broker.popper
+        waiting = self._broker.catalog.wait_for_queue(name, timeout_s, lambda: popper.gives_nothing)
+        queue = await unless_gone(request, waiting)
+        # It may have come up in another namespace than its name says.
+        return queue and await self._broker.scope.queue(request.caller, name)
 
     async def _answer(
         self,
@@ -209,9 +260,14 @@ class PopRoutes:
         queues: list[Queue],
         timeout_s: float,
         label: tuple[str, str] | None,
+        acks: Sequence[OffsetBatch] = (),
     ) -> Response | None:
         pop.is_framed = request.headers.get(b"accept") == _FRAMES
-        work = self._broker.home.pop(queues, pop, timeout_s, label)
+        home = self._broker.home
+        if acks:
+            work = home.pop_after([*acks], queues, pop, timeout_s)
+        else:
+            work = home.pop(queues, pop, timeout_s, label)
         try:
             grants = await (unless_gone(request, work) if pop.waits else work)
         except NotFound:
@@ -219,7 +275,7 @@ class PopRoutes:
             return EMPTY
         if grants and request.connection.is_gone:
             # The client hung up in the same moment: nobody would read the answer.
-            self._broker.home.give_back(grants)
+            home.give_back(grants)
             return EMPTY
         if not grants:
             return EMPTY
@@ -231,10 +287,10 @@ class PopRoutes:
                 response = await answer_in_parts(request, pop_bits(grants, pop.group))
             if response is None and request.connection.is_cut_off:
                 # Nobody can read half an answer.
-                self._broker.home.give_back(grants)
+                home.give_back(grants)
             return response
         finally:
-            self._broker.home.release(grants)
+            home.release(grants)
 
 
 def _in_order_of_priority(queues: list[Queue]) -> list[Queue]:
@@ -284,170 +340,5 @@ def _subscription(query: Query, group: str, since: datetime | None) -> Subscript
     return FROM_BEGINNING
 
 
-def pop_bits(grants: list[Grant], group: str) -> Iterator[bytes]:
-    """Yield the answer of a pop bit by bit. Segments are let go as they are rendered."""
-    first = grants[0]
-    about = {
-        "success": True,
-        "queue": first.partition.queue.name,
-        "partition": first.partition.name,
-        "partitionId": first.partition.uuid,
-        "leaseId": str(first.lease_id) if first.lease_id else "",
-        "consumerGroup": group,
-        "partitionsClaimed": len(grants),
-        "claims": [_claim(grant) for grant in grants],
-    }
-    return answers.pop_answer(chain.from_iterable(map(_messages_of, grants)), about)
-
-
-def _claim(grant: Grant) -> dict[str, object]:
-    """What was leased of one partition, for those who fence their own side effects."""
-    return {
-        "queue": grant.partition.queue.name,
-        "partition": grant.partition.name,
-        "partitionId": grant.partition.uuid,
-        "epoch": grant.epoch,
-        "attempt": grant.attempt,
-        "firstOffset": grant.start,
-        "endOffset": grant.stop,
-        "leaseMs": 0 if grant.lease_id is None else grant.lease_ms,
-    }
-
-
-def _messages_of(grant: Grant) -> Iterator[list[bytes]]:
-    """Yield messages, some at a time."""
-    for stored, low, high, failures in _runs(grant):
-        subjects = stored.segment.column("producerSub")
-        for start, stop in stored.segment.runs(low, high, _RUN_BYTES):
-            if subjects is None:
-                yield _run_of(grant, stored, start, stop, failures, None)
-                continue
-            # Messages of one producer mostly stand together.
-            for subject, run in groupby(range(start, stop), subjects.__getitem__):
-                first, *rest = run
-                yield _run_of(grant, stored, first, first + 1 + len(rest), failures, subject)
-
-
-def _run_of(
-    grant: Grant, stored: StoredSegment, low: int, high: int, failures: int, subject: str | None
-) -> list[bytes]:
-    """Return messages [low, high) of a segment, equally often failed and of one producer."""
-    partition, segment = grant.partition, stored.segment
-    traces, headers = segment.column("traceId"), segment.column(HEADERS)
-    first = stored.base_offset + low
-    common = {
-        "queue": partition.queue.name,
-        "partition": partition.name,
-        "partitionId": partition.uuid,
-        "leaseId": str(grant.lease_id) if grant.lease_id else "",
-        "consumerGroup": None if grant.group == QUEUE_MODE_GROUP else grant.group,
-        "createdAt": answers.iso(stored.created_at),
-        "retryCount": failures,
-        "priority": partition.queue.options.priority,
-        "producerSub": subject,
-    }
-    return answers.messages(
-        first,
-        _quotable_ids(segment.id_bytes(low, high)),
-        segment.payloads(low, high),
-        traces[low:high] if traces else None,
-        grant.skip >> (first - grant.start) if grant.skip else 0,
-        message_prefix(partition.id),
-        common,
-        headers[low:high] if headers else None,
-    )
-
-
-def _runs(grant: Grant) -> Iterator[tuple[StoredSegment, int, int, int]]:
-    """Yield the parts of segments whose messages have failed equally often, nearly always one."""
-    grant.stored.reverse()
-    while grant.stored:
-        stored = grant.stored.pop()
-        low, high = stored.part(grant.start, grant.stop)
-        if grant.attempt == 1 and not grant.failures:
-            yield stored, low, high, 0
-            continue
-        offsets = range(stored.base_offset + low, stored.base_offset + high)
-        for failures, run in groupby(offsets, lambda offset: grant.attempt_of(offset) - 1):
-            first, *rest = run
-            at = first - stored.base_offset
-            yield stored, at, at + 1 + len(rest), failures
-
-
-def _quotable_ids(ids: list[bytes]) -> list[bytes]:
-    if answers.needs_no_escape(b"".join(ids).decode()):
-        return ids
-    return [msgspec.json.encode(name.decode())[1:-1] for name in ids]
-
-
-# ---- frames ----
-
-
-def leased_bits(grants: list[Grant], group: str) -> Iterator[bytes]:
-    """Yield the answer of a pop that wants frames, bit by bit; segments are let go on the way.
-
-    Messages are not looked at one by one: what differs from one to the next is said in the head,
-    and nearly always there is nothing to say.
-    """
-    lease_id = grants[0].lease_id
-    yield pack_head(
-        LeasedHead(str(lease_id or ""), group, [_leased_claim(grant) for grant in grants])
-    )
-    for grant in grants:
-        grant.stored.reverse()
-        while grant.stored:
-            yield _frame(grant, grant.stored.pop())
-
-
-def _leased_claim(grant: Grant) -> LeasedClaim:
-    partition = grant.partition
-    return LeasedClaim(
-        queue=partition.queue.name,
-        partition=partition.name,
-        partitionId=partition.uuid,
-        epoch=grant.epoch,
-        attempt=grant.attempt,
-        firstOffset=grant.start,
-        endOffset=grant.stop,
-        leaseMs=0 if grant.lease_id is None else grant.lease_ms,
-        priority=partition.queue.options.priority,
-        frames=len(grant.stored),
-        hidden=_hidden(grant) if grant.skip else [],
-        failures=_failures(grant) if grant.failures or grant.attempt > 1 else {},
-    )
-
-
-def _hidden(grant: Grant) -> list[int]:
-    offsets = range(grant.start, grant.stop)
-    return [offset for at, offset in enumerate(offsets) if grant.skip >> at & 1]
-
-
-def _failures(grant: Grant) -> dict[int, int]:
-    """Return how often messages were delivered before, where that is not as often as the first."""
-    counts = ((offset, grant.attempt_of(offset)) for offset in range(grant.start, grant.stop))
-    return {offset: attempt - 1 for offset, attempt in counts if attempt != grant.attempt}
-
-
-def _frame(grant: Grant, stored: StoredSegment) -> bytes:
-    """Return a segment as it is stored, or what is leased of it if that is much less."""
-    partition, (codec, body) = grant.partition, stored.encoded()
-    first, count = stored.base_offset, stored.segment.count
-    low, high = stored.part(grant.start, grant.stop)
-    if len(body) > _WORTH_CUTTING_BYTES:
-        part_bytes = stored.segment.size_bytes * (high - low) // count
-        if part_bytes < len(body) // 2:
-            first, count = first + low, high - low
-            codec, body = CODEC_RAW, encode_body(stored.segment.cut(low, high))
-    return pack_frame(
-        Frame(
-            partition.queue.name,
-            partition.name,
-            count,
-            codec,
-            raw_size(codec, body),
-            body,
-            first,
-            microseconds(stored.created_at),
-            partition.id,
-        )
-    )
+def _refused(acks: Sequence[OffsetBatch | QueenError]) -> Response:
+    return failure(LeaseLost(_SOME_REFUSED), spans=[*map(span_result, acks)])

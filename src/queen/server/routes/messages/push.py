@@ -12,8 +12,8 @@ from queen.core.columns.headers import trace_of
 from queen.core.frame import CONTENT_TYPE
 from queen.core.payload import is_plain, without_surrogates
 from queen.errors import BadRequest, InvalidItem, QueenError, UnsupportedMedia
+from queen.server.answers.pushes import in_order, placed_results, push_body
 from queen.server.api.failures import UNDECODABLE, bad_json, details_of, failure
-from queen.server.api.push_answers import in_order, placed_results, push_body
 from queen.server.api.routing import Doc, Other, Param, Route
 from queen.server.auth.access import Role
 from queen.server.protocol.http import (

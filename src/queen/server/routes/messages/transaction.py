@@ -12,8 +12,8 @@ from queen.core.columns.headers import trace_of
 from queen.core.cursor import AckResult
 from queen.core.ids import parse_lease
 from queen.errors import BadRequest
+from queen.server.answers.pushes import pushed_items
 from queen.server.api.failures import decode_body
-from queen.server.api.push_answers import pushed_items
 from queen.server.api.routing import Doc, Route
 from queen.server.auth.access import Role
 from queen.server.protocol.http import Request, Response

@@ -17,13 +17,13 @@ from queen.core.ids import parse_lease, parse_partition
 from queen.core.names import reason_against_name
 from queen.core.payload import reason_against_payload
 from queen.errors import BadRequest, Conflict, LeaseLost, NotFound, QueenError
+from queen.server.answers.pushes import known_results, push_body
 from queen.server.api.failures import decode_body, failure
-from queen.server.api.push_answers import known_results, push_body
 from queen.server.api.routing import Doc, Route
 from queen.server.auth.access import Caller, Role
 from queen.server.protocol.http import Request, Response
+from queen.service.acks.ack_batch import storable
 from queen.service.broker import Broker
-from queen.service.consume.ack_batch import storable
 from queen.service.intake.items import Planned
 from queen.service.intake.pushes import Later
 from queen.service.sdk.sdk_cycles import STALE, Cycle, CycleAck

@@ -14,9 +14,9 @@ from queen.server.api.routing import Doc, Route
 from queen.server.api.stats_rows import iso_or_none
 from queen.server.auth.access import Caller, Role
 from queen.server.protocol.http import Query, Request, Response, check_name
+from queen.service.acks.ack_batch import storable
 from queen.service.admin.pipelines import definition_of, progress_of, state_of
 from queen.service.broker import Broker
-from queen.service.consume.ack_batch import storable
 from queen.service.rows import Record
 from queen.service.scope import listed
 from queen.wire import pipelines as wire

@@ -8,10 +8,10 @@ import msgspec
 
 from queen.core.streams import StreamDefinition
 from queen.errors import BadRequest, NotFound
+from queen.server.answers.windows import ranges_of, window_id
 from queen.server.api.audit import audit
 from queen.server.api.failures import decode_body
 from queen.server.api.paging import page_of, page_params
-from queen.server.api.render_window import ranges_of, window_id
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.stats_rows import iso_or_none
 from queen.server.api.times import parse_time

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from queen.errors import BadRequest
+from queen.server.answers.windows import ranges_of, window_id
 from queen.server.api.paging import limit_of, limit_param
-from queen.server.api.render_window import ranges_of, window_id
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from queen.server.api.render_window import window_id
+from queen.server.answers.windows import window_id
 from queen.server.api.routing import Doc, Param, Route
 from queen.server.api.stats_rows import iso_or_none
 from queen.server.auth.access import Role

@@ -12,11 +12,11 @@ from queen.core.frame import CONTENT_TYPE
 from queen.core.names import reason_against_name
 from queen.core.streams import StreamDefinition, complete
 from queen.errors import BadRequest, LeaseLost, NotFound, PayloadTooLarge
+from queen.server.answers.pushes import pushed_items
+from queen.server.answers.windows import page_bits, ranges_of, window_bits
 from queen.server.api.audit import audit
 from queen.server.api.failures import decode_body
 from queen.server.api.paging import limit_of, limit_param
-from queen.server.api.push_answers import pushed_items
-from queen.server.api.render_window import page_bits, ranges_of, window_bits
 from queen.server.api.routing import Doc, Other, Param, Route
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Caller, Role

@@ -6,6 +6,10 @@ select * from queen.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $1
 -- Append one segment to one partition; one row, as `append` has it.
 select * from queen.append_lone($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
+-- name: append_and_lease :many once
+-- Append one segment to one partition and lease it to who waits for it; one row, and the epoch.
+select * from queen.append_and_lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+
 -- name: read_spans :many
 -- The segments that overlap spans of offsets, oldest first; `span` counts the spans from 1.
 select w.span, s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body

@@ -17,9 +17,9 @@ from queen.core.cursor import AckResult, AckStatus, Cursor, Settled, acked_up_to
 from queen.core.pacing.group_breaker import GroupBreaker, Turn
 from queen.core.shared import SettledSpan, SharedSpan
 from queen.errors import QueenError
+from queen.service.acks.cursors import Key
+from queen.service.acks.dead_letter_copies import Position
 from queen.service.catalog import Partition
-from queen.service.consume.cursors import Key
-from queen.service.consume.dead_letter_copies import Position
 from queen.service.consume.lease_book import BareSpan, LeaseBook, Span
 from queen.service.log.message import Message
 
@@ -281,6 +281,11 @@ class OffsetBatch(AckBatch):
     @property
     def is_too_late(self) -> bool:
         return AckResult.TOO_LATE in self.results.values()
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether nothing of it was refused."""
+        return self.error is None and not self.lost and not self.is_too_late
 
     def _count_of(self, results: frozenset[AckResult]) -> int:
         return sum(result in results for result in self.results.values())

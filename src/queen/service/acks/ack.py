@@ -19,8 +19,7 @@ from typing import Any
 
 from queen.core.cursor import AckResult, Cursor, acked_up_to, set_aside
 from queen.errors import Contended, QueenError, Unavailable, Unreadable
-from queen.service.catalog import Partition
-from queen.service.consume.ack_batch import (
+from queen.service.acks.ack_batch import (
     AckBatch,
     GivenUp,
     OffsetBatch,
@@ -30,8 +29,9 @@ from queen.service.consume.ack_batch import (
     part_whole_spans,
     span_limits,
 )
-from queen.service.consume.cursors import Key, lock, store
-from queen.service.consume.dead_letter_copies import DeadLetter, DeadLetterCopies
+from queen.service.acks.cursors import Key, lock, store
+from queen.service.acks.dead_letter_copies import DeadLetter, DeadLetterCopies
+from queen.service.catalog import Partition
 from queen.service.consume.lease_book import BareSpan, LeaseBook, SpanBuilder
 from queen.service.events import Events
 from queen.service.log.aside import Aside
@@ -101,7 +101,8 @@ class Acker:
         self._note("acked", ack_batches)
         under_way = []
         for batch in ack_batches:
-            batch.done = loop.create_future()
+            if batch.done is None:
+                batch.done = loop.create_future()
             under_way.append(batch.done)
             self._batcher.submit(batch)
         return under_way

@@ -1,0 +1,1 @@
+"""Answers that more than one route gives: how what was done looks on the wire."""

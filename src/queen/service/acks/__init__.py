@@ -1,0 +1,1 @@
+"""Acks: what consumers have done with what they were leased, and what becomes of that."""
