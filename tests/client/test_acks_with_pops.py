@@ -157,7 +157,7 @@ async def test_what_may_not_have_arrived_is_said_again(
     assert seen == [("first", 1), ("second", 1)]
 
 
-async def test_a_stop_while_the_pop_waits_says_it_again(
+async def test_a_stop_while_the_pop_waits_loses_no_ack(
     queen: Queen, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await queen.queue(queue).push("only")
@@ -167,7 +167,8 @@ async def test_a_stop_while_the_pop_waits_says_it_again(
     await until_met(lambda: asked["POST pop/queue"])
     consumer.stop()
     await consuming
-    assert asked["POST ack/spans"] == 1
+    # Said again only where nobody knows whether it was heard.
+    assert asked["POST ack/spans"] <= 1
     await expect(queen, queue).to_be_empty(group="g")
 
 

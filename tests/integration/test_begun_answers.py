@@ -21,12 +21,16 @@ class Waiting:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.call: Callable[[object], object] | None = None
+        self.call: Callable[[], object] | None = None
+        self.is_left = False
 
-    def then(self, call: Callable[[object], object]) -> None:
+    def then(self, call: Callable[[], object]) -> None:
         self.call = call
 
-    def answer(self) -> Response | Coroutine[Any, Any, Response]:
+    def leave(self) -> None:
+        self.is_left = True
+
+    def answer(self) -> Response | Coroutine[Any, Any, Response | None]:
         kind = self.request.path
         if kind == "/broken":
             raise ZeroDivisionError
@@ -36,7 +40,7 @@ class Waiting:
             return self._later()
         return Response(200, kind.encode())
 
-    async def _later(self) -> Response:
+    async def _later(self) -> Response | None:
         await asyncio.sleep(0)
         return Response(200, b"later")
 
@@ -61,7 +65,7 @@ class Handlers:
     def go_on(self) -> None:
         waiting = self.begun.pop(0)
         assert waiting.call is not None
-        waiting.call(None)
+        waiting.call()
 
 
 @asynccontextmanager

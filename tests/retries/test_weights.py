@@ -40,11 +40,11 @@ async def test_pushes_of_another_namespace_do_not_wait_for_a_burst(broker: Broke
         await broker.pusher.push(appends_of(name, 50))
     burst = [broker.pusher.submit([append]) for append in appends_of(queues[0], BURST)]
     few = [broker.pusher.submit([append]) for append in appends_of(queues[1], FEW)]
-    await asyncio.gather(*few)
-    stored = sum(future.done() for future in burst)
+    await asyncio.gather(*(request.wait() for request in few))
+    stored = sum(request.is_answered for request in burst)
     if broker.limits.namespace_weights:
         # All of the few are in the first flush, which they share.
         assert stored <= MOST_APPENDS
     else:
         assert stored == BURST
-    await asyncio.gather(*burst)
+    await asyncio.gather(*(request.wait() for request in burst))

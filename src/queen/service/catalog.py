@@ -333,6 +333,10 @@ class Catalog:
                 (row["queue_id"], name): row["id"] for row in rows if not row["reads_by_time"]
             }
 
+    def known_group(self, queue: Queue, name: str) -> int | None:
+        """Return the id of a group, or None if that takes a question."""
+        return self._groups.get((queue.id, name))
+
     async def _register(self, queue: Queue, name: str, subscription: Subscription) -> Membership:
         mode, starts_at = subscription
         row = await self._database.findrow("ensure_group", queue.id, name, mode, starts_at)

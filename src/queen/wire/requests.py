@@ -132,7 +132,9 @@ class PlainPushItem(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
     queue: str
     payload: msgspec.Raw
-    transactionId: Annotated[str, Meta(min_length=1, max_length=MAX_TRANSACTION_ID_BYTES)]
+    transactionId: (
+        Annotated[str, Meta(min_length=1, max_length=MAX_TRANSACTION_ID_BYTES)] | None
+    ) = None
     partition: str = DEFAULT_PARTITION
 
 

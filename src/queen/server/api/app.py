@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from queen.errors import Forbidden, NotFound
+from queen.errors import Forbidden, NotFound, QueenError
 from queen.server.api.audit import audit_line
 from queen.server.api.routing import Route, Router
 from queen.server.auth.access import Role
@@ -147,9 +147,6 @@ class App:
         self._authenticator = authenticator
         self._origins = origins or Origins()
         self._rates = rates
-        self._quick = {
-            (route.method, route.path): route for route in declared if route.quick is not None
-        }
 
     @property
     def routes(self) -> list[Route]:
@@ -157,14 +154,19 @@ class App:
 
     def begin(self, request: Request) -> Response | Begun | Coroutine[Any, Any, Response | None]:
         """Begin to answer a request, without a task where its route can do that."""
-        route = self._quick.get((request.method, request.path))
-        if route is None:
+        try:
+            route, params = self._router.find(request.method, request.path)
+        except QueenError:
+            return self.handle(request)
+        if route.quick is None:
             return self.handle(request)
         if self._authenticator is not None:
             caller = self._authenticator.remembered(request)
             if caller is None:
                 return self.handle(request)
-            request = request._replace(caller=caller)
+            request = request._replace(params=params, caller=caller)
+        elif params:
+            request = request._replace(params=params)
         self._activity.requests += 1
         preflight = self._origins.admit(request)
         if preflight is not None:

@@ -102,15 +102,19 @@ class Connection(RequestReader):
         self._room.give(self._body_bytes + self._waiting_bytes)
         self._body_bytes = self._waiting_bytes = 0
         self._waiting.clear()
-        if self._gone is not None:
-            self._gone.set()
+        self._tell_gone()
         if self._drained is not None:
             self._drained.set()
 
     def eof_received(self) -> None:
         self._has_ended = True
+        self._tell_gone()
+
+    def _tell_gone(self) -> None:
         if self._gone is not None:
             self._gone.set()
+        if self._request is not None:
+            cast("Begun", self._under_way).leave()
 
     def pause_writing(self) -> None:
         self._drained = asyncio.Event()
@@ -183,7 +187,7 @@ class Connection(RequestReader):
             self._request = request
             on_its_way.then(self._finish)
 
-    def _finish(self, _done: object) -> None:
+    def _finish(self) -> None:
         """Give the answer that was begun without a task."""
         request, begun = self._request, cast("Begun", self._under_way)
         assert request is not None
@@ -276,7 +280,8 @@ class Connection(RequestReader):
         if not keep_alive:
             self._close()
         elif self._waiting:
-            self._go_on()
+            # Whoever called may be in the middle of something.
+            self._connections.loop.call_soon(self._go_on)
         elif self._refusal is not None:
             self._refuse(self._refusal)
         else:

@@ -62,12 +62,14 @@ class Begun(Protocol):
     """An answer that is on its way without a task: somebody calls when it can be given."""
 
     @property
-    def then(self) -> Callable[[Callable[[object], object]], object]:
-        """Takes what is called from the event loop, once, when that is so; it gets whatever has
-        happened."""
+    def then(self) -> Callable[[Callable[[], object]], object]:
+        """Takes what is called, once, when that is so; perhaps in the same moment."""
 
-    def answer(self) -> Response | Coroutine[Any, Any, Response]:
+    def answer(self) -> Response | Coroutine[Any, Any, Response | None]:
         """Return the answer, or what has still to be waited for; may raise like a handler."""
+
+    def leave(self) -> None:
+        """The client has hung up."""
 
 
 # A handler that has answered for itself, by streaming, returns None.

@@ -31,7 +31,7 @@ from queen.service.consume.lease_book import BareSpan, LeaseBook, SpanBuilder
 from queen.service.events import Events
 from queen.service.holders import Holders
 from queen.service.log.batcher import Batcher
-from queen.service.log.segment_cache import SegmentCache
+from queen.service.log.segment_cache import SegmentCache, StoredSegment
 from queen.service.pacing.breakers import Breakers
 from queen.service.pacing.limits import Admitted, ClaimLimits, Refusal, Row
 from queen.service.stats.steps import Steps
@@ -410,17 +410,23 @@ class Claims:
 
     # ---- handing over ----
 
-    def deliver(self, attempt: Attempt, grant: Grant) -> None:
-        """Hand over what a push has leased for a pop with what it stored."""
+    def deliver(self, attempt: Attempt, grant: Grant, stored: StoredSegment) -> None:
+        """Hand over what a push has leased for a pop with what it stored: at once, if there is
+        nothing special about it."""
         claim = Claimed(attempt, self._reader.budget)
         claim.grants.append(grant)
         attempt.feed.claiming.discard(grant.partition.id)
         self._note_grant(attempt, grant)
-        self._background.start(self._hand_over_alone(claim))
-
-    async def _hand_over_alone(self, claim: Claimed) -> None:
-        await self._hand_over_all([claim])
-        self._note("handed", [claim.attempt])
+        claim.add(grant, stored)
+        span = None if grant.is_cut else self._span_of(attempt, grant)
+        if span is None or span.hidden:
+            self._background.start(self._hand_over_all([claim]))
+            return
+        assert grant.lease_id is not None
+        self._leases.add(grant.lease_id, span)
+        self._note("handed", [attempt])
+        self._deliver(claim)
+        attempt.pop.tell()
 
     async def _hand_over_all(self, claims: list[Claimed]) -> None:
         """Read what was claimed, and hand over whatever is read, until all of it is."""
@@ -480,10 +486,7 @@ class Claims:
             return False
         if grant.is_cut and grant.lease_id is not None:
             await self._shorten(feed, grant)
-        # Acks of frames name offsets, and what is acked already needs none.
-        with_ids = grant.lease_id is not None and not attempt.pop.is_framed
-        span = _span_of(grant, feed, with_ids=with_ids)
-        span.is_shared = grant.is_shared
+        span = self._span_of(attempt, grant)
         for offset in span.hidden:
             grant.skip |= 1 << (offset - grant.start)
         if grant.lease_id is not None:
@@ -493,6 +496,13 @@ class Claims:
         if not grant.shown:
             self._reader.release([grant])
         return bool(grant.shown)
+
+    def _span_of(self, attempt: Attempt, grant: Grant) -> BareSpan:
+        # Acks of frames name offsets, and what is acked already needs none.
+        with_ids = grant.lease_id is not None and not attempt.pop.is_framed
+        span = _span_of(grant, attempt.feed, with_ids=with_ids)
+        span.is_shared = grant.is_shared
+        return span
 
     async def _shorten(self, feed: Feed, grant: Grant) -> None:
         """Lease no more than was read; the rest stays for the next pop."""

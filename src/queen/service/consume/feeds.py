@@ -20,6 +20,7 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -106,6 +107,7 @@ class Pop:
         "partitions",
         "shared",
         "subscription",
+        "told",
         "turn",
         "waits",
     )
@@ -149,6 +151,19 @@ class Pop:
         # Whoever looks for candidates wants to know when there is none left to try.
         self.turn: asyncio.Future[None] | None = None
         self.done: asyncio.Future[list[Grant]] = asyncio.get_running_loop().create_future()
+        # Is called when it is done; see `then`.
+        self.told: Callable[[], object] | None = None
+
+    def then(self, told: Callable[[], object]) -> None:
+        """Have something called, once, when it is done and the event loop is free."""
+        self.told = told
+        self.done.add_done_callback(lambda _: self.tell())
+
+    def tell(self) -> None:
+        """Call it now, if it is done and that did not happen yet."""
+        told, self.told = self.told, None
+        if told is not None:
+            told()
 
     def answer_empty(self) -> None:
         """Wait no longer: answer with nothing, or with what a claim under way brings."""

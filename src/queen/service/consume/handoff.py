@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from queen.core.cursor import AckResult
@@ -34,6 +34,7 @@ from queen.service.consume.lease_book import LeaseBook
 from queen.service.consume.pop import Popper
 from queen.service.events import Events
 from queen.service.holders import Holders
+from queen.service.log.segment_cache import StoredSegment
 
 # How long an ack waits for a push to share its transaction with. The consumer waits for messages
 # meanwhile, and whoever else reads the group is told this much later that it has got on.
@@ -43,7 +44,7 @@ _HELD_S = 0.003
 class Handoff:
     """A consumer that waits for what is appended to a partition, and the ack that goes with it."""
 
-    __slots__ = ("_grant", "_owner", "attempt", "done", "lease_id", "partition")
+    __slots__ = ("_is_given", "_owner", "attempt", "done", "lease_id", "partition")
 
     def __init__(
         self, owner: Handoffs, attempt: Attempt, lease_id: uuid.UUID, done: AckBatch | None
@@ -53,7 +54,7 @@ class Handoff:
         (self.partition,) = attempt.partitions
         self.lease_id = lease_id
         self.done = done
-        self._grant: Grant | None = None
+        self._is_given = False
 
     @property
     def arguments(self) -> tuple[object, ...]:
@@ -67,18 +68,18 @@ class Handoff:
             done,
         )
 
-    def take(self, start: int, count: int, epoch: int | None) -> None:
-        """Take what the statement has leased; before anybody is told what it has stored."""
+    def take(self, stored: StoredSegment, epoch: int | None) -> None:
+        """Hand over what the statement has leased, before anybody is told what it has stored."""
         if epoch is None:
             return
-        feed = self.attempt.feed
-        stop = start + min(count, self.attempt.pop.batch)
-        self._grant = Grant(
+        self._is_given = True
+        start = stored.base_offset
+        grant = Grant(
             self.partition,
-            feed.group,
+            self.attempt.feed.group,
             self.lease_id,
             start,
-            stop,
+            min(stored.end_offset, start + self.attempt.pop.batch),
             epoch,
             attempt=1,
             seen=0,
@@ -88,16 +89,15 @@ class Handoff:
         )
         if self.done is not None:
             self._owner.finish_ack(self.done, start)
+        self._owner.deliver(self.attempt, grant, stored)
 
     def leave_unclear(self) -> None:
         """The connection broke: nobody knows whether anything was leased."""
         self._owner.end_unclear(self)
 
     def finish(self) -> None:
-        """Give the consumer what was leased, or let it wait on."""
-        if self._grant is not None:
-            self._owner.deliver(self.attempt, self._grant)
-        else:
+        """Let the consumer wait on, if nothing was leased to it."""
+        if not self._is_given:
             self._owner.give_up(self)
 
 
@@ -142,7 +142,7 @@ class Handoffs:
     ) -> list[Grant]:
         """Apply acknowledgments, and pop if all of them are taken. They never wait for the pop
         longer than a moment, and go on by themselves when it ends before them."""
-        self._begin(ack_batches, pop)
+        self.begin(ack_batches, pop)
         try:
             popped = await self._popper.pop(queues, pop, timeout_s)
         except QueenError:
@@ -156,11 +156,15 @@ class Handoffs:
             self._popper.give_back(popped)
             raise
         if popped and not all(batch.is_taken for batch in ack_batches):
-            await self._give_back.take(popped)
+            await self.take_back(popped)
             return []
         return popped
 
-    def _begin(self, ack_batches: list[OffsetBatch], pop: Pop) -> None:
+    async def take_back(self, popped: list[Grant]) -> None:
+        """Return when what was popped is free again."""
+        await self._give_back.take(popped)
+
+    def begin(self, ack_batches: Sequence[OffsetBatch], pop: Pop) -> None:
         """Begin to apply acknowledgments; a pop does not wait once one of them is refused."""
         if len(ack_batches) == 1 and self._may_wait(ack_batches[0]):
             self._hold(ack_batches[0])
@@ -266,8 +270,8 @@ class Handoffs:
         batch.ended = batch.is_settled = True
         self._acker.finish(batch)
 
-    def deliver(self, attempt: Attempt, grant: Grant) -> None:
-        self._claims.deliver(attempt, grant)
+    def deliver(self, attempt: Attempt, grant: Grant, stored: StoredSegment) -> None:
+        self._claims.deliver(attempt, grant, stored)
 
     def give_up(self, handoff: Handoff) -> None:
         """Nothing was leased: what the consumer has done and what it wants go their own ways."""

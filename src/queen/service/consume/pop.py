@@ -109,6 +109,51 @@ class Popper:
                 feed.pops.discard(pop)
                 feed.unpark(pop)
 
+    # ---- the same without a task ----
+
+    def may_begin(self, queue: Queue, pop: Pop) -> bool:
+        """Whether a pop can wait without a question to anybody."""
+        feed = self._dispatcher.feed(queue.id, pop.group)
+        return (
+            feed is not None
+            and feed.queue is queue
+            and not feed.is_new
+            and pop.waits
+            and pop.named is None
+            and (pop.shared is None or feed.said is pop.shared)
+            and not self.gives_nothing
+            and self._catalog.known_group(queue, pop.group) is not None
+            and self._sweeper.looks_after((queue,))
+        )
+
+    def begin(self, queue: Queue, pop: Pop) -> None:
+        """Begin a pop that may; see `end` and `leave`."""
+        feed = self._dispatcher.feed(queue.id, pop.group)
+        assert feed is not None
+        feed.used_at = time.monotonic()
+        pop.feeds = [feed]
+        self._pops.add(pop)
+        feed.pops.add(pop)
+        feed.park(pop)
+        self._dispatcher.pump(feed)
+
+    def end(self, pop: Pop) -> list[Grant]:
+        """Return what a pop got that was begun and is done."""
+        (feed,) = pop.feeds
+        self._pops.discard(pop)
+        feed.pops.discard(pop)
+        grants = pop.done.result()
+        self._activity.count_pop([feed.queue], grants)
+        return grants
+
+    def leave(self, pop: Pop) -> None:
+        """Nobody waits any more for a pop that was begun. What a claim still brings goes back."""
+        (feed,) = pop.feeds
+        self._pops.discard(pop)
+        feed.pops.discard(pop)
+        pop.answer_empty()
+        self._give_back.result_of(pop)
+
     async def _first_try(self, pop: Pop) -> None:
         """Try what is thought to be ready; before giving up, look for what nobody told."""
         if pop.named is not None:

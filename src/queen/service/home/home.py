@@ -22,7 +22,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +30,7 @@ from queen.errors import OutcomeUnknown
 from queen.service.acks.ack import raise_if_none_acked
 from queen.service.acks.ack_batch import AckBatch, OffsetBatch
 from queen.service.catalog import Queue
+from queen.service.consume.begun_pop import BegunPop
 from queen.service.consume.feeds import Grant, Pop
 from queen.service.events import Events
 from queen.service.home import acks, appends, grants
@@ -44,7 +45,7 @@ from queen.service.home.calls import (
 from queen.service.home.front import Front, HomeGrants, HomeLost
 from queen.service.home.host import Host, Verbs
 from queen.service.home.places import Places
-from queen.service.log.append import Append
+from queen.service.log.append import Append, Request
 from queen.service.log.push import raise_if_none_stored
 from queen.service.spooling.entrance import Buffering
 
@@ -110,7 +111,7 @@ class Home:
             return self._verbs.entrance.push(pushed, buffering)
         return self._push_at(self._front, pushed, buffering)
 
-    def submit(self, pushed: list[Append]) -> asyncio.Future[None] | None:
+    def submit(self, pushed: list[Append]) -> Request | None:
         """Begin to store messages without a task; None when that is not done here. When it is
         done, see `Entrance.is_done` and `Entrance.finish`."""
         return self._verbs.entrance.submit(pushed) if self._front is None else None
@@ -164,6 +165,15 @@ class Home:
         if not all(batch.is_taken for batch in batches):
             return []
         return await self.pop(queues, pop, timeout_s)
+
+    def begin_pop(
+        self, queue: Queue, pop: Pop, timeout_s: float, acks: Sequence[OffsetBatch]
+    ) -> BegunPop | None:
+        """Begin to do the same without a task; None when that takes one."""
+        if self._front is not None:
+            return None
+        begun = BegunPop(self._verbs.popper, self._verbs.handoffs, pop)
+        return begun if begun.begin(queue, timeout_s, acks) else None
 
     async def _pop_at(self, front: Front, queue: Queue, pop: Pop, timeout_s: float) -> list[Grant]:
         if self._verbs.popper.gives_nothing:

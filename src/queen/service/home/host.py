@@ -153,9 +153,9 @@ class Host:
         if done is None:
             self._start(call, self._push_slowly(call, taken, buffering))
         else:
-            done.add_done_callback(partial(self._pushed, call, taken))
+            done.then(partial(self._pushed, call, taken))
 
-    def _pushed(self, call: int, taken: list[Append], _: object) -> None:
+    def _pushed(self, call: int, taken: list[Append]) -> None:
         if self._verbs.entrance.is_done(taken):
             self._answer_push(call, taken)
         else:

@@ -192,16 +192,37 @@ class AckIntake:
     ) -> OffsetBatch:
         if partition is None:
             raise NotFound("Message not found: no such partition")
-        lease_id = parse_lease(span.leaseId)
-        if lease_id is None:
-            raise LeaseLost(STALE)
-        runs = _runs(span.done)
-        group_id = await self._find_group(partition, group)
-        batch = OffsetBatch(partition, group, group_id, lease_id, runs=runs)
-        if span.failed:
-            _take_failed(batch, span.failed)
-        batch.count = len(batch.failed) + sum(end - first for first, end in runs)
-        return batch
+        return _batch_of(span, partition, group, await self._find_group(partition, group))
+
+    def known_spans(self, spans: Sequence[SpanAck], group: str) -> list[OffsetBatch] | None:
+        """Return the same for a viewer who may see everything, or None unless all of it is good,
+        as far as that is known without a question."""
+        batches = []
+        for span in spans:
+            number = parse_partition(span.partitionId)
+            partition = None if number is None else self._catalog.partition_by_id(number)
+            if partition is None:
+                return None
+            group_id = self._catalog.known_group(partition.queue, group)
+            if group_id is None:
+                return None
+            try:
+                batches.append(_batch_of(span, partition, group, group_id))
+            except QueenError:
+                return None
+        return batches
+
+
+def _batch_of(span: SpanAck, partition: Partition, group: str, group_id: int) -> OffsetBatch:
+    lease_id = parse_lease(span.leaseId)
+    if lease_id is None:
+        raise LeaseLost(STALE)
+    runs = _runs(span.done)
+    batch = OffsetBatch(partition, group, group_id, lease_id, runs=runs)
+    if span.failed:
+        _take_failed(batch, span.failed)
+    batch.count = len(batch.failed) + sum(end - first for first, end in runs)
+    return batch
 
 
 def _checked_delay(retry_after_ms: int) -> int:

@@ -80,7 +80,7 @@ def plan(
 def plan_plain(items: list[PlainPushItem], subject: str | None) -> list[Planned] | None:
     """Return the same for items of a body that is trusted; None unless all of them are good."""
     count, first = len(items), items[0]
-    ids = [item.transactionId for item in items]
+    ids = [item.transactionId or str(uuid.uuid4()) for item in items]
     payloads = [item.payload for item in items]
     text = "".join(ids)
     if not text.isascii() or "\0" in text or not _are_shallow(payloads):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -16,7 +15,7 @@ from queen.service.clock import Clock
 from queen.service.home.home import Home
 from queen.service.intake.frames import appends_of_frames
 from queen.service.intake.items import Planned, plan, plan_plain, sift
-from queen.service.log.append import Append
+from queen.service.log.append import Append, Request
 from queen.service.outbox.scheduled import Outbox, Scheduled
 from queen.service.scope import Scope, Viewer
 from queen.service.spooling.entrance import Buffering
@@ -54,20 +53,20 @@ class Pushed(NamedTuple):
 class BegunPush:
     """Items that are on their way into the log."""
 
-    __slots__ = ("_appends", "_home", "planned", "stored")
+    __slots__ = ("_appends", "_home", "planned", "then")
 
     def __init__(
         self,
         home: Home,
         planned: list[Planned],
         appends: list[Append],
-        stored: asyncio.Future[None],
+        request: Request,
     ) -> None:
         self._home = home
         self._appends = appends
         self.planned = planned
-        # Done when the log has answered.
-        self.stored = stored
+        # Tells when the log has answered.
+        self.then = request.then
 
     def is_done(self) -> bool:
         """Whether all of them are stored now; if not, `pushed` says what became of them."""
@@ -121,10 +120,10 @@ class Intake:
         if planned is None:
             return None
         appends = [append for append, _, _ in planned]
-        stored = self._home.submit(appends)
-        if stored is None:
+        request = self._home.submit(appends)
+        if request is None:
             return None
-        return BegunPush(self._home, planned, appends, stored)
+        return BegunPush(self._home, planned, appends, request)
 
     def buffer(
         self, viewer: Viewer, items: list[PlainPushItem], buffering: Buffering

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from queen.core.frame import (
     MAX_BUILT_BYTES,
@@ -153,9 +153,9 @@ class Append:
 
     def answer(self, error: QueenError | None = None) -> None:
         self.error = error
-        if self.request is not None:
-            self.request.count_down()
-            self.request = None
+        request, self.request = self.request, None
+        if request is not None:
+            request.count_down()
 
     def fail(self, error: QueenError) -> None:
         """Answer with an error, unless it has its answer or somebody else will give it."""
@@ -166,16 +166,47 @@ class Append:
 class Request:
     """A push request: answered when all of its appends are."""
 
-    __slots__ = ("_left", "appends", "done")
+    __slots__ = ("_done", "_left", "_told", "appends", "at_once")
 
     def __init__(self, appends: list[Append]) -> None:
         self.appends = appends
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left = len(appends)
+        self._told: Callable[[], object] | None = None
+        self._done: asyncio.Future[None] | None = None
+        # Whoever is called is called in the same moment, and not when the event loop is free.
+        self.at_once = False
         for append in appends:
             append.request = self
 
+    @property
+    def is_answered(self) -> bool:
+        return not self._left
+
+    def then(self, told: Callable[[], object]) -> None:
+        """Have something called, once, when all are answered."""
+        self._told = told
+        if self.is_answered:
+            self._tell()
+
+    async def wait(self) -> None:
+        """Return when all are answered."""
+        if not self.is_answered:
+            self._done = asyncio.get_running_loop().create_future()
+            await self._done
+
     def count_down(self) -> None:
         self._left -= 1
-        if self._left == 0 and not self.done.done():
-            self.done.set_result(None)
+        if not self.is_answered:
+            return
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
+        self._tell()
+
+    def _tell(self) -> None:
+        told, self._told = self._told, None
+        if told is None:
+            return
+        if self.at_once:
+            told()
+        else:
+            asyncio.get_running_loop().call_soon(told)

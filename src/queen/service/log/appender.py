@@ -235,27 +235,26 @@ class Appender:
 
     # ---- after the statement ----
 
-    def tell(self, shares: list[Share], rows: list[Outcome]) -> None:
-        """Answer what was committed, and tell those who wait for it."""
-        written: list[Share] = []
-        for share, row in zip(shares, rows, strict=True):
-            if row.is_appended:
-                self._remember(share, row)
-                written.append(share)
+    def tell(self, shares: list[Share], rows: list[Outcome], *, at_once: bool = False) -> None:
+        """Answer what was committed, and tell those who wait for it. With `at_once`, whoever sent
+        it is answered before anything else is done, and not when the event loop is free."""
+        written = [pair for pair in zip(shares, rows, strict=True) if pair[1].is_appended]
+        for share, row in written:
+            share.place(row.head)
+            if at_once:
+                share.answer_at_once()
+        for share, row in written:
+            self._remember(share, row)
         if written:
-            self._dedup.remember(written)
-            self._events.written([share.partition for share in written])
-            for share in written:
+            self._dedup.remember([share for share, _ in written])
+            self._events.written([share.partition for share, _ in written])
+            for share, _ in written:
                 share.answer()
 
     def _remember(self, share: Share, row: Outcome) -> None:
         self._activity.count_stored(share)
         if row.head < min(share.head, share.partition.head):
             self._catalog.went_back(share.partition, row.head)
-        offset = row.head
-        for append in share.appends:
-            append.base_offset = offset
-            offset += len(append) - len(append.repeats or ())
         base = row.head
         for built in share.segments:
             encoded = built.codec, built.body

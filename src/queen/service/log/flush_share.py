@@ -119,9 +119,21 @@ class Share:
         for error in self.refused.values():
             raise error
 
+    def place(self, offset: int) -> None:
+        """Note where the messages are stored."""
+        for append in self.appends:
+            append.base_offset = offset
+            offset += len(append) - len(append.repeats or ())
+
     def answer(self) -> None:
         for append in self.appends:
             append.answer()
+
+    def answer_at_once(self) -> None:
+        for append in self.appends:
+            if append.request is not None:
+                append.request.at_once = True
+                append.answer()
 
     @property
     def dedup(self) -> str:

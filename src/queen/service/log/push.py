@@ -10,7 +10,6 @@ What is wrong with one partition, or with one append, is told to that one.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +31,7 @@ from queen.service.log.appender import (
 from queen.service.log.aside import Aside
 from queen.service.log.batcher import Batcher
 from queen.service.log.flush_share import Share
+from queen.service.log.segment_cache import StoredSegment
 from queen.service.stats.activity import Activity
 from queen.service.stats.steps import Steps
 from queen.storage.database import Database
@@ -54,14 +54,14 @@ class Receiver(Protocol):
     def arguments(self) -> tuple[object, ...]:
         """What leases it to the consumer, with the append."""
 
-    def take(self, start: int, count: int, epoch: int | None) -> None:
+    def take(self, stored: StoredSegment, epoch: int | None) -> None:
         """It is stored, and leased if there is an epoch; nobody was told yet."""
 
     def leave_unclear(self) -> None:
         """Nobody knows what became of it."""
 
     def finish(self) -> None:
-        """Everybody was told, whatever there was to tell."""
+        """Everybody else was told, whatever there was to tell."""
 
 
 # Returns who waits for what is appended to a partition, if there is somebody.
@@ -116,10 +116,10 @@ class Pusher:
     async def store(self, appends: list[Append]) -> None:
         """Store messages; returns after the commit. Appends that were not stored say why."""
         if appends:
-            await self.submit(appends)
+            await self.submit(appends).wait()
 
-    def submit(self, appends: list[Append]) -> asyncio.Future[None]:
-        """Begin to store messages; what is returned is done when each append has its answer."""
+    def submit(self, appends: list[Append]) -> Request:
+        """Begin to store messages; what is returned tells when each append has its answer."""
         batchers = [self._batcher_of(append) for append in appends]
         for append, batcher in zip(appends, batchers, strict=True):
             batcher.check_room(append.weight, append)
@@ -130,7 +130,7 @@ class Pusher:
         for append, batcher in zip(appends, batchers, strict=True):
             self._prepare(append)
             batcher.submit(append)
-        return request.done
+        return request
 
     @property
     def waiting(self) -> int:
@@ -277,13 +277,17 @@ class Pusher:
         ((*outcome, epoch),) = await self._database.fetch("append_and_lease", *arguments)
         row = Outcome(*outcome)
         if row.is_appended:
-            receiver.take(row.head, share.total, epoch)
+            (built,) = share.segments
+            encoded = built.columns, built.codec, built.body
+            receiver.take(StoredSegment(row.head, row.created_at, *encoded), epoch)
         return [row]
 
     def _tell(self, shares: list[Share], rows: list[Outcome]) -> None:
         """Answer what was committed. Whatever goes wrong with that, it is stored."""
         try:
-            self._appender.tell(shares, rows)
+            # Who is alone waits for nothing that somebody else might want.
+            is_alone = len(shares) == 1 and not self.waiting
+            self._appender.tell(shares, rows, at_once=is_alone)
         except Exception:
             _log.exception("what was stored could not be told")
             for share, row in zip(shares, rows, strict=True):

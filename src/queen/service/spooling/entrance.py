@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from queen.errors import InMaintenance, QueenError, Unavailable
 from queen.service.admin.maintenance import Maintenance
-from queen.service.log.append import Append
+from queen.service.log.append import Append, Request
 from queen.service.log.push import Pusher, raise_if_none_stored
 from queen.service.spooling.basins import Basins
 from queen.service.spooling.drain import Drain
@@ -77,7 +77,7 @@ class Entrance:
             return False
         return any(drain.is_behind((append.queue, append.partition)) for append in appends)
 
-    def submit(self, appends: list[Append]) -> asyncio.Future[None] | None:
+    def submit(self, appends: list[Append]) -> Request | None:
         """Begin to store messages; None when they, or some of them, cannot go to the log now. When
         it is done, see `is_done` and `finish`."""
         return None if self._to_spool(appends, None) else self._pusher.submit(appends)

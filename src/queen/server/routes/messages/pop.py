@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from functools import lru_cache
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -16,15 +17,18 @@ from queen.core.names import QUEUE_MODE_GROUP
 from queen.errors import BadRequest, LeaseLost, NotFound, QueenError
 from queen.server.answers.acks import check_spans, span_result
 from queen.server.answers.pops import leased_bits, pop_bits
-from queen.server.api.failures import decode_body, failure
+from queen.server.api.failures import UNDECODABLE, decode_body, failure
 from queen.server.api.routing import Doc, Other, Param, Route
 from queen.server.api.times import parse_time
 from queen.server.auth.access import Role
-from queen.server.protocol.answer_parts import FRAME_HEADERS, answer_in_parts
+from queen.server.protocol.answer_parts import FRAME_HEADERS, PART_BYTES, answer_in_parts
 from queen.server.protocol.http import (
     EMPTY,
+    JSON_HEADERS,
     Handler,
+    Headers,
     Query,
+    QuickHandler,
     Request,
     Response,
     check_name,
@@ -34,7 +38,8 @@ from queen.server.protocol.long_poll import unless_gone
 from queen.service.acks.ack_batch import OffsetBatch
 from queen.service.broker import Broker
 from queen.service.catalog import FROM_BEGINNING, Queue, Subscription
-from queen.service.consume.feeds import Pop
+from queen.service.consume.begun_pop import BegunPop
+from queen.service.consume.feeds import Grant, Pop
 from queen.wire.parts import Label, Name
 from queen.wire.requests import PopAfterRequest
 from queen.wire.results import PopAnswer
@@ -152,13 +157,18 @@ _SOME_REFUSED = "some acknowledgments were refused; nothing was leased"
 
 
 _after = msgspec.json.Decoder(PopAfterRequest)
+_NO_ACKS = PopAfterRequest([])
+# Longer queries are taken apart each time.
+_KEPT_CHARACTERS = 256
 
 _QUEUE = "/api/v1/pop/queue/{queue}"
 _PARTITION = f"{_QUEUE}/partition/{{partition}}"
 
 
-def _route(method: str, path: str, handler: Handler, doc: Doc) -> Route:
-    return Route(method, path, Role.WRITE, handler, doc, scoped=True)
+def _route(
+    method: str, path: str, handler: Handler, doc: Doc, quick: QuickHandler | None = None
+) -> Route:
+    return Route(method, path, Role.WRITE, handler, doc, scoped=True, quick=quick)
 
 
 class PopRoutes:
@@ -168,11 +178,31 @@ class PopRoutes:
     def routes(self) -> list[Route]:
         return [
             Route("GET", "/api/v1/pop", Role.WRITE, self.by_label, _BY_LABEL, scoped=True),
-            _route("GET", _QUEUE, self.from_queue, _FROM_QUEUE),
+            _route("GET", _QUEUE, self.from_queue, _FROM_QUEUE, self.begin_pop),
             _route("GET", _PARTITION, self.from_partition, _FROM_PARTITION),
-            _route("POST", _QUEUE, self.from_queue_after_acks, _FROM_QUEUE_AFTER),
+            _route("POST", _QUEUE, self.from_queue_after_acks, _FROM_QUEUE_AFTER, self.begin_pop),
             _route("POST", _PARTITION, self.from_partition_after_acks, _FROM_PARTITION_AFTER),
         ]
+
+    def begin_pop(self, request: Request) -> _Begun | None:
+        """Begin a pop, perhaps after acks, that has to do nothing but wait."""
+        broker, (name,) = self._broker, request.params
+        if request.caller.namespaces is not None:
+            return None
+        try:
+            asked = _asked_of(request.query)
+            body = _after.decode(request.body) if request.method == "POST" else _NO_ACKS
+            check_spans(body.spans)
+            pop = asked.pop(None, None)
+        except (QueenError, *UNDECODABLE):
+            return None
+        queue = broker.catalog.cached_queue(name)
+        acks = broker.ack_intake.known_spans(body.spans, asked.group)
+        if queue is None or acks is None:
+            return None
+        pop.is_framed = request.headers.get(b"accept") == _FRAMES
+        begun = broker.home.begin_pop(queue, pop, asked.timeout_s, acks)
+        return None if begun is None else _Begun(self, request, begun, acks)
 
     async def from_queue(self, request: Request) -> Response | None:
         return await self._pop_queue(request, request.params[0], None)
@@ -190,27 +220,26 @@ class PopRoutes:
 
     async def by_label(self, request: Request) -> Response | None:
         """Pop from any queue with a namespace and a task; either may be left out."""
-        query = query_of(request.query)
+        query, asked = query_of(request.query), _asked_of(request.query)
         label = (query.text("namespace"), query.text("task"))
         for kind, name in zip(("namespace", "task"), label, strict=True):
             check_name(kind, name or "any")
-        since = await self._broker.clock.now() if query.flag("wait") else None
-        pop = _pop_of(query, None, since)
+        pop = asked.pop(None, await self._broker.clock.now() if asked.waits else None)
         # Queues that come up while it waits are looked at in the same way.
         pop.namespaces = request.caller.namespaces
         labelled = await self._broker.catalog.queues_by_label(*label)
         queues = _in_order_of_priority(
             [queue for queue in labelled if request.caller.sees(queue.namespace)]
         )
-        return await self._answer(request, pop, queues, _timeout_s(query), label)
+        return await self._answer(request, pop, queues, asked.timeout_s, label)
 
     async def _pop_queue_after_acks(
         self, request: Request, name: str, partition: str | None
     ) -> Response | None:
         spans = decode_body(_after, request.body).spans
         check_spans(spans)
-        group = query_of(request.query).text("consumerGroup") or None
-        gathered = await self._broker.ack_intake.gather_spans(request.caller, spans, group)
+        asked = _asked_of(request.query)
+        gathered = await self._broker.ack_intake.gather_spans(request.caller, spans, asked.group)
         batches = [batch for batch in gathered if isinstance(batch, OffsetBatch)]
         if len(batches) == len(gathered):
             response = await self._pop_queue(request, name, partition, batches)
@@ -230,15 +259,15 @@ class PopRoutes:
         check_name("queue", name)
         if partition is not None:
             check_name("partition", partition)
-        query = query_of(request.query)
-        pop, timeout_s = _pop_of(query, partition, None), _timeout_s(query)
+        asked = _asked_of(request.query)
+        pop, timeout_s = asked.pop(partition, None), asked.timeout_s
         queue = await self._broker.scope.queue(request.caller, name)
         if queue is None:
             await self._broker.home.ack([*acks])
             acks = ()
         if queue is None and pop.waits:
             # A consumer may come before its producer; what is new is new since it came.
-            pop = _pop_of(query, partition, await self._broker.clock.now())
+            pop = asked.pop(partition, await self._broker.clock.now())
             started = time.monotonic()
             queue = await self._wait_for_queue(request, name, timeout_s)
             timeout_s = max(0.0, timeout_s - (time.monotonic() - started))
@@ -273,24 +302,75 @@ class PopRoutes:
         except NotFound:
             # The queue was deleted a moment ago: there is nothing in it.
             return EMPTY
-        if grants and request.connection.is_gone:
+        return await self.answer(request, pop, grants) if grants else EMPTY
+
+    async def answer(self, request: Request, pop: Pop, grants: list[Grant]) -> Response | None:
+        """Answer with what a pop got, in parts if it is much."""
+        home = self._broker.home
+        if request.connection.is_gone:
             # The client hung up in the same moment: nobody would read the answer.
             home.give_back(grants)
             return EMPTY
-        if not grants:
-            return EMPTY
         try:
-            if pop.is_framed:
-                bits = leased_bits(grants, pop.group)
-                response = await answer_in_parts(request, bits, FRAME_HEADERS)
-            else:
-                response = await answer_in_parts(request, pop_bits(grants, pop.group))
+            response = await answer_in_parts(request, *_rendered(pop, grants))
             if response is None and request.connection.is_cut_off:
                 # Nobody can read half an answer.
                 home.give_back(grants)
             return response
         finally:
             home.release(grants)
+
+    def answer_at_once(self, pop: Pop, grants: list[Grant]) -> Response:
+        """Answer with what is not much."""
+        try:
+            bits, headers = _rendered(pop, grants)
+            return Response(200, b"".join(bits), headers)
+        finally:
+            self._broker.home.release(grants)
+
+
+class _Begun:
+    """A pop that waits without a task; see `queen.server.protocol.http.Begun`."""
+
+    __slots__ = ("_acks", "_begun", "_request", "_routes", "leave", "then")
+
+    def __init__(
+        self, routes: PopRoutes, request: Request, begun: BegunPop, acks: Sequence[OffsetBatch]
+    ) -> None:
+        self._routes = routes
+        self._request = request
+        self._begun = begun
+        self._acks = acks
+        self.then = begun.then
+        self.leave = begun.leave
+
+    def answer(self) -> Response | Coroutine[Any, Any, Response | None]:
+        try:
+            grants = self._begun.take()
+        except NotFound:
+            grants = []
+        if not all(batch.is_taken for batch in self._acks):
+            return self._refuse(grants)
+        if not grants:
+            return EMPTY
+        pop = self._begun.pop
+        if self._request.connection.is_gone or sum(map(_held_bytes, grants)) > PART_BYTES:
+            return self._routes.answer(self._request, pop, grants)
+        return self._routes.answer_at_once(pop, grants)
+
+    async def _refuse(self, grants: list[Grant]) -> Response:
+        await self._begun.take_back(grants)
+        return _refused(self._acks)
+
+
+def _held_bytes(grant: Grant) -> int:
+    return grant.held_bytes
+
+
+def _rendered(pop: Pop, grants: list[Grant]) -> tuple[Iterator[bytes], Headers]:
+    if pop.is_framed:
+        return leased_bits(grants, pop.group), FRAME_HEADERS
+    return pop_bits(grants, pop.group), JSON_HEADERS
 
 
 def _in_order_of_priority(queues: list[Queue]) -> list[Queue]:
@@ -300,44 +380,80 @@ def _in_order_of_priority(queues: list[Queue]) -> list[Queue]:
     return sorted(shuffled, key=lambda queue: -queue.options.priority)
 
 
-def _pop_of(query: Query, partition: str | None, since: datetime | None) -> Pop:
-    group = query.text("consumerGroup") or QUEUE_MODE_GROUP
-    check_name("consumer group", group)
-    consumer = query.text("consumer") or None
-    if consumer is not None:
-        check_name("consumer", consumer)
-    if query.flag("conflation"):
-        # Whoever asks for the latest alone must not take everything for it.
-        raise BadRequest("conflation is not supported: leave it out; nothing was leased")
-    return Pop(
-        group,
-        query.number("batch", 1, 1, MAX_BATCH),
-        1 if partition is not None else query.number("partitions", 1, 1, MAX_PARTITIONS),
-        auto_ack=query.flag("autoAck"),
-        waits=query.flag("wait"),
-        named=partition,
-        subscription=_subscription(query, group, since),
-        consumer=consumer,
-        shared=query.flag("shared") if query.text("shared") else None,
-    )
+class _Asked(NamedTuple):
+    """What a pop asks for in its query."""
 
+    query: Query
+    group: str
+    batch: int
+    auto_ack: bool
+    waits: bool
+    timeout_s: float
+    mode: str
+    start: str
+    consumer: str | None
+    shared: bool | None
 
-def _timeout_s(query: Query) -> float:
-    return query.number("timeout", _DEFAULT_TIMEOUT_MS, 0, MAX_TIMEOUT_MS) / 1000
+    @classmethod
+    def of(cls, text: str) -> _Asked:
+        query = query_of(text)
+        group = query.text("consumerGroup") or QUEUE_MODE_GROUP
+        check_name("consumer group", group)
+        consumer = query.text("consumer") or None
+        if consumer is not None:
+            check_name("consumer", consumer)
+        if query.flag("conflation"):
+            # Whoever asks for the latest alone must not take everything for it.
+            raise BadRequest("conflation is not supported: leave it out; nothing was leased")
+        asked = cls(
+            query,
+            group,
+            query.number("batch", 1, 1, MAX_BATCH),
+            query.flag("autoAck"),
+            query.flag("wait"),
+            query.number("timeout", _DEFAULT_TIMEOUT_MS, 0, MAX_TIMEOUT_MS) / 1000,
+            query.text("subscriptionMode"),
+            query.text("subscriptionFrom"),
+            consumer,
+            query.flag("shared") if query.text("shared") else None,
+        )
+        asked.subscription(None)
+        return asked
 
+    def pop(self, partition: str | None, since: datetime | None) -> Pop:
+        """Return a pop; `since` is when it came."""
+        return Pop(
+            self.group,
+            self.batch,
+            1 if partition is not None else self.query.number("partitions", 1, 1, MAX_PARTITIONS),
+            auto_ack=self.auto_ack,
+            waits=self.waits,
+            named=partition,
+            subscription=self.subscription(since),
+            consumer=self.consumer,
+            shared=self.shared,
+        )
 
-def _subscription(query: Query, group: str, since: datetime | None) -> Subscription:
-    """Return where a group that comes for the first time starts; `since` is when it came."""
-    mode, start = query.text("subscriptionMode"), query.text("subscriptionFrom")
-    if group == QUEUE_MODE_GROUP:
+    def subscription(self, since: datetime | None) -> Subscription:
+        """Return where a group that comes for the first time starts."""
+        mode, start = self.mode, self.start
+        if self.group == QUEUE_MODE_GROUP:
+            return FROM_BEGINNING
+        if mode in ("new", "new-only") or start == "now":
+            return Subscription("new", since)
+        if start and start not in _FROM_BEGINNING:
+            return Subscription("timestamp", parse_time("subscriptionFrom", start))
+        if mode not in _FROM_BEGINNING and mode != "timestamp":
+            raise BadRequest(f"subscriptionMode {mode!r} is not known: all, new or timestamp")
         return FROM_BEGINNING
-    if mode in ("new", "new-only") or start == "now":
-        return Subscription("new", since)
-    if start and start not in _FROM_BEGINNING:
-        return Subscription("timestamp", parse_time("subscriptionFrom", start))
-    if mode not in _FROM_BEGINNING and mode != "timestamp":
-        raise BadRequest(f"subscriptionMode {mode!r} is not known: all, new or timestamp")
-    return FROM_BEGINNING
+
+
+# Consumers ask the same again and again.
+_kept_asked = lru_cache(maxsize=1024)(_Asked.of)
+
+
+def _asked_of(text: str) -> _Asked:
+    return _kept_asked(text) if len(text) <= _KEPT_CHARACTERS else _Asked.of(text)
 
 
 def _refused(acks: Sequence[OffsetBatch | QueenError]) -> Response:

@@ -118,7 +118,8 @@ class PushRoutes:
     def begin_push(self, request: Request) -> Response | _BegunPush | None:
         """Begin to store the items of an ordinary request: JSON without anything unusual."""
         body, sent = request.body, request.headers
-        if sent.get(b"content-type") != _JSON or request.query or b"traceparent" in sent:
+        media_type = sent.get(b"content-type", _JSON)
+        if media_type != _JSON or request.query or b"traceparent" in sent:
             return None
         if not _is_trusted(body):
             return None
@@ -174,7 +175,7 @@ class _BegunPush:
 
     def __init__(self, begun: BegunPush) -> None:
         self._begun = begun
-        self.then = begun.stored.add_done_callback
+        self.then = begun.then
 
     def answer(self) -> Response | Coroutine[Any, Any, Response]:
         begun = self._begun
@@ -184,6 +185,9 @@ class _BegunPush:
 
     async def _rest(self) -> Response:
         return _answer_of(await self._begun.pushed(), [])
+
+    def leave(self) -> None:
+        """What was sent is stored all the same."""
 
 
 def _answer_of(pushed: Pushed, undecoded: list[InvalidItem]) -> Response:
