@@ -322,10 +322,10 @@ def test_bench_measures_and_leaves_nothing_behind(run: Run) -> None:
 def test_bench_follows_lone_messages_step_by_step(run: Run) -> None:
     rows = run("bench", "--latency", "--messages", "5").rows
     steps = [row["step"] for row in rows]
-    assert len(steps) == 16
-    assert steps.index("push: told to who waits") < steps.index("claim: PostgreSQL")
+    assert len(steps) == 13
+    assert steps.index("pop: handed over") < steps.index("push: answered, and told to who waits")
     took = {row["step"]: row["p50Us"] for row in rows}
-    assert took["END TO END"] > took["append: rows, COMMIT, disk, and back"] > 0
+    assert took["END TO END"] > took["append: rows, lease, COMMIT, disk, and back"] > 0
     assert sum(row["serverCpuUs"] or 0 for row in rows) > 0
     assert not [name for name in queues(run) if name.startswith("bench-")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from typing import Any
 
 import msgspec
@@ -79,7 +80,6 @@ def test_what_is_planned_at_once_is_planned_alike(subject: str | None, good: int
     "item",
     [
         {"transactionId": "t", "payload": 1},
-        {"queue": "q", "payload": 1},
         {"queue": "q", "transactionId": "t"},
         {"queue": "q", "transactionId": "t", "payload": 1, "partition": None},
         {"queue": "q", "transactionId": "t", "payload": 1, "partition": ""},
@@ -96,6 +96,15 @@ def test_what_is_unusual_is_left_to_others(item: dict[str, Any]) -> None:
     good = {"queue": "q", "transactionId": "t0", "payload": 1}
     assert as_plain(msgspec.json.encode({"items": [good]})) is not None
     assert as_plain(msgspec.json.encode({"items": [good, item]})) is None
+
+
+def test_an_item_without_an_id_gets_one() -> None:
+    items = [{"queue": "q", "payload": 1}, {"queue": "q", "transactionId": "t", "payload": 1}]
+    planned = as_plain(msgspec.json.encode({"items": items}))
+    assert planned is not None
+    ((append, _, (made, given)),) = planned
+    assert given == "t" and str(uuid.UUID(made)) == made
+    assert list(append.ids) == [made.encode(), b"t"]
 
 
 def test_a_request_without_items_is_left_to_others() -> None:

@@ -31,12 +31,9 @@ _DELIVERY = {
     "flushed": "push: waits for its turn",
     "sent": "push: ids compared, segment built",
     "written": "append: to PostgreSQL, seal, lock",
-    "stored": "append: rows, COMMIT, disk, and back",
-    "told": "push: told to who waits",
-    "claimed": "claim: waits for its turn",
-    "asked": "claim: prepared",
-    "leased": "claim: PostgreSQL",
-    "handed": "pop: read and handed over",
+    "stored": "append: rows, lease, COMMIT, disk, and back",
+    "handed": "pop: handed over",
+    "told": "push: answered, and told to who waits",
 }
 _ACK = {
     "acked": "",
@@ -126,6 +123,7 @@ def _journeys(steps: list[dict[str, Any]], ahead_ns: int) -> Iterator[Journey]:
             journey = {}
         at_ns = step["atNs"] - (ahead_ns if step["name"] == "written" else 0)
         journey[step["name"]] = Taken(at_ns, step["cpuNs"])
+        # Where something was in the way, a claim of its own has leased it: there are more steps.
         if step["name"] == "settled" and journey.keys() == _DELIVERY.keys() | _ACK.keys():
             yield journey
 

@@ -5,11 +5,11 @@
     sent       its ids are compared, its segment is built, the append goes to PostgreSQL
     written    the append gives it its time, by the clock of the database
     stored     PostgreSQL has committed and answered
-    told       who waits for it is told, and the push has its answer
-    claimed    it is the claim's turn to be flushed
+    handed     the pop has its answer: the append has leased it to a consumer that waits
+    told       the push has its answer, and who else waits for it is told
+    claimed    where it was not leased: it is the claim's turn to be flushed
     asked      the claim goes to PostgreSQL
-    leased     PostgreSQL has answered
-    handed     the pop has its answer
+    leased     PostgreSQL has answered; then it is handed
     acked      the ack came out of its request
     settling   it is its turn to be flushed, and it goes to PostgreSQL
     settled    PostgreSQL has committed and answered

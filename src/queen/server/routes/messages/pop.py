@@ -190,18 +190,18 @@ class PopRoutes:
         if request.caller.namespaces is not None:
             return None
         try:
-            asked = _asked_of(request.query)
+            wanted = _wanted_of(request.query)
             body = _after.decode(request.body) if request.method == "POST" else _NO_ACKS
             check_spans(body.spans)
-            pop = asked.pop(None, None)
+            pop = wanted.pop(None, None)
         except (QueenError, *UNDECODABLE):
             return None
         queue = broker.catalog.cached_queue(name)
-        acks = broker.ack_intake.known_spans(body.spans, asked.group)
+        acks = broker.ack_intake.known_spans(body.spans, wanted.group)
         if queue is None or acks is None:
             return None
         pop.is_framed = request.headers.get(b"accept") == _FRAMES
-        begun = broker.home.begin_pop(queue, pop, asked.timeout_s, acks)
+        begun = broker.home.begin_pop(queue, pop, wanted.timeout_s, acks)
         return None if begun is None else _Begun(self, request, begun, acks)
 
     async def from_queue(self, request: Request) -> Response | None:
@@ -220,26 +220,26 @@ class PopRoutes:
 
     async def by_label(self, request: Request) -> Response | None:
         """Pop from any queue with a namespace and a task; either may be left out."""
-        query, asked = query_of(request.query), _asked_of(request.query)
+        query, wanted = query_of(request.query), _wanted_of(request.query)
         label = (query.text("namespace"), query.text("task"))
         for kind, name in zip(("namespace", "task"), label, strict=True):
             check_name(kind, name or "any")
-        pop = asked.pop(None, await self._broker.clock.now() if asked.waits else None)
+        pop = wanted.pop(None, await self._broker.clock.now() if wanted.waits else None)
         # Queues that come up while it waits are looked at in the same way.
         pop.namespaces = request.caller.namespaces
         labelled = await self._broker.catalog.queues_by_label(*label)
         queues = _in_order_of_priority(
             [queue for queue in labelled if request.caller.sees(queue.namespace)]
         )
-        return await self._answer(request, pop, queues, asked.timeout_s, label)
+        return await self._answer(request, pop, queues, wanted.timeout_s, label)
 
     async def _pop_queue_after_acks(
         self, request: Request, name: str, partition: str | None
     ) -> Response | None:
         spans = decode_body(_after, request.body).spans
         check_spans(spans)
-        asked = _asked_of(request.query)
-        gathered = await self._broker.ack_intake.gather_spans(request.caller, spans, asked.group)
+        wanted = _wanted_of(request.query)
+        gathered = await self._broker.ack_intake.gather_spans(request.caller, spans, wanted.group)
         batches = [batch for batch in gathered if isinstance(batch, OffsetBatch)]
         if len(batches) == len(gathered):
             response = await self._pop_queue(request, name, partition, batches)
@@ -259,15 +259,15 @@ class PopRoutes:
         check_name("queue", name)
         if partition is not None:
             check_name("partition", partition)
-        asked = _asked_of(request.query)
-        pop, timeout_s = asked.pop(partition, None), asked.timeout_s
+        wanted = _wanted_of(request.query)
+        pop, timeout_s = wanted.pop(partition, None), wanted.timeout_s
         queue = await self._broker.scope.queue(request.caller, name)
         if queue is None:
             await self._broker.home.ack([*acks])
             acks = ()
         if queue is None and pop.waits:
             # A consumer may come before its producer; what is new is new since it came.
-            pop = asked.pop(partition, await self._broker.clock.now())
+            pop = wanted.pop(partition, await self._broker.clock.now())
             started = time.monotonic()
             queue = await self._wait_for_queue(request, name, timeout_s)
             timeout_s = max(0.0, timeout_s - (time.monotonic() - started))
@@ -380,7 +380,7 @@ def _in_order_of_priority(queues: list[Queue]) -> list[Queue]:
     return sorted(shuffled, key=lambda queue: -queue.options.priority)
 
 
-class _Asked(NamedTuple):
+class _Wanted(NamedTuple):
     """What a pop asks for in its query."""
 
     query: Query
@@ -395,7 +395,7 @@ class _Asked(NamedTuple):
     shared: bool | None
 
     @classmethod
-    def of(cls, text: str) -> _Asked:
+    def of(cls, text: str) -> _Wanted:
         query = query_of(text)
         group = query.text("consumerGroup") or QUEUE_MODE_GROUP
         check_name("consumer group", group)
@@ -405,7 +405,7 @@ class _Asked(NamedTuple):
         if query.flag("conflation"):
             # Whoever asks for the latest alone must not take everything for it.
             raise BadRequest("conflation is not supported: leave it out; nothing was leased")
-        asked = cls(
+        wanted = cls(
             query,
             group,
             query.number("batch", 1, 1, MAX_BATCH),
@@ -417,8 +417,8 @@ class _Asked(NamedTuple):
             consumer,
             query.flag("shared") if query.text("shared") else None,
         )
-        asked.subscription(None)
-        return asked
+        wanted.subscription(None)
+        return wanted
 
     def pop(self, partition: str | None, since: datetime | None) -> Pop:
         """Return a pop; `since` is when it came."""
@@ -449,11 +449,11 @@ class _Asked(NamedTuple):
 
 
 # Consumers ask the same again and again.
-_kept_asked = lru_cache(maxsize=1024)(_Asked.of)
+_kept_wanted = lru_cache(maxsize=1024)(_Wanted.of)
 
 
-def _asked_of(text: str) -> _Asked:
-    return _kept_asked(text) if len(text) <= _KEPT_CHARACTERS else _Asked.of(text)
+def _wanted_of(text: str) -> _Wanted:
+    return _kept_wanted(text) if len(text) <= _KEPT_CHARACTERS else _Wanted.of(text)
 
 
 def _refused(acks: Sequence[OffsetBatch | QueenError]) -> Response:

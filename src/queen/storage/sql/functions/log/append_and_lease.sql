@@ -44,8 +44,13 @@ begin
       from queen.append_lone(p_queue, p_id, p_count, p_known, p_known_at, p_codec, p_hashes,
                              p_body, p_revision, p_wait_ms) a;
     head := v_head;
-    if outcome <> 0 or v_generation is null then
+    if outcome <> 0 then
         return;
+    end if;
+    if v_generation is null then
+        -- As in `queen.claim`.
+        update generations set last = last + 1 returning last into v_generation;
+        perform set_config('queen.generation', v_generation::text, false);
     end if;
     -- The latest version first, and no other, as in `queen.append`.
     select k.ctid into v_tid from cursors k
