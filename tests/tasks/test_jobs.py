@@ -352,6 +352,48 @@ async def test_a_worker_gives_back_what_takes_too_long(queen: Queen, queue: str)
         assert [await job.result(30) for job in jobs] == ["done"] * 3
 
 
+async def test_a_slow_job_holds_up_no_result_of_those_before_it(queen: Queen, queue: str) -> None:
+    release = asyncio.Event()
+
+    @queen.queue(queue).task
+    async def work(number: int) -> int:
+        if number == 2:
+            await release.wait()
+        return number
+
+    jobs = [await work.with_options(partition="one").delay(number) for number in range(4)]
+    async with working(queen, concurrency=1, ahead=10) as worker:
+        assert [await job.result(20) for job in jobs[:2]] == [0, 1]
+        assert worker.consumers[0].received == 4
+        release.set()
+        assert [await job.result(20) for job in jobs[2:]] == [2, 3]
+
+
+async def test_what_has_failed_is_not_done_when_the_rest_is_given_back(
+    queen: Queen, queue: str
+) -> None:
+    release, runs = asyncio.Event(), []
+    await queen.queue(queue).config(retry_delay=0).create()
+
+    @queen.queue(queue).task
+    async def work(number: int) -> str:
+        runs.append(number)
+        if runs == [0]:
+            raise ValueError("the first time")
+        await release.wait()
+        return "done"
+
+    jobs = [await work.with_options(partition="one").delay(number) for number in range(3)]
+    async with working(queen, 1, grace_s=0.1, shared=True, ahead=10) as worker:
+        await until_met(lambda: worker.running and len(runs) == 2)
+        worker.stop()
+        await until_async(lambda: is_waiting(jobs[1]))
+    release.set()
+    async with working(queen):
+        assert [await job.result(30) for job in jobs] == ["done"] * 3
+    assert sorted(runs) == [0, 0, 1, 1, 2]
+
+
 async def is_waiting(job: Job[Any]) -> bool:
     return await state(job) == "waiting"
 

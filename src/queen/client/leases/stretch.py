@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Any
 
-from queen.client.leases.grants import Popped
+from queen.client.leases.progress import Progress
 
 # Then acks are due.
 _LONGEST_S = 0.1
@@ -24,13 +24,14 @@ class Stretch:
 
     def __init__(
         self,
-        batch: Popped[Any],
+        progress: Progress,
         start: int,
         may_go_on: Callable[[float], bool],
         note_handled: Callable[[], None],
         is_in_turn: bool,
     ) -> None:
-        self._batch = batch
+        self._progress = progress
+        self._batch = progress.batch
         self._may_go_on = may_go_on
         self._note_handled = note_handled
         # Whether the next message waits for one that was given back.
@@ -61,6 +62,7 @@ class Stretch:
                 self.awaitable = result
                 return
             self._note_handled()
+            self._progress.done_to = self.end
             if not self._goes_on(until):
                 return
 

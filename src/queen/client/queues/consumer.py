@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic
 
 from queen.client import tracing
-from queen.client.leases.acks import Acks, LostAcks, Said
+from queen.client.leases.acks import LostAcks, Said
 from queen.client.leases.grants import Popped
 from queen.client.leases.progress import Progress
 from queen.client.leases.stretch import Stretch
@@ -152,11 +152,10 @@ class Consumer(Runner, Runnable["Consumer[M]"], Generic[M]):
     ) -> tuple[Said, asyncio.Future[Any] | None]:
         began = self._one_partition.begin(batch.messages[0].partition, time.monotonic())
         try:
-            acks, overdue = await self._handle_batch(handler, batch, lease)
+            return await self._handle_batch(handler, Progress(batch, self.settle), lease)
         finally:
             self._busy_at = time.monotonic()
             self._one_partition.end(began, self._busy_at)
-        return Said(acks, batch), overdue
 
     async def next_batch(self, busy_at: float, said: Said) -> Popped[Any] | None:
         """Return the next batch; empty when none came, None when it is time to end. What is still
@@ -218,24 +217,37 @@ class Consumer(Runner, Runnable["Consumer[M]"], Generic[M]):
         return batch or Popped()
 
     async def _handle_batch(
-        self, handler: Handler, batch: Popped[Any], lease: BatchLease | None
-    ) -> tuple[Acks, asyncio.Future[Any] | None]:
-        """Give a batch to the handler, as much at once as it wants; return what is still to be
-        said of it, and what runs although its time is over."""
-        progress, began, start = Progress(batch), time.monotonic(), 0
-        count = progress.count
+        self, handler: Handler, progress: Progress, lease: BatchLease | None
+    ) -> tuple[Said, asyncio.Future[Any] | None]:
+        """Give a batch to the handler; return what is still to be said of it, and what runs
+        although its time is over."""
+        try:
+            overdue = await self._handle_in_order(handler, progress, lease)
+            await progress.finish()
+        except BaseException:
+            await progress.cancel()
+            raise
+        return progress.said(), overdue
+
+    async def _handle_in_order(
+        self, handler: Handler, progress: Progress, lease: BatchLease | None
+    ) -> asyncio.Future[Any] | None:
+        """Give a batch to the handler, as much at once as it wants; return what runs although its
+        time is over."""
+        batch, count, start = progress.batch, progress.count, 0
+        began = time.monotonic()
         while start < count:
             now = time.monotonic()
             if lease is not None and lease.is_lost_at(now):
                 # Somebody else may be at work on the rest.
                 self.leave(start, count)
-                return progress.acks(start), None
+                return None
             if self._stopping.is_set():
                 self.leave(start, count)
                 progress.give_back(start)
-                return progress.acks(count), None
+                return None
             if start and progress.is_due_at(now):
-                await self.settle(Said(progress.acks(start), batch))
+                await progress.say()
             if self._is_async:
                 stop, error = await self._hand_over(handler, progress, start)
             else:
@@ -246,16 +258,17 @@ class Consumer(Runner, Runnable["Consumer[M]"], Generic[M]):
             comes_again = False
             if error is not None:
                 comes_again = not self._gives_up(batch.messages[failed_at], error)
-                progress.fail(failed_at, stop, error, for_good=not comes_again)
                 await self._note_failure(batch.messages[failed_at:stop], error)
+                # Not earlier: in turn, what follows must be given back in the same moment.
+                progress.fail(failed_at, stop, error, for_good=not comes_again)
             is_next = self.is_in_turn and (comes_again or batch.is_given_back(start, stop))
             if is_next or overdue is not None:
                 self.leave(stop, count)
                 progress.give_back(stop)
-                return progress.acks(count), overdue
-            start = stop
+                return overdue
+            start = progress.done_to = stop
         self.note_pace(count, began)
-        return progress.acks(count), None
+        return None
 
     async def _hand_over(
         self, handler: Handler, progress: Progress, start: int
@@ -291,11 +304,12 @@ class Consumer(Runner, Runnable["Consumer[M]"], Generic[M]):
         def may_go_on(now: float) -> bool:
             return not (self.is_stopping or (lease is not None and lease.is_lost_at(now)))
 
-        stretch = Stretch(batch, start, may_go_on, self._note_handled, self.is_in_turn)
+        stretch = Stretch(progress, start, may_go_on, self._note_handled, self.is_in_turn)
         context = contextvars.copy_context()
         if tracing.is_on():
             handler = tracing.traced(handler, progress.note_span)
-        await self._in_thread(stretch.run, handler, context, cancel=stretch.cancel)
+        with progress.in_thread():
+            await self._in_thread(stretch.run, handler, context, cancel=stretch.cancel)
         if stretch.awaitable is None:
             return stretch.end, None if stretch.error is None else failure_of(stretch.error)
         # It makes coroutines, which run here. It says so once.

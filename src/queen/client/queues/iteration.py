@@ -14,7 +14,6 @@ import time
 from typing import TYPE_CHECKING, Generic
 
 from queen.client import tracing
-from queen.client.leases.acks import Said
 from queen.client.leases.grants import Popped
 from queen.client.leases.progress import Progress
 from queen.client.queues.messages import M
@@ -28,7 +27,7 @@ class Messages(Generic[M]):
     def __init__(self, consumer: Consumer[M]) -> None:
         self._consumer = consumer
         self._loop = asyncio.get_running_loop()
-        self._progress = Progress(Popped())
+        self._progress = Progress(Popped(), consumer.settle)
         # The place of the next message, and of the end of those that are still to come.
         self._next = self._end = 0
         # Whether the loop has a message in hand: the one before the next.
@@ -51,7 +50,7 @@ class Messages(Generic[M]):
             self._consumer.leave(self._next, self._end)
             self._end = self._next
         if self._next < self._end and self._progress.is_due_at(time.monotonic()):
-            await self._settle()
+            await self._progress.say()
         while self._next == self._end or self._consumer.is_stopping:
             if self._is_over or not await self._take_batch():
                 await self.aclose()
@@ -63,6 +62,7 @@ class Messages(Generic[M]):
 
     def _finish_message(self) -> None:
         self._is_at_work = False
+        self._progress.done_to = self._next
         self._consumer.handled += 1
         batch, at = self._progress.batch, self._next - 1
         if self._consumer.is_in_turn and batch.is_given_back(at, self._next):
@@ -73,7 +73,8 @@ class Messages(Generic[M]):
         self._kept.let_go()
         if self._progress.count:
             self._consumer.note_pace(self._progress.count, self._busy_at)
-        said = self._said()
+        await self._progress.finish()
+        said = self._progress.said()
         if not self._consumer.goes_with_pop(said):
             await self._consumer.settle(said)
         if self._consumer.is_stopping or self._consumer.is_at_limit:
@@ -82,7 +83,7 @@ class Messages(Generic[M]):
         batch = await self._consumer.next_batch(self._busy_at, said)
         if batch is None:
             return False
-        self._progress = Progress(batch)
+        self._progress = Progress(batch, self._consumer.settle)
         self._next, self._end = 0, self._progress.count
         if tracing.is_on() and batch.messages:
             tracing.receiving(batch.messages)
@@ -90,13 +91,6 @@ class Messages(Generic[M]):
             self._busy_at = time.monotonic()
             self._kept = self._consumer.keep_lease(batch)
         return True
-
-    async def _settle(self) -> None:
-        """Say that what was handed out is done."""
-        await self._consumer.settle(self._said())
-
-    def _said(self) -> Said:
-        return Said(self._progress.acks(self._next), self._progress.batch)
 
     async def aclose(self) -> None:
         """Give back what is not done."""
@@ -111,7 +105,7 @@ class Messages(Generic[M]):
             self._consumer.failed += not batch.messages[at].is_settled
             self._progress.fail(at, self._next, "the loop was left before it was done")
         self._give_back_waiting()
-        await self._settle()
+        await self._progress.say()
 
     def _give_back_waiting(self) -> None:
         if self._next < self._end:

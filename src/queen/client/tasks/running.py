@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from queen.client import tracing
-from queen.client.leases.acks import COMPLETED, AckItem, Acks, Said
-from queen.client.leases.grants import Popped
+from queen.client.leases.acks import COMPLETED, AckItem, Said
+from queen.client.leases.progress import Progress
 from queen.client.payloads import encode_payload
 from queen.client.queues.consumer import Consumer, Handler
 from queen.client.queues.handler_rules import HandlerRules
@@ -69,7 +69,7 @@ class NoSuchTask(LookupError):
 class _OpenBatch:
     """Jobs that were taken together, and how many of them were begun and ended."""
 
-    batch: Popped[Any]
+    progress: Progress
     begun: int = 0
     ended: int = 0
 
@@ -135,14 +135,14 @@ class TaskConsumer(Consumer[Received]):
         return sum(batch.begun > batch.ended for batch in self._open)
 
     async def _handle_batch(
-        self, handler: Handler, batch: Popped[Any], lease: BatchLease | None
-    ) -> tuple[Acks, asyncio.Future[Any] | None]:
-        open_batch = _OpenBatch(batch)
+        self, handler: Handler, progress: Progress, lease: BatchLease | None
+    ) -> tuple[Said, asyncio.Future[Any] | None]:
+        open_batch = _OpenBatch(progress)
         self._open.add(open_batch)
         # A job with a deadline runs beside this, in what it takes along from here.
         _batch_at_hand.set(open_batch)
         try:
-            return await super()._handle_batch(handler, batch, lease)
+            return await super()._handle_batch(handler, progress, lease)
         finally:
             self._open.discard(open_batch)
 
@@ -285,10 +285,9 @@ class TaskConsumer(Consumer[Received]):
         """
         running = self.running
         for at_hand in list(self._open):
-            acks, batch = Acks(), at_hand.batch
-            acks.add_part(batch, 0, at_hand.ended)
-            acks.add_part(batch, at_hand.ended, len(batch), "retry")
-            await self.settle(Said(acks, batch))
+            # Nothing of it can be said a second time, nor anything else.
+            at_hand.progress.give_back(at_hand.progress.done_to)
+            await at_hand.progress.say()
         return running
 
 
