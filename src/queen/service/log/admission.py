@@ -47,25 +47,28 @@ class Admission:
         """Return the appends that their queue does not take, and why."""
         refused: dict[Append, QueenError] = {}
         limited: dict[int, list[Share]] = defaultdict(list)
+        # To count takes time, and the limit may be lifted meanwhile: 0 would then leave no room.
+        limits: dict[int, int] = {}
         for share in shares:
             options = share.partition.queue.options
             if options.encryption_enabled and not self._encryption.keys:
                 refused |= {append: EncryptionUnavailable() for append in share.appends}
             elif options.max_size:
                 limited[share.partition.queue.id].append(share)
+                limits[share.partition.queue.id] = options.max_size
         for queue_id, group in limited.items():
-            refused |= await self._size_refusals(queue_id, group)
+            refused |= await self._size_refusals(group, limits[queue_id])
         return refused
 
-    async def _size_refusals(self, queue_id: int, shares: list[Share]) -> dict[Append, QueenError]:
+    async def _size_refusals(self, shares: list[Share], limit: int) -> dict[Append, QueenError]:
         queue = shares[0].partition.queue
-        depth = await self._depth(queue_id)
+        depth = await self._depth(queue.id)
         refused: dict[Append, QueenError] = {}
         for append in (append for share in shares for append in share.appends):
             fresh = len(append) - len(append.repeats or ())
-            left = max(0, queue.options.max_size - depth.messages)
+            left = max(0, limit - depth.messages)
             if fresh > left or append.counts_on(refused):
-                refused[append] = QueueFull(queue.name, queue.options.max_size, left)
+                refused[append] = QueueFull(queue.name, limit, left)
             else:
                 depth.messages += fresh
         return refused

@@ -317,14 +317,18 @@ class Publisher:
     async def _check_room(self, work: _Work) -> None:
         """Raise when a queue would hold more messages than it may."""
         totals: Counter[Queue] = Counter()
+        # To count takes time, and the limit may be lifted meanwhile: 0 would then leave no room.
+        limits: dict[Queue, int] = {}
         for target in work.targets:
-            if target.partition.queue.options.max_size:
-                totals[target.partition.queue] += target.messages
+            queue = target.partition.queue
+            if queue.options.max_size:
+                totals[queue] += target.messages
+                limits[queue] = queue.options.max_size
         for queue, messages in totals.items():
             held: int = await self._database.fetchval("queue_depth", queue.id) or 0
-            left = max(0, queue.options.max_size - held)
+            left = max(0, limits[queue] - held)
             if messages > left:
-                raise QueueFull(queue.name, queue.options.max_size, left)
+                raise QueueFull(queue.name, limits[queue], left)
 
     async def _commit(self, work: _Work, decide: Decision | None) -> Published:
         batch = work.batch
