@@ -22,13 +22,15 @@ class Waiting:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.call: Callable[[], object] | None = None
-        self.is_left = False
 
     def then(self, call: Callable[[], object]) -> None:
         self.call = call
 
     def leave(self) -> None:
-        self.is_left = True
+        if self.request.path == "/pop":
+            # What is left got nothing, and that is so at once.
+            assert self.call is not None
+            self.call()
 
     def answer(self) -> Response | Coroutine[Any, Any, Response | None]:
         kind = self.request.path
@@ -120,6 +122,16 @@ async def test_who_has_hung_up_is_not_answered() -> None:
         handlers.go_on()
         # What it held is held no longer.
         await until_met(lambda: hub.room.held_bytes == 0)
+
+
+async def test_who_will_send_nothing_more_is_not_told_that_there_was_nothing() -> None:
+    async with serving() as (handlers, hub, port), client(port) as (reader, writer):
+        writer.write(b"POST /pop HTTP/1.1\r\nHost: q\r\nContent-Length: 2\r\n\r\nxx")
+        await until_met(lambda: bool(handlers.begun))
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+        await until_met(lambda: not hub.connections)
+        assert hub.room.held_bytes == 0
 
 
 async def test_a_server_that_stops_waits_for_what_was_begun() -> None:

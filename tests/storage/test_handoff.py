@@ -499,3 +499,43 @@ async def test_two_servers_hand_out_each_message_once_and_in_order(
         name,
     )
     assert all(row["lease_id"] is None and row["committed"] == row["head"] for row in rows)
+
+
+# ---- who hangs up ----
+
+
+async def test_a_pop_that_is_left_twice_is_given_back_once(
+    broker: Broker, used: tuple[str, Grant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client ends its half of the connection, and then all of it, before its ack is committed."""
+    name, grant = used
+    go_on, told, left = asyncio.Event(), [], []
+    run, leave = Database.run, broker.popper.leave
+
+    async def later(self: Database, connection: Any, statement: str, *rest: Any) -> Any:
+        if statement.startswith("ack_"):
+            await go_on.wait()
+        return await run(self, connection, statement, *rest)
+
+    def note(pop: Pop) -> None:
+        left.append(pop)
+        leave(pop)
+
+    monkeypatch.setattr(Database, "run", later)
+    monkeypatch.setattr(broker.popper, "leave", note)
+    queue, done = await broker.catalog.queue(name), _done(broker, grant)
+    assert queue is not None
+    begun = broker.home.begin_pop(queue, _pop_of(), 60, [done])
+    assert begun is not None
+    begun.then(lambda: told.append(begun.take()))
+    begun.leave()
+    begun.leave()
+    assert (len(left), told) == (1, [])
+    go_on.set()
+    await until_met(lambda: told)
+    assert (told, done.is_taken) == ([[]], True)
+    # It is the next one that gets what comes.
+    waiting = await _waiting(broker, name)
+    await _push(broker, name, "third")
+    (given,) = await waiting
+    assert (given.start, given.attempt) == (grant.stop, 1)

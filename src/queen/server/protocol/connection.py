@@ -289,7 +289,8 @@ class Connection(RequestReader):
         self.heed_room()
 
     def _answer(self, response: Response, keep_alive: bool, request: Request | None = None) -> None:
-        if self._closing:
+        if self.is_gone:
+            # A pop that was left got nothing; that must not look as if there was nothing.
             return
         length = b"content-length: %d\r\n" % len(response.body)
         if request is not None and keep_alive and not request.knows_chunks:

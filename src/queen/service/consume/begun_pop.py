@@ -66,7 +66,10 @@ class BegunPop:
             told()
 
     def leave(self) -> None:
-        """Nobody waits for it any more; its acks count all the same."""
+        """Nobody waits for it any more; its acks count all the same. A client that hangs up in two
+        steps leaves twice, while they are committed."""
+        if self._is_left:
+            return
         self._is_left = True
         self.pop.told = None
         self._popper.leave(self.pop)
