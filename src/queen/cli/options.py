@@ -97,6 +97,14 @@ AbandonedDays = Annotated[
         help="A group unused for so long no longer holds completed messages back.",
     ),
 ]
+MergeAfter = Annotated[
+    int,
+    typer.Option(
+        envvar="QUEEN_MERGE_AFTER",
+        min=0,
+        help="Age in seconds from which small segments are merged into larger ones; 0 keeps them.",
+    ),
+]
 IdleDays = Annotated[
     int,
     typer.Option(

@@ -59,6 +59,9 @@ CODEC_RAW = 0
 CODEC_ZSTD = 1
 # Encrypted by the broker. Only in the database, never on the wire; see `queen.core.cipher`.
 CODEC_ENCRYPTED = 2
+# Added to the codec of a body in the database that was merged of several: see
+# `queen.service.merged.stretches`. A broker that does not know it refuses to read such a body.
+CODEC_MERGED = 16
 
 MAX_MESSAGES = 10_000
 MAX_RAW_BYTES = 32 * 1024 * 1024
@@ -133,6 +136,11 @@ class Segment:
         if HEADERS in extras:
             self.size_bytes += headers_bytes(extras[HEADERS]) + 60 * count
 
+    @property
+    def body_bytes(self) -> int:
+        """How long its body is, without rare columns."""
+        return _BODY_HEADER.size + 8 * (self.count + 1) + len(self.ids) + len(self.data)
+
     def transaction_ids(self, start: int = 0, stop: int | None = None) -> list[str]:
         stop = self.count if stop is None else stop
         offsets = self.id_offsets[start : stop + 1]
@@ -175,6 +183,15 @@ class Segment:
     def cut(self, start: int, stop: int) -> Segment:
         """Return the messages of [start, stop) as a segment of their own."""
         ids, data = self.id_offsets[start : stop + 1], self.payload_offsets[start : stop + 1]
+        if stop - start == 1 and not self.extras:
+            return Segment(
+                1,
+                array("i", (0, ids[1] - ids[0])),
+                array("i", (0, data[1] - data[0])),
+                self.ids[ids[0] : ids[1]],
+                self.data[data[0] : data[1]],
+                {},
+            )
         return Segment(
             stop - start,
             array("i", (offset - ids[0] for offset in ids)),

@@ -58,6 +58,9 @@ from queen.service.log.dedup_index import Indexer
 from queen.service.log.push import Pusher
 from queen.service.log.segment_cache import SegmentCache
 from queen.service.log.segment_encryption import SegmentEncryption
+from queen.service.merged.merging import INTERVAL_S as MERGE_INTERVAL_S
+from queen.service.merged.merging import REST as MERGE_REST
+from queen.service.merged.merging import Merger
 from queen.service.outbox.relay import Relay
 from queen.service.outbox.scheduled import Outbox
 from queen.service.pacing.breakers import Breakers
@@ -114,6 +117,7 @@ from queen.service.upkeep.jobs import Jobs
 from queen.service.upkeep.reencrypt import INTERVAL_S as REENCRYPT_INTERVAL_S
 from queen.service.upkeep.reencrypt import Reencrypter
 from queen.service.upkeep.retention import CLEANUP_INTERVAL_S, Retention
+from queen.service.upkeep.retention import JOB as RETENTION_JOB
 from queen.service.upkeep.supervisor import Supervisor
 from queen.service.upkeep.watchdog import Watchdog
 from queen.storage.database import Database, session_settings
@@ -144,6 +148,8 @@ class Limits(msgspec.Struct, frozen=True):
     metrics_queues: int = 100
     # How often old messages are looked for.
     retention_interval_s: float = 10.0
+    # Small segments of that age are merged; 0: they stay.
+    merge_after_s: int = 60
     # A group nobody used for so long does not hold completed messages back any more.
     abandoned_group_days: int = 7
     # A partition that is empty and unused for so long is removed; 0 keeps it.
@@ -478,7 +484,10 @@ class Broker:
         limits = self.limits
         retention = Retention(limits.abandoned_group_days, limits.idle_partition_days)
         self.indexer = Indexer(self.hot, self.jobs, self.events)
-        self.jobs.add("retention", limits.retention_interval_s, retention.remove_old)
+        self.jobs.add(RETENTION_JOB, limits.retention_interval_s, retention.remove_old)
+        self.merger = Merger(self.encryption, limits.merge_after_s)
+        if limits.merge_after_s:
+            self.jobs.add("merge", MERGE_INTERVAL_S, self.merger.merge_some, rest=MERGE_REST)
         self.jobs.add("reseal", REENCRYPT_INTERVAL_S, Reencrypter(self.encryption).encrypt_some)
         self.jobs.add("idle_partitions", CLEANUP_INTERVAL_S, retention.drop_idle)
         self.jobs.add(JOB, JOB_INTERVAL_S, self.traces.forget_old)

@@ -54,6 +54,7 @@ def serve(
     metrics_queues: cli.MetricsQueues = 100,
     namespace_weights: cli.NamespaceWeights = "",
     retention_interval: cli.RetentionInterval = 10_000,
+    merge_after: cli.MergeAfter = 60,
     abandoned_group_days: cli.AbandonedDays = 7,
     partition_cleanup_days: cli.IdleDays = 30,
     auth: cli.Auth = "none",
@@ -84,15 +85,14 @@ def serve(
     security = Security(
         auth=auth_options(auth, os.environ, open_metrics=open_metrics), insecure=insecure,
         tls_cert=tls_cert, tls_key=tls_key,
-        origins=tuple(cors_origin),
-        rate_limit=rate_limit,
+        origins=tuple(cors_origin), rate_limit=rate_limit,
         connections=ConnectionLimits(max_connections, max_connections_per_address, write_timeout),
     )  # fmt: skip
     limits = Limits(
         dedup_hashes=dedup_hashes, trace_days=trace_days,
         metrics_retention_days=metrics_retention_days, metrics_queues=metrics_queues,
-        retention_interval_s=retention_interval / 1000,
-        abandoned_group_days=abandoned_group_days, idle_partition_days=partition_cleanup_days,
+        retention_interval_s=retention_interval / 1000, idle_partition_days=partition_cleanup_days,
+        abandoned_group_days=abandoned_group_days, merge_after_s=merge_after,
         namespace_weights=_weights(namespace_weights),
     )  # fmt: skip
     at = ServeOptions(host=host, port=port, security=security, limits=limits, dashboard=dashboard)

@@ -15,8 +15,8 @@ from queen.core.frame import CODEC_RAW, Frame, encode_body, pack_frame, raw_size
 from queen.core.ids import message_prefix
 from queen.core.names import QUEUE_MODE_GROUP
 from queen.service.consume.feeds import Grant
+from queen.service.instants import microseconds
 from queen.service.log.segment_cache import StoredSegment
-from queen.service.read.sealed_reads import microseconds
 from queen.wire import answers
 from queen.wire.frames.leased import LeasedClaim, LeasedHead, pack_head
 

@@ -70,6 +70,7 @@ class _Scrape(Collector):
         yield from queue_metrics.counters(self._queue_counts, server)
         yield from queue_metrics.parked_polls(broker, self._queue_counts, server)
         yield from server_metrics.flushes(broker)
+        yield from server_metrics.merges(broker)
         yield from server_metrics.process(broker)
         yield from server_metrics.database(broker, snapshot)
         yield from server_metrics.switches(broker)

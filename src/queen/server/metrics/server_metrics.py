@@ -24,6 +24,14 @@ def flushes(broker: Broker) -> Iterator[Metric]:
     )
 
 
+def merges(broker: Broker) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "queen_segments_merged",
+        "Small segments that this server has put into larger ones",
+        broker.merger.rows_merged,
+    )
+
+
 def process(broker: Broker) -> Iterator[Metric]:
     vitals, activity = broker.vitals, broker.activity
     rss, virtual = vitals.memory()

@@ -17,6 +17,7 @@ from queen.errors import QueenError
 from queen.service.catalog import Partition
 from queen.service.log.message import Message, message_at
 from queen.service.log.segment_encryption import SegmentEncryption
+from queen.service.merged.stretches import written_at
 from queen.storage.database import Record, Transaction
 
 _PAGE_BYTES = 8 * 1024 * 1024
@@ -79,7 +80,7 @@ class DeadLetterCopies:
         deleted = segment.column(DELETED)
         if deleted is not None and deleted[at]:
             return None
-        return message_at(segment, at, offset, row["created_at"])
+        return message_at(segment, at, offset, written_at(row, offset))
 
     def dead_letter(
         self, partition: Partition, group_id: int, message: Message, error: str, attempts: int

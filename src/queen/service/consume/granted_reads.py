@@ -19,6 +19,7 @@ from queen.service.consume.dispatch import Attempt
 from queen.service.consume.feeds import Grant
 from queen.service.log.segment_cache import SegmentCache, StoredSegment
 from queen.service.log.segment_encryption import SegmentEncryption
+from queen.service.merged.stretches import is_merged, stretches_of
 from queen.storage.database import Database, Record
 
 # What one pop is given, decoded; and what one statement reads, as it is stored.
@@ -152,6 +153,11 @@ class Reader:
             claim.cut()
             return
         codec, body, segment = read
+        if is_merged(row):
+            for stretch in stretches_of(row, segment, row["low"], row["high"]):
+                if not grant.is_read:
+                    claim.add(grant, StoredSegment(*stretch))
+            return
         place = row["base_offset"], row["created_at"]
         if claim.attempt.pop.is_framed:
             claim.add(grant, StoredSegment(*place, segment, codec, body))

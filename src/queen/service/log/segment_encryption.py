@@ -8,10 +8,17 @@ whatever the reason: a key that is missing, a body that is damaged.
 from __future__ import annotations
 
 from queen.core.cipher import KeyRing
-from queen.core.frame import CODEC_ENCRYPTED, CODEC_RAW, Segment, raw_size, stored_segment
+from queen.core.frame import (
+    CODEC_ENCRYPTED,
+    CODEC_MERGED,
+    CODEC_RAW,
+    Segment,
+    raw_size,
+    stored_segment,
+)
 from queen.core.ids import partition_uuid
 from queen.errors import QueenError, Unreadable
-from queen.storage.database import Record
+from queen.service.merged.stretches import Row
 
 _NO_LIMIT = -1
 # Whose a body is. It is encrypted for its owner, so these never change.
@@ -35,25 +42,26 @@ class SegmentEncryption:
             return self.keys.decrypt(_owner(_SEGMENT, partition_id), body)
         return codec, body
 
-    def decrypt_row(self, row: Record) -> tuple[int, bytes]:
+    def decrypt_row(self, row: Row) -> tuple[int, bytes]:
         """Return codec and bytes of a row without its encryption; raises `Unreadable`."""
         try:
-            return self.decrypt_segment(row["partition_id"], row["codec"], row["body"])
+            codec = row["codec"] & ~CODEC_MERGED
+            return self.decrypt_segment(row["partition_id"], codec, row["body"])
         except Exception as error:
             raise _unreadable(row, error) from error
 
-    def decode_segment(self, row: Record) -> Segment:
+    def decode_segment(self, row: Row) -> Segment:
         """Return the columns of a row that holds a segment; raises `Unreadable`."""
         segment = self.decode_segment_within(row, _NO_LIMIT)
         assert segment is not None
         return segment
 
-    def decode_segment_within(self, row: Record, max_bytes: int) -> Segment | None:
+    def decode_segment_within(self, row: Row, max_bytes: int) -> Segment | None:
         """As `decode_segment`; None, and nothing is inflated, when it would be larger than that."""
         stored = self.read_stored_within(row, max_bytes)
         return stored[2] if stored is not None else None
 
-    def read_stored_within(self, row: Record, max_bytes: int) -> tuple[int, bytes, Segment] | None:
+    def read_stored_within(self, row: Row, max_bytes: int) -> tuple[int, bytes, Segment] | None:
         """Return codec and body as they travel, and the columns that were found in them."""
         codec, body = self.decrypt_row(row)
         try:
@@ -104,7 +112,7 @@ class SegmentEncryption:
         return payload
 
 
-def _unreadable(row: Record, error: Exception) -> Unreadable:
+def _unreadable(row: Row, error: Exception) -> Unreadable:
     """Say which segment it was; zstd, struct, array and the cipher do not."""
     reason = error.message if isinstance(error, QueenError) else "its body is damaged"
     return Unreadable(partition_uuid(row["partition_id"]), row.get("base_offset", 0), reason)

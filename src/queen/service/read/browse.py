@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from queen.core.visibility import DELETED, ONLY_GROUP
 from queen.errors import Unreadable
 from queen.service.catalog import Catalog, Partition, Queue
 from queen.service.log.segment_encryption import SegmentEncryption
+from queen.service.merged.stretches import is_merged, table_of
 from queen.storage.database import Database, Record
 
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -231,17 +232,43 @@ class Browser:
         """Return the messages of parts of segments, reading some segments at a time."""
         partitions = await self._catalog.partitions(row["partition_id"] for row, _, _ in parts)
         messages: list[BrowsedMessage] = []
-        spans: list[tuple[Partition, int, int]] = []
+        some: list[tuple[Record, int, int]] = []
         size = 0
-        for row, start, stop in parts:
+        for part in parts:
+            row = part[0]
             if row["partition_id"] not in partitions:
                 continue
-            if spans and size + row["bytes"] > _READ_BYTES:
-                messages += await self._read_spans(spans, look)
-                spans, size = [], 0
-            spans.append((partitions[row["partition_id"]], start, stop))
+            if some and size + row["bytes"] > _READ_BYTES:
+                messages += await self._read_parts(some, partitions, look)
+                some, size = [], 0
+            some.append(part)
             size += row["bytes"]
-        return messages + await self._read_spans(spans, look) if spans else messages
+        return messages + await self._read_parts(some, partitions, look) if some else messages
+
+    async def _read_parts(
+        self,
+        parts: list[tuple[Record, int, int]],
+        partitions: Mapping[int, Partition],
+        look: Look,
+    ) -> list[BrowsedMessage]:
+        """Return the messages of parts in their order. Those of one segment, of which there are
+        many when it was merged, are read together."""
+        bounds: dict[tuple[int, int], tuple[int, int]] = {}
+        for row, start, stop in parts:
+            key = row["partition_id"], row["segment_base"]
+            low, high = bounds.get(key, (start, stop))
+            bounds[key] = min(low, start), max(high, stop)
+        spans = [(partitions[key[0]], low, high) for key, (low, high) in bounds.items()]
+        messages = await self._read_spans(spans, look)
+        if len(spans) == len(parts):
+            return messages
+        by_place = {(message.partition.id, message.offset): message for message in messages}
+        places = (
+            (row["partition_id"], offset)
+            for row, start, stop in parts
+            for offset in range(stop - 1, start - 1, -1)
+        )
+        return [by_place[place] for place in places if place in by_place]
 
     async def _read_spans(
         self, spans: Iterable[tuple[Partition, int, int]], look: Look
@@ -278,14 +305,16 @@ class Browser:
                 raise
             if look.text:
                 return []
-            at, why = row["created_at"], error.message
+            times, why = _times(row, low, high), error.message
             return [
-                BrowsedMessage(partition, offset, at, "", b"", {}, [], why) for offset in offsets
+                BrowsedMessage(partition, offset, times[offset - low], "", b"", {}, [], why)
+                for offset in offsets
             ]
         messages = []
+        times = _times(row, low, high)
         for offset in offsets:
             index = offset - row["base_offset"]
-            message = _message(partition, row, segment, index)
+            message = _message(partition, offset, times[offset - low], segment, index)
             if look.payload_bytes or look.text:
                 payload = segment.payloads(index, index + 1)[0]
                 if look.text and not _contains(message, payload, look.text):
@@ -323,11 +352,20 @@ def _contains(message: BrowsedMessage, payload: bytes, text: str) -> bool:
     return text in inside.lower()
 
 
-def _message(partition: Partition, row: Record, segment: Segment, index: int) -> BrowsedMessage:
+def _times(row: Record, low: int, high: int) -> list[datetime]:
+    """Return when the messages of offsets [low, high) of a row were written."""
+    if is_merged(row):
+        return table_of(row).times_at(low - row["base_offset"], high - row["base_offset"])
+    return [row["created_at"]] * (high - low)
+
+
+def _message(
+    partition: Partition, offset: int, created_at: datetime, segment: Segment, index: int
+) -> BrowsedMessage:
     return BrowsedMessage(
         partition,
-        row["base_offset"] + index,
-        row["created_at"],
+        offset,
+        created_at,
         segment.id_bytes(index, index + 1)[0].decode(),
         b"",
         {name: column[index] for name, column in segment.extras.items()},

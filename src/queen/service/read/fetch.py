@@ -8,15 +8,21 @@ memory stays flat however much is asked for and however slowly it is taken.
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import NamedTuple
 
 from queen.core.frame import Frame, Stretch, pack_frame, raw_size
 from queen.service.catalog import Catalog, Partition, Queue
+from queen.service.instants import instant_at, microseconds
 from queen.service.log.segment_encryption import SegmentEncryption
-from queen.service.read.sealed_reads import OffsetRange, Point, TimeRange, microseconds
+from queen.service.merged.joined_pages import joined_frames
+from queen.service.merged.pages import Part, Place, page_by_offset, page_by_time, unfolded
+from queen.service.merged.stretches import Row, is_merged
+from queen.service.read.sealed_reads import OffsetRange, Point, TimeRange
 from queen.storage.database import Database, Record
 from queen.wire.frames.joined_frame import FrameJoiner, LoneMessages, is_small
 
@@ -28,21 +34,28 @@ _END = 2**62
 # Lone messages are put together so many at a time, unless one is larger than that.
 _BLOCK_ROWS = 250
 _LONE_BYTES = 1024
+_COLUMNS = itemgetter("partition_id", "base_offset", "end_offset", "created_at", "codec", "body")
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
-_Page = list[Record]
+
+class _Page(NamedTuple):
+    """Rows as they are stored; or parts of rows, where some are merged."""
+
+    rows: list[Record]
+    parts: list[Part] | None
+
+    def partition_ids(self) -> set[int]:
+        rows = self.rows if self.parts is None else [part.row for part in self.parts]
+        return {row["partition_id"] for row in rows}
+
+    def clear(self) -> None:
+        self.rows.clear()
+        if self.parts is not None:
+            self.parts.clear()
 
 
-class _End(NamedTuple):
-    """Where a page ended."""
-
-    point: Point
-    end_offset: int
-
-
-# Given where a page ended, or None, reads the next one.
-_NextPage = Callable[[_End | None], Coroutine[Any, Any, _Page]]
+_Pages = AsyncGenerator[_Page, None]
 
 
 class Fetcher:
@@ -66,22 +79,12 @@ class Fetcher:
         if from_time is not None:
             first: int = await self._database.fetchval("offset_at", partition.id, from_time)
             start = max(start, first)
-        start = await self._database.findval("segment_start", partition.id, start) or 0
+        start = await self._find_start(partition, start)
         stop = _END if to_offset is None else to_offset
 
-        async def read_page(after: _End | None) -> _Page:
-            low = start if after is None else after.end_offset
-            return await self._database.fetch(
-                "fetch_partition",
-                partition.id,
-                low,
-                stop,
-                to_time or _LATEST,
-                _SLICE_ROWS if joined else _PAGE_ROWS,
-                _PAGE_BYTES,
-            )
-
-        async for frames in self._pages(read_page, joined):
+        limit = _SLICE_ROWS if joined else _PAGE_ROWS
+        reader = self._reader_by_offset(partition, start, stop, limit, to_time or _LATEST)
+        async for frames in self._pages(reader, joined):
             yield frames
 
     async def queue(
@@ -94,14 +97,8 @@ class Fetcher:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the frames of a queue in order of time; each partition stays in order."""
         first, rows = from_time or _EARLIEST, _SLICE_ROWS if joined else _PAGE_ROWS
-
-        async def read_page(after: _End | None) -> _Page:
-            at = Point(first, -1, -1) if after is None else after.point
-            return await self._database.fetch(
-                "fetch_queue", queue.id, *at, to_time or _LATEST, rows, _PAGE_BYTES
-            )
-
-        async for frames in self._pages(read_page, joined):
+        part = TimeRange(queue, Point(first, -1, 0), Point(to_time or _LATEST, -1, 0))
+        async for frames in self._pages(self._reader_by_time(part, rows), joined):
             yield frames
 
     async def ranges(
@@ -110,61 +107,91 @@ class Fetcher:
         """Yield the frames of ranges, one after the other."""
         for part in ranges:
             if isinstance(part, OffsetRange):
-                read_page = self._reader_by_offset(part)
+                low = await self._find_start(part.partition, part.low)
+                reader = self._reader_by_offset(part.partition, low, part.high, _SLICE_ROWS)
             else:
-                read_page = self._reader_by_time(part)
-            async for frames in self._pages(read_page, joined):
+                reader = self._reader_by_time(part, _SLICE_ROWS)
+            async for frames in self._pages(reader, joined):
                 yield frames
 
-    def _reader_by_time(self, part: TimeRange) -> _NextPage:
-        async def read_page(after: _End | None) -> _Page:
-            low = part.start
-            if after is not None:
-                low = after.point._replace(offset=after.point.offset + 1)
-            return await self._database.fetch(
-                "fetch_slice", part.queue.id, *low, *part.end, _SLICE_ROWS, _PAGE_BYTES
+    async def _find_start(self, partition: Partition, offset: int) -> int:
+        """Return where what was stored together with an offset begins."""
+        return await self._database.findval("segment_start", partition.id, offset) or 0
+
+    def _reader_by_time(self, part: TimeRange, limit: int) -> _Pages:
+        async def read() -> _Pages:
+            after: Point | None = part.start._replace(offset=part.start.offset - 1)
+            until = _place(part.end)
+            while after is not None:
+                rows = await self._database.fetch(
+                    "fetch_queue", part.queue.id, *after, *part.end, limit, _PAGE_BYTES
+                )
+                if not rows:
+                    return
+                if not any(map(is_merged, rows)):
+                    after = _point_of(rows[-1])
+                    yield _Page(rows, None)
+                    continue
+                page = page_by_time(rows, _place(after), until, is_last=rows[0]["is_last"])
+                after = page.end and Point(instant_at(page.end.at_us), *page.end[1:])
+                yield _Page([], page.parts)
+
+        return read()
+
+    def _reader_by_offset(
+        self,
+        partition: Partition,
+        low: int,
+        stop: int,
+        limit: int,
+        to_time: datetime = _LATEST,
+    ) -> _Pages:
+        async def read() -> _Pages:
+            start = low
+            while start < stop:
+                rows = await self._database.fetch(
+                    "fetch_partition", partition.id, start, stop, to_time, limit, _PAGE_BYTES
+                )
+                if not rows:
+                    return
+                page = _Page(rows, None)
+                if any(map(is_merged, rows)):
+                    page = _Page([], page_by_offset(rows, start, stop, to_time))
+                start = rows[-1]["end_offset"]
+                yield page
+
+        return read()
+
+    async def _pages(self, pages: _Pages, joined: bool) -> AsyncGenerator[bytes, None]:
+        async with contextlib.aclosing(pages):
+            async for page in pages:
+                frames = await self._frames(page, joined)
+                # What is sent slowly is held once.
+                page.clear()
+                if frames:
+                    yield frames
+                del frames
+
+    async def _frames(self, page: _Page, joined: bool) -> bytes:
+        partitions = await self._catalog.partitions(page.partition_ids())
+        rows: Sequence[Row] = page.rows
+        if page.parts is not None:
+            parts = [part for part in page.parts if part.row["partition_id"] in partitions]
+            frames = (
+                joined_frames(parts, partitions, self._encryption) if joined and parts else None
             )
-
-        return read_page
-
-    def _reader_by_offset(self, part: OffsetRange) -> _NextPage:
-        async def read_page(after: _End | None) -> _Page:
-            low = part.low if after is None else after.end_offset
-            if after is None:
-                low = await self._database.findval("segment_start", part.partition.id, low) or 0
-            return await self._database.fetch(
-                "fetch_offsets", part.partition.id, low, part.high, _SLICE_ROWS, _PAGE_BYTES
-            )
-
-        return read_page
-
-    async def _pages(self, read_page: _NextPage, joined: bool) -> AsyncGenerator[bytes, None]:
-        rows = await read_page(None)
-        while rows:
-            end = _end_of(rows[-1])
-            frames = await self._frames(rows, joined)
-            # What is sent slowly is held once.
-            rows.clear()
-            yield frames
-            del frames
-            rows = await read_page(end)
-
-    async def _frames(self, rows: _Page, joined: bool) -> bytes:
-        partitions = await self._catalog.partitions({row["partition_id"] for row in rows})
+            if frames is not None:
+                return b"".join(frames)
+            rows = unfolded(parts, self._encryption)
+        rows = [row for row in rows if row["partition_id"] in partitions]
         if joined and len(rows) > 1:
             return b"".join(self._joined_frames(partitions, rows))
-        frames = []
-        for row in rows:
-            partition = partitions.get(row["partition_id"])
-            if partition is not None:
-                frames.append(self._frame(partition, row))
-        return b"".join(frames)
+        return b"".join([self._frame(partitions[row["partition_id"]], row) for row in rows])
 
-    def _joined_frames(self, partitions: Mapping[int, Partition], rows: _Page) -> Iterator[bytes]:
+    def _joined_frames(
+        self, partitions: Mapping[int, Partition], rows: Sequence[Row]
+    ) -> Iterator[bytes]:
         """Yield the frames of a page in its order, small segments of it put together."""
-        rows = [row for row in rows if row["partition_id"] in partitions]
-        if not rows:
-            return
         # A page is of one queue.
         joiner = FrameJoiner(partitions[rows[0]["partition_id"]].queue.name)
         for first in range(0, len(rows), _BLOCK_ROWS):
@@ -176,7 +203,7 @@ class Fetcher:
         yield from joiner.frames()
 
     def _join_each(
-        self, joiner: FrameJoiner, partitions: Mapping[int, Partition], rows: _Page
+        self, joiner: FrameJoiner, partitions: Mapping[int, Partition], rows: Sequence[Row]
     ) -> Iterator[bytes]:
         for row in rows:
             partition = partitions[row["partition_id"]]
@@ -193,7 +220,7 @@ class Fetcher:
             elif joiner.is_full:
                 yield from joiner.frames()
 
-    def _frame(self, partition: Partition, row: Record) -> bytes:
+    def _frame(self, partition: Partition, row: Row) -> bytes:
         codec, body = self._encryption.decrypt_row(row)
         return pack_frame(
             Frame(
@@ -210,9 +237,11 @@ class Fetcher:
         )
 
 
-def _join_lone(joiner: FrameJoiner, partitions: Mapping[int, Partition], rows: _Page) -> bool:
+def _join_lone(
+    joiner: FrameJoiner, partitions: Mapping[int, Partition], rows: Sequence[Row]
+) -> bool:
     """Put a block of lone messages to the others; false when there is anything else in it."""
-    numbers, bases, ends, times, codecs, bodies = zip(*rows, strict=True)
+    numbers, bases, ends, times, codecs, bodies = zip(*map(_COLUMNS, rows), strict=True)
     are_lone = list(ends) == [base + 1 for base in bases] and not any(codecs)
     if not are_lone or max(map(len, bodies)) > _LONE_BYTES:
         return False
@@ -225,11 +254,14 @@ def _join_lone(joiner: FrameJoiner, partitions: Mapping[int, Partition], rows: _
         return False
 
 
-def _stretch(partition: Partition, row: Record) -> Stretch:
+def _stretch(partition: Partition, row: Row) -> Stretch:
     base, at_us = row["base_offset"], microseconds(row["created_at"])
     return Stretch(partition.name, partition.id, base, at_us, row["end_offset"] - base)
 
 
-def _end_of(row: Record) -> _End:
-    at = Point(row["created_at"], row["partition_id"], row["base_offset"])
-    return _End(at, row["end_offset"])
+def _point_of(row: Record) -> Point:
+    return Point(row["created_at"], row["partition_id"], row["base_offset"])
+
+
+def _place(point: Point) -> Place:
+    return Place(microseconds(point.at), *point[1:])

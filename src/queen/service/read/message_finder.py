@@ -15,6 +15,7 @@ from queen.core.visibility import DELETED
 from queen.service.catalog import Partition
 from queen.service.log.message import Message, message_at
 from queen.service.log.segment_encryption import SegmentEncryption
+from queen.service.merged.stretches import written_at
 from queen.storage.database import Database, Record
 
 # Segments whose hashes are looked at together.
@@ -102,4 +103,4 @@ class MessageFinder:
         deleted = segment.column(DELETED)
         if offset < row["tail"] or (deleted is not None and deleted[at]):
             return None
-        return message_at(segment, at, offset, row["created_at"])
+        return message_at(segment, at, offset, written_at(row, offset))

@@ -18,7 +18,7 @@ where a group stands (lag, retention, seek) already asks for that where there is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from queen.core.names import like_of
@@ -28,7 +28,6 @@ from queen.service.scope import Viewer, listed
 from queen.storage.database import Database, Record
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 # How many segments one statement looks at, and how many marks it answers at most, about.
 PAGE_ROWS = 50_000
 _PAGE_MARKS = 1000
@@ -257,9 +256,10 @@ class SealedReads:
         )
         if not rows:
             return None
-        page = [(_point(row), row) for row in rows]
-        walk.add(queue.id, page)
-        return page[-1][0] if rows[-1]["looked"] == self._page_rows else None
+        walk.add(queue.id, [(_point(row), row) for row in rows])
+        (row, *_) = rows
+        end = Point(row["end_at"], row["end_partition"], row["end_base"])
+        return end if row["is_full"] else None
 
     async def plan_partitions(
         self,
@@ -274,10 +274,9 @@ class SealedReads:
         walk, highs = Walk(), {}
         for row in await self._database.fetch("plan_bounds", ids, times, until, *offsets):
             highs[row["partition_id"]] = row["high"]
-            after: int | None = row["first"] - 1
-            while after is not None:
-                bounds = row["partition_id"], after, row["low"], row["high"]
-                after = await self._add_offsets(walk, *bounds)
+            low: int | None = row["low"]
+            while low is not None:
+                low = await self._add_offsets(walk, row["partition_id"], low, row["high"])
         edges = walk.edges(slices)
         ranges: list[TimeRange | OffsetRange] = []
         for (_, mark), later in _with_next(edges):
@@ -286,18 +285,17 @@ class SealedReads:
             ranges.append(OffsetRange(by_id[mark.source], mark.at.offset, high))
         return _build_plan(walk, edges, ranges, until)
 
-    async def _add_offsets(
-        self, walk: Walk, partition_id: int, after: int, low: int, high: int
-    ) -> int | None:
-        """Add what lies behind a segment; return where that ends, None at the end."""
+    async def _add_offsets(self, walk: Walk, partition_id: int, low: int, high: int) -> int | None:
+        """Add what lies behind an offset; return where that ends, None at the end."""
         rows = await self._database.fetch(
-            "plan_offsets_page", partition_id, after, low, high, self._page_rows, _PAGE_MARKS
+            "plan_offsets_page", partition_id, low, high, self._page_rows, _PAGE_MARKS
         )
         if not rows:
             return None
         page = [(Point(_EPOCH, partition_id, row["base_offset"]), row) for row in rows]
         walk.add(partition_id, page)
-        return page[-1][0].offset if rows[-1]["looked"] == self._page_rows else None
+        read_to: int = rows[-1]["read_to"]
+        return read_to if rows[-1]["is_full"] and read_to < high else None
 
 
 def _with_next(
@@ -332,16 +330,3 @@ def _build_plan(
 
 def _point(row: Record) -> Point:
     return Point(row["created_at"], row["partition_id"], row["base_offset"])
-
-
-def microseconds(at: datetime) -> int:
-    """Return an instant as a number.
-
-    >>> microseconds(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
-    1000000
-    """
-    return (at - _EPOCH) // _MICROSECOND
-
-
-def instant_at(at_us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=at_us)

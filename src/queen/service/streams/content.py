@@ -11,7 +11,8 @@ page at a time: a page ends when it has its messages, or when it holds enough by
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from queen.core.frame import Segment, raw_size
@@ -19,6 +20,7 @@ from queen.core.visibility import DELETED, ONLY_GROUP
 from queen.service.catalog import Catalog, Partition
 from queen.service.log.segment_cache import StoredSegment
 from queen.service.log.segment_encryption import SegmentEncryption
+from queen.service.merged.stretches import is_merged, stretches_of
 from queen.service.read.fetch import Fetcher
 from queen.storage.database import Database, Record
 
@@ -90,16 +92,24 @@ class Content:
         rows = await self._database.fetch("window_segments", *_columns(spans), max_bytes)
         if rows and rows[0]["all_bytes"] > max_bytes:
             return None
-        opened = [self._encryption.decrypt_row(row) for row in rows]
-        if sum(raw_size(codec, body) for codec, body in opened) > max_bytes:
+        merged = [row for row in rows if is_merged(row)]
+        size = sum(self._raw_bytes(row) for row in rows if not is_merged(row))
+        if size > max_bytes:
             return None
-        bounds = {span.partition_id: span for span in spans}
         partitions = await self._catalog.partitions(row["partition_id"] for row in rows)
-        return [
-            self._part(partitions[row["partition_id"]], row, bounds[row["partition_id"]])
+        parts = [
+            part
             for row in rows
             if row["partition_id"] in partitions
+            for part in self._parts(partitions[row["partition_id"]], row)
         ]
+        if merged:
+            parts.sort(key=_place)
+            size = sum(part.stored.segment.body_bytes for part in parts)
+        return parts if size <= max_bytes else None
+
+    def _raw_bytes(self, row: Record) -> int:
+        return raw_size(*self._encryption.decrypt_row(row))
 
     async def page(
         self, spans: list[WindowSpan], position: PagePosition, limit: int
@@ -133,10 +143,10 @@ class Content:
             )
             if not rows:
                 return
-            bounds = span._replace(low=offset)
             offset = rows[-1]["end_offset"]
             for row in rows:
-                yield self._part(partition, row, bounds)
+                for part in self._parts(partition, row):
+                    yield part
 
     async def frames(
         self, spans: list[WindowSpan], *, joined: bool = False
@@ -152,10 +162,16 @@ class Content:
             ):
                 yield frames
 
-    def _part(self, partition: Partition, row: Record, span: WindowSpan) -> SegmentPart:
+    def _parts(self, partition: Partition, row: Record) -> Iterator[SegmentPart]:
+        """Yield what a row holds of the range that it was read for."""
         segment: Segment = self._encryption.decode_segment(row)
-        stored = StoredSegment(row["base_offset"], row["created_at"], segment)
-        return SegmentPart(partition, stored, *stored.part(span.low, span.high))
+        for stretch in stretches_of(row, segment, row["low"], row["high"]):
+            stored = StoredSegment(*stretch)
+            yield SegmentPart(partition, stored, *stored.part(row["low"], row["high"]))
+
+
+def _place(part: SegmentPart) -> tuple[datetime, int, int]:
+    return part.stored.created_at, part.partition.id, part.stored.base_offset
 
 
 def _columns(spans: list[WindowSpan]) -> tuple[list[int], list[int], list[int]]:

@@ -12,7 +12,7 @@ from queen.core.frame import Segment, compress, encode_body, segment_of
 from queen.core.visibility import DELETED
 from queen.service.catalog import Partition, Queue
 from queen.service.log.segment_encryption import SegmentEncryption
-from queen.storage.database import Database
+from queen.storage.database import Database, Record, Transaction
 
 
 class Eraser:
@@ -24,7 +24,7 @@ class Eraser:
         """Delete one message; false when it is not, or no longer, there."""
         async with self._database.transaction() as transaction:
             await transaction.execute("lock_partition", partition.id)
-            row = await transaction.findrow("lock_segment", partition.id, offset)
+            row = await self._lock_segment(transaction, partition, offset)
             if row is None:
                 return False
             erased = _erase(self._encryption.decode_segment(row), offset - row["base_offset"])
@@ -40,6 +40,14 @@ class Eraser:
             # What groups have set aside of it is a copy, and goes too.
             await transaction.execute("erase_letters", partition.id, offset)
         return True
+
+    async def _lock_segment(
+        self, transaction: Transaction, partition: Partition, offset: int
+    ) -> Record | None:
+        """Return the segment that holds an offset. A statement that waits for one which is merged
+        meanwhile finds nothing in its place; the next statement does."""
+        row = await transaction.findrow("lock_segment", partition.id, offset)
+        return row or await transaction.findrow("lock_segment", partition.id, offset)
 
     async def clear(self, queue: Queue, partition: Partition | None) -> int:
         """Delete all messages of a queue or of one partition; return how many there were."""

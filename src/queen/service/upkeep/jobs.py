@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 
 from queen.errors import QueenError
@@ -30,6 +31,7 @@ class Jobs:
         self._jobs: dict[str, tuple[float, Round, Isolation]] = {}
         # Says whether a round is worth a transaction.
         self._needs: dict[str, Callable[[], bool]] = {}
+        self._rests: dict[str, float] = {}
         self._wakes: dict[str, asyncio.Event] = {}
 
     def add(
@@ -39,9 +41,13 @@ class Jobs:
         run_round: Round,
         isolation: Isolation = "read_committed",
         is_needed: Callable[[], bool] = lambda: True,
+        rest: float = 0.0,
     ) -> None:
+        """Add a job. One with more to do gets another round at once, or when it has rested for so
+        many times what the last one took."""
         self._jobs[name] = (interval_s, run_round, isolation)
         self._needs[name] = is_needed
+        self._rests[name] = rest
         self._wakes[name] = asyncio.Event()
 
     def wake(self, name: str) -> None:
@@ -72,8 +78,11 @@ class Jobs:
         while True:
             wake.clear()
             try:
-                while self._needs[name]() and await self.run_once(name):
-                    pass
+                more = True
+                while more and self._needs[name]():
+                    began = time.monotonic()
+                    more = await self.run_once(name)
+                    await asyncio.sleep((time.monotonic() - began) * self._rests[name])
             except QueenError as error:
                 _log.log(level_of(error), "job %s: %s", name, error)
             except Exception:

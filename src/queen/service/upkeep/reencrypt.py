@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from queen.core.frame import CODEC_ENCRYPTED
+from queen.core.frame import CODEC_ENCRYPTED, CODEC_MERGED
 from queen.errors import EncryptionUnavailable
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.storage.database import Record, Transaction
@@ -144,7 +144,8 @@ class Reencrypter:
     async def _encrypt_segment(self, transaction: Transaction, row: Record) -> None:
         row_key = (row["partition_id"], row["base_offset"])
         for stored in await transaction.fetch("segment_to_seal", *row_key):
-            plain = self._encryption.decrypt_segment(row_key[0], stored["codec"], stored["body"])
+            codec = stored["codec"] & ~CODEC_MERGED
+            plain = self._encryption.decrypt_segment(row_key[0], codec, stored["body"])
             codec, body = self._encryption.encrypt_segment(row_key[0], *plain)
             await transaction.execute("rewrite_segment", *row_key, codec, body)
 

@@ -26,6 +26,8 @@ from queen.storage.database import Record, Transaction
 _log = logging.getLogger(__name__)
 _options = msgspec.json.Decoder(QueueOptions)
 
+# Whoever must not work beside it takes the right to run it.
+JOB = "retention"
 CLEANUP_INTERVAL_S = 60.0
 _REST_S = 60.0
 # What one round looks at: some tens of milliseconds of work under the locks it takes.

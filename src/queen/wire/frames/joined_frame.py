@@ -27,8 +27,9 @@ import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from queen.core.columns.joining import ColumnJoiner
 from queen.core.frame import (
     CODEC_RAW,
     CONTENT_TYPE,
@@ -55,12 +56,10 @@ _SMALL_BYTES = 4 * 1024
 _SMALL_RAW_BYTES = 16 * 1024
 # Then a joined frame is large enough; segments that are small do not take it far above. A reader
 # whose connection breaks goes on behind the last frame that came whole, so it is not too large.
-_ENOUGH_MESSAGES = 4_000
+ENOUGH_MESSAGES = 4_000
 _ENOUGH_BYTES = 256 * 1024
 
 _TABLE = struct.Struct("<IIII")
-# The body of a lone message up to its id: the header, and two offsets of each column.
-_LONE = struct.Struct("<IIIIiiii")
 
 
 def accepts_joined(accept: bytes) -> bool:
@@ -139,6 +138,41 @@ class LoneMessages(NamedTuple):
     bodies: Sequence[bytes]
 
 
+class StretchColumns(NamedTuple):
+    """The table of a joined frame, as it stands in one: numbers in their bytes."""
+
+    # By their ids; `places` counts them in this order.
+    names: Mapping[int, str]
+    counts: bytes
+    places: bytes
+    base_offsets: bytes
+    times_us: bytes
+
+
+def pack_joined(queue: str, first: Stretch, columns: StretchColumns, segment: Segment) -> bytes:
+    """Return the messages of segments of one queue as one frame; `first` is the first of them."""
+    names = [name.encode() for name in columns.names.values()]
+    text = b"".join(names)
+    body = b"".join(
+        (
+            _TABLE.pack(len(columns.counts) // 4, len(names), len(text), 0),
+            columns.counts,
+            columns.places,
+            columns.base_offsets,
+            columns.times_us,
+            array("q", columns.names),
+            array("I", map(len, names)),
+            text,
+            encode_body(segment),
+        )
+    )
+    partition, partition_id, base, at_us, _ = first
+    frame = Frame(
+        queue, partition, segment.count, CODEC_RAW, len(body), body, base, at_us, partition_id
+    )
+    return pack_frame(frame, JOINED_VERSION)
+
+
 class FrameJoiner:
     """Takes small segments of one queue, and makes frames of them."""
 
@@ -147,22 +181,18 @@ class FrameJoiner:
         self._begin()
 
     def _begin(self) -> None:
-        self._messages = self._bytes = 0
+        self._joiner = ColumnJoiner()
+        self._bytes = 0
         # Of each segment, and the names of partitions by their ids.
         self._places: list[int] = []
         self._bases: list[int] = []
         self._times: list[int] = []
         self._counts: list[int] = []
         self._names: dict[int, str] = {}
-        self._id_sizes: list[int] = []
-        self._payload_sizes: list[int] = []
-        self._ids: list[bytes] = []
-        self._data: list[bytes] = []
-        self._extras: dict[str, list[Any]] = {}
 
     @property
     def is_full(self) -> bool:
-        return self._messages >= _ENOUGH_MESSAGES or self._bytes >= _ENOUGH_BYTES
+        return self._joiner.messages >= ENOUGH_MESSAGES or self._bytes >= _ENOUGH_BYTES
 
     def add(self, stretch: Stretch, codec: int, stored: bytes) -> None:
         """Take a segment; raises when its body is not what it should be, and takes nothing."""
@@ -170,13 +200,12 @@ class FrameJoiner:
         segment = decode_body(body)
         if segment.count != stretch.messages:
             raise InvalidFrame(f"body holds {segment.count} messages, not {stretch.messages}")
-        self._add_columns(segment)
+        self._joiner.add(segment)
         self._names[stretch.partition_id] = stretch.partition
         self._places.append(stretch.partition_id)
         self._bases.append(stretch.base_offset)
         self._times.append(stretch.created_at_us)
         self._counts.append(segment.count)
-        self._messages += segment.count
         self._bytes += len(body)
 
     def add_lone(self, lone: LoneMessages) -> bool:
@@ -184,83 +213,33 @@ class FrameJoiner:
 
         False, and nothing is taken, when one of them is not an id and a payload and no more.
         """
-        bodies = lone.bodies
-        starts = list(map(_LONE.unpack_from, bodies))
-        counts, ids, data, extras, *offsets = zip(*starts, strict=True)
-        sizes = [_LONE.size + a + b for a, b in zip(ids, data, strict=True)]
-        is_plain = (
-            counts.count(1) == len(bodies)
-            and not any(extras)
-            and offsets == [(0,) * len(bodies), ids, (0,) * len(bodies), data]
-            and sizes == list(map(len, bodies))
-        )
-        if not is_plain:
+        size = self._joiner.add_lone(lone.bodies)
+        if size is None:
             return False
-        ends = [_LONE.size + size for size in ids]
-        self._ids += [body[_LONE.size : end] for body, end in zip(bodies, ends, strict=True)]
-        self._data += [body[end:] for body, end in zip(bodies, ends, strict=True)]
-        self._id_sizes += ids
-        self._payload_sizes += data
         self._names.update(lone.names)
         self._places += lone.partition_ids
         self._bases += lone.base_offsets
         self._times += lone.times_us
-        self._counts += counts
-        self._messages += len(bodies)
-        self._bytes += sum(sizes)
+        self._counts += [1] * len(lone.bodies)
+        self._bytes += size
         return True
-
-    def _add_columns(self, segment: Segment) -> None:
-        id_offsets, payload_offsets = segment.id_offsets, segment.payload_offsets
-        # What is wrong in a segment must not shift its neighbours.
-        ends = (id_offsets[0], id_offsets[-1], payload_offsets[0], payload_offsets[-1])
-        if ends != (0, len(segment.ids), 0, len(segment.data)):
-            raise InvalidFrame("its offsets do not fit its columns")
-        self._ids.append(segment.ids)
-        self._data.append(segment.data)
-        self._id_sizes += [b - a for a, b in pairwise(id_offsets)]
-        self._payload_sizes += [b - a for a, b in pairwise(payload_offsets)]
-        for name, column in segment.extras.items():
-            joined = self._extras.setdefault(name, [])
-            joined += [None] * (self._messages - len(joined))
-            joined += column
 
     def frames(self) -> list[bytes]:
         """Return what was taken as one frame, if it was anything, and begin again."""
         if not self._counts:
             return []
-        body = self._table() + encode_body(self._segment())
-        first = self._places[0]
-        names = (self._queue, self._names[first], self._messages, CODEC_RAW, len(body), body)
-        frame = Frame(*names, self._bases[0], self._times[0], first)
-        self._begin()
-        return [pack_frame(frame, JOINED_VERSION)]
-
-    def _segment(self) -> Segment:
-        for column in self._extras.values():
-            column.extend([None] * (self._messages - len(column)))
-        return Segment(
-            self._messages,
-            array("i", accumulate(self._id_sizes, initial=0)),
-            array("i", accumulate(self._payload_sizes, initial=0)),
-            b"".join(self._ids),
-            b"".join(self._data),
-            self._extras,
+        number = self._places[0]
+        first = Stretch(
+            self._names[number], number, self._bases[0], self._times[0], self._counts[0]
         )
-
-    def _table(self) -> bytes:
         places = {number: place for place, number in enumerate(self._names)}
-        names = [name.encode() for name in self._names.values()]
-        text = b"".join(names)
-        return b"".join(
-            (
-                _TABLE.pack(len(self._counts), len(names), len(text), 0),
-                array("I", self._counts),
-                array("I", map(places.__getitem__, self._places)),
-                array("q", self._bases),
-                array("q", self._times),
-                array("q", self._names),
-                array("I", map(len, names)),
-                text,
-            )
+        columns = StretchColumns(
+            self._names,
+            array("I", self._counts).tobytes(),
+            array("I", map(places.__getitem__, self._places)).tobytes(),
+            array("q", self._bases).tobytes(),
+            array("q", self._times).tobytes(),
         )
+        frame = pack_joined(self._queue, first, columns, self._joiner.segment())
+        self._begin()
+        return [frame]

@@ -22,8 +22,9 @@ from queen.server.protocol.answer_parts import stream_frames
 from queen.server.protocol.http import Request, Response, check_name
 from queen.service.broker import Broker
 from queen.service.catalog import Partition, Queue
+from queen.service.instants import instant_at, microseconds
 from queen.service.read import sealed_reads
-from queen.service.read.sealed_reads import OffsetRange, TimeRange, instant_at, microseconds
+from queen.service.read.sealed_reads import OffsetRange, TimeRange
 from queen.service.rows import Record
 from queen.wire.cuts import (
     Cut,

@@ -24,6 +24,7 @@ begin
     end if;
     perform pg_advisory_xact_lock(7001, v_queue);
     delete from segments where queue_id = v_queue;
+    delete from merged_segments where queue_id = v_queue;
     delete from cursors c using partitions p
      where p.queue_id = v_queue and c.partition_id = p.id;
     delete from shared_spans s using partitions p

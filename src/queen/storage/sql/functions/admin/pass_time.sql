@@ -33,6 +33,12 @@ begin
     update partitions p set head_at = p.head_at - v_by, created_at = p.created_at - v_by
      where p.queue_id = any (v_ids);
     update segments s set created_at = s.created_at - v_by where s.queue_id = any (v_ids);
+    update merged_segments m
+       set first_at = m.first_at - v_by, last_at = m.last_at - v_by,
+           stretch_times = array(select w.at - v_by from unnest(m.stretch_times)
+                                 with ordinality w (at, n) order by w.n)
+     where m.queue_id = any (v_ids);
+    update queues q set merged_until = q.merged_until - v_by where q.id = any (v_ids);
 
     update paced_queues b set filled_at = b.filled_at - v_by where b.queue_id = any (v_ids);
     update paced_groups b set filled_at = b.filled_at - v_by

@@ -196,7 +196,10 @@ begin
             v_due := queen.offset_at(
                 p_partition[i], v_now - p_delay_ms[r] * interval '1 millisecond');
             if v_due <= c.committed then
-                select greatest(v_due_at, s.created_at + p_delay_ms[r] * interval '1 millisecond')
+                select greatest(v_due_at, p_delay_ms[r] * interval '1 millisecond'
+                                + case when s.codec < 16 then s.created_at
+                                       else queen.stretch_time(
+                                           s.partition_id, s.base_offset, c.committed) end)
                   into v_due_at
                   from segments s
                  where s.partition_id = p_partition[i] and s.base_offset <= c.committed

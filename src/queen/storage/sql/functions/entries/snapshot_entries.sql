@@ -24,13 +24,17 @@ begin
     with gone as (
         delete from segments s
          where s.partition_id = v_partition and s.end_offset <= p_floor
-        returning s.end_offset, s.created_at
+        returning s.partition_id, s.base_offset, s.end_offset, s.created_at
+    ), merged as (
+        delete from merged_segments m using gone
+         where m.partition_id = gone.partition_id and m.base_offset = gone.base_offset
+        returning m.last_at
     ), tails as (
         update partitions p set tail = greatest(p.tail, w.tail)
           from (select max(end_offset) as tail from gone) w
          where p.id = v_partition and w.tail is not null
     )
-    select max(created_at) into v_newest from gone;
+    select greatest(max(created_at), (select max(last_at) from merged)) into v_newest from gone;
     update queues q set gone_until = v_newest
       from partitions p
      where p.id = v_partition and q.id = p.queue_id and q.gone_until < v_newest;

@@ -11,6 +11,9 @@ begin
        and not exists (
             select 1 from unnest(p_queues) w (id) cross join lateral (
                 select 1 from segments s
-                 where s.queue_id = w.id and s.created_at >= p_since limit 1) f);
+                 where s.queue_id = w.id and s.created_at >= p_since limit 1) f)
+       and not exists (
+            select 1 from merged_segments m
+             where m.queue_id = any (p_queues) and m.last_at >= p_since);
 end
 $$;

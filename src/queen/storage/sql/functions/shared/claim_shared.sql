@@ -272,8 +272,10 @@ begin
                     v_due := queen.offset_at(
                         p_partition[i], v_now - p_delay_ms[r] * interval '1 millisecond');
                     if v_due <= c.handed then
-                        select greatest(v_due_at,
-                                        g.created_at + p_delay_ms[r] * interval '1 millisecond')
+                        select greatest(v_due_at, p_delay_ms[r] * interval '1 millisecond'
+                                        + case when g.codec < 16 then g.created_at
+                                               else queen.stretch_time(
+                                                   g.partition_id, g.base_offset, c.handed) end)
                           into v_due_at
                           from segments g
                          where g.partition_id = p_partition[i] and g.base_offset <= c.handed

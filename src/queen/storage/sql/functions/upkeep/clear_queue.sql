@@ -16,6 +16,8 @@ begin
     ) w;
     delete from segments s
      where s.queue_id = p_queue and (p_partition is null or s.partition_id = p_partition);
+    delete from merged_segments m
+     where m.queue_id = p_queue and (p_partition is null or m.partition_id = p_partition);
     delete from dedup_index d using partitions p
      where p.queue_id = p_queue and d.partition_id = p.id
        and (p_partition is null or p.id = p_partition);

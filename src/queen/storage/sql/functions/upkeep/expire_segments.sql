@@ -38,11 +38,18 @@ begin
         v_floor := queen.stream_floor(p_queue, p_live_since);
         p_before := least(p_before, v_floor);
     end if;
-    -- Whole instants only: segments that were committed together share their time.
-    select max(w.created_at), count(*) into v_until, v_looked from (
-        select s.created_at from segments s
-         where s.queue_id = p_queue and s.created_at < p_before and s.created_at > p_after
-         order by s.created_at limit p_limit
+    -- Whole instants only: segments that were committed together share their time. A merged one
+    -- is as old as the last of its messages.
+    select max(w.at), count(*) into v_until, v_looked from (
+        (select s.created_at as at from segments s
+          where s.queue_id = p_queue and s.created_at < p_before and s.created_at > p_after
+            and s.codec < 16
+          order by s.created_at limit p_limit)
+         union all
+        (select m.last_at from merged_segments m
+          where m.queue_id = p_queue and m.last_at < p_before and m.last_at > p_after
+          order by m.last_at limit p_limit)
+         order by at limit p_limit
     ) w;
     looked := v_looked; looked_until := v_until; segments := 0; messages := 0;
     if v_looked = 0 then
@@ -51,10 +58,15 @@ begin
     end if;
 
     select array_agg(w.partition_id), array_agg(w.upto) into v_ids, v_ends from (
-        select s.partition_id, max(s.end_offset) as upto
-          from segments s
-         where s.queue_id = p_queue and s.created_at <= v_until and s.created_at > p_after
-         group by s.partition_id order by s.partition_id
+        select o.partition_id, max(o.end_offset) as upto from (
+            select s.partition_id, s.end_offset from segments s
+             where s.queue_id = p_queue and s.created_at <= v_until and s.created_at > p_after
+               and s.codec < 16
+             union all
+            select m.partition_id, m.end_offset from merged_segments m
+             where m.queue_id = p_queue and m.last_at <= v_until and m.last_at > p_after
+        ) o
+         group by o.partition_id order by o.partition_id
     ) w;
 
     if p_live_since is not null then
@@ -77,6 +89,10 @@ begin
         delete from segments s using unnest(v_ids, v_ends) w (id, upto)
          where s.partition_id = w.id and s.end_offset <= w.upto
         returning s.partition_id, s.base_offset, s.end_offset, s.hashes, s.created_at
+    ), merged as (
+        delete from merged_segments m using gone
+         where m.partition_id = gone.partition_id and m.base_offset = gone.base_offset
+        returning m.last_at
     ), forgotten as (
         delete from dedup_index d using gone, lateral generate_series(
                    0, coalesce(length(gone.hashes), 0) / 8 - 1) g
@@ -88,7 +104,8 @@ begin
           from (select partition_id, max(end_offset) as tail from gone group by partition_id) w
          where p.id = w.partition_id
     )
-    select count(*), coalesce(sum(end_offset - base_offset), 0), max(created_at)
+    select count(*), coalesce(sum(end_offset - base_offset), 0),
+           greatest(max(created_at), (select max(last_at) from merged))
       into segments, messages, v_newest from gone;
     update queues q set gone_until = v_newest where q.id = p_queue and q.gone_until < v_newest;
     return next;

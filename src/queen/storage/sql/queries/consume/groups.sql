@@ -20,7 +20,9 @@ select g.id as group_id, p.id, p.name, p.head, o.position,
        coalesce(c.lease_until > clock_timestamp(), false) as live,
        c.lease_until, c.consumers, coalesce(c.attempts, 0) as attempts,
        coalesce(c.ahead, 0) as ahead,
-       extract(epoch from clock_timestamp() - s.created_at)::double precision as lag_seconds
+       extract(epoch from clock_timestamp() - case when s.codec < 16 then s.created_at
+                   else queen.stretch_time(p.id, s.base_offset, o.position) end
+       )::double precision as lag_seconds
 from unnest($1::integer[]) w (group_id)
 join queen.groups g on g.id = w.group_id
 cross join lateral (
@@ -50,7 +52,7 @@ cross join lateral (
     select queen.next_offset(p, c.committed, g.starts_at) as position offset 0
 ) o
 left join lateral (
-    select h.created_at from queen.segments h
+    select h.created_at, h.base_offset, h.codec from queen.segments h
     where h.partition_id = p.id and h.base_offset <= o.position
     order by h.base_offset desc limit 1
 ) s on p.head > o.position
@@ -67,7 +69,9 @@ select * from queen.seek($1, $2, $3, $4, $5)
 
 -- name: written_at :maybe
 -- When the message at an offset was written.
-select created_at from queen.segments
+select case when codec < 16 then created_at
+            else queen.stretch_time(partition_id, base_offset, $2) end as created_at
+from queen.segments
 where partition_id = $1 and base_offset <= $2 and end_offset > $2
 order by base_offset desc limit 1
 

@@ -5,6 +5,9 @@ from unnest($1::integer[], $2::timestamptz[]) with ordinality w (queue_id, since
 cross join lateral (
     select g.partition_id, g.end_offset from queen.segments g
     where g.queue_id = w.queue_id and g.created_at > w.since
+    union all
+    select m.partition_id, m.end_offset from queen.merged_segments m
+    where m.queue_id = w.queue_id and m.last_at > w.since and m.first_at <= w.since
 ) s
 group by w.number, s.partition_id
 order by w.number, s.partition_id

@@ -51,9 +51,15 @@ order by q.name
 
 -- name: entry_segments :many
 -- When the messages of a partition were written, from an offset on.
-select s.base_offset, s.end_offset, s.created_at from queen.segments s
-where s.partition_id = $1 and s.end_offset > $2
-order by s.base_offset limit $3
+select u.base_offset, u.end_offset, u.created_at
+from (
+    select * from queen.segments g where g.partition_id = $1 and g.end_offset > $2
+    order by g.base_offset limit $3
+) s
+cross join lateral queen.stretches_of(s.partition_id, s.base_offset, s.end_offset, s.created_at,
+                                      s.codec, octet_length(s.body)) u
+where u.end_offset > $2
+order by u.base_offset
 
 -- name: commit_entries :many once
 select * from queen.commit_entries($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)

@@ -12,7 +12,11 @@ select * from queen.append_and_lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $1
 
 -- name: read_spans :many
 -- The segments that overlap spans of offsets, oldest first; `span` counts the spans from 1.
-select w.span, s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body
+-- `stretches` is what a merged one is made of, and `low` and `high` what the span is.
+select w.span, w.start as low, w.stop as high,
+       s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body,
+       case when s.codec >= 16 then queen.stretch_table(s.partition_id, s.base_offset)
+       end as stretches
 from unnest($1::bigint[], $2::bigint[], $3::bigint[])
      with ordinality w (partition_id, start, stop, span)
 cross join lateral (
@@ -30,7 +34,10 @@ cross join lateral (
 -- The same, but no more than so many bytes of each span ($4) and of all of them ($5), and at
 -- least one segment.
 select r.* from (
-    select w.span, s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body,
+    select w.span, w.start as low, w.stop as high,
+           s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body,
+           case when s.codec >= 16 then queen.stretch_table(s.partition_id, s.base_offset)
+           end as stretches,
            coalesce(sum(length(s.body)) over (
                partition by w.span order by s.base_offset
                rows between unbounded preceding and 1 preceding), 0) as bytes_before,
@@ -64,13 +71,19 @@ from unnest($1::bigint[], $2::integer[]) w (id, window_seconds)
 join queen.partitions p on p.id = w.id
 
 -- name: hashes_between :many
--- The hashes of spans of partitions that begin and end with segments, one after the other.
+-- The hashes of spans of partitions that end with segments, one after the other.
 select w.id, h.hashes
 from unnest($1::bigint[], $2::bigint[], $3::bigint[]) w (id, start, stop)
 cross join lateral (
-    select string_agg(s.hashes, '' order by s.base_offset) as hashes
+    select string_agg(case when s.base_offset >= w.start then s.hashes
+                           else substring(s.hashes from ((w.start - s.base_offset) * 8 + 1)::integer)
+                      end, '' order by s.base_offset) as hashes
     from queen.segments s
-    where s.partition_id = w.id and s.base_offset >= w.start and s.base_offset < w.stop
+    where s.partition_id = w.id and s.base_offset < w.stop and s.end_offset > w.start
+      and s.base_offset >= coalesce((
+            select f.base_offset from queen.segments f
+            where f.partition_id = w.id and f.base_offset <= w.start
+            order by f.base_offset desc limit 1), 0)
 ) h
 
 -- name: hashes_before :many

@@ -1,23 +1,30 @@
 -- name: browse_queue :many
--- Where the segments of a queue lie, newest first, without their bodies. ($3, $4, $5) is where
--- the last page ended.
+-- Where the stretches of a queue lie, newest first, without their bodies. ($3, $4, $5) is where
+-- the last page ended; `segment_base` tells which segment one is in.
 select s.partition_id, s.base_offset, s.end_offset, s.created_at,
-       greatest(s.base_offset, p.tail) as first_offset, octet_length(s.body) as bytes
-from queen.segments s join queen.partitions p on p.id = s.partition_id
-where s.queue_id = $1 and s.created_at >= $2 and s.created_at <= $3
-  and (s.created_at, s.partition_id, s.base_offset) < ($3, $4, $5)
-  and s.end_offset > p.tail
+       greatest(s.base_offset, p.tail) as first_offset, s.bytes, s.segment_base
+from queen.stretches_before($1, $2, $3, $4, $5, $6) s
+join queen.partitions p on p.id = s.partition_id
+where s.end_offset > p.tail
 order by s.created_at desc, s.partition_id desc, s.base_offset desc
-limit $6
 
 -- name: browse_partition :many
 -- The same for one partition, in which time and offsets grow together.
-select s.partition_id, s.base_offset, s.end_offset, s.created_at,
-       greatest(s.base_offset, p.tail) as first_offset, octet_length(s.body) as bytes
-from queen.segments s join queen.partitions p on p.id = s.partition_id
-where s.partition_id = $1 and s.base_offset < $2 and s.end_offset > p.tail
-  and s.created_at >= $3 and s.created_at <= $4
-order by s.base_offset desc
+select $1::bigint as partition_id, u.base_offset, u.end_offset, u.created_at,
+       greatest(u.base_offset, s.tail) as first_offset, u.bytes,
+       s.base_offset as segment_base
+from (
+    select g.*, p.tail from queen.segments g join queen.partitions p on p.id = g.partition_id
+    where g.partition_id = $1 and g.base_offset < $2 and g.end_offset > p.tail
+      and g.created_at <= $4 and g.created_at >= $3::timestamptz - interval '10 minutes'
+      and (g.created_at >= $3 or g.codec >= 16)
+    order by g.base_offset desc
+    limit $5
+) s
+cross join lateral queen.stretches_of(s.partition_id, s.base_offset, s.end_offset, s.created_at,
+                                      s.codec, octet_length(s.body)) u
+where u.base_offset < $2 and u.end_offset > s.tail and u.created_at >= $3 and u.created_at <= $4
+order by u.base_offset desc
 limit $5
 
 -- name: browse_cursors :many

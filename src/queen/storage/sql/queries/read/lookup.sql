@@ -14,7 +14,9 @@ from (
 
 -- name: segments_at :many
 -- The segments that hold some offsets, newest first, and where the partition begins.
-select s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body, p.tail
+select s.partition_id, s.base_offset, s.end_offset, s.created_at, s.codec, s.body, p.tail,
+       case when s.codec >= 16 then queen.stretch_table(s.partition_id, s.base_offset)
+       end as stretches
 from unnest($2::bigint[]) w (message_offset)
 join queen.partitions p on p.id = $1
 cross join lateral (

@@ -5,7 +5,8 @@
 select set_config('synchronous_commit', 'off', true)
 
 -- name: join_servers :one once
-insert into queen.servers (hostname, port, worker) values ($1, $2, $3) returning id
+insert into queen.servers (hostname, port, worker, knows_merged) values ($1, $2, $3, true)
+returning id
 
 -- name: report_server :maybe again
 -- Say that a server lives and what it has counted so far; null when it was forgotten.

@@ -29,7 +29,9 @@ per_partition as (
 ),
 per_group as materialized (
     select b.*, case when b.next_offset < b.head then (
-               select s.created_at from queen.segments s
+               select case when s.codec < 16 then s.created_at
+                           else queen.stretch_time(s.partition_id, s.base_offset, b.next_offset) end
+               from queen.segments s
                where s.partition_id = b.partition_id and s.base_offset <= b.next_offset
                order by s.base_offset desc limit 1) end as oldest
     from backlog b where b.group_id is not null

@@ -28,28 +28,19 @@ select min((select min(s.created_at) from queen.segments s where s.queue_id = r.
 from queen.stream_sources r where r.stream_id = $1
 
 -- name: instant_after :maybe
--- When the n-th segment since an instant was written: bounds how much is planned at once.
+-- When the n-th stretch since an instant was written: bounds how much is planned at once.
 select max(w.created_at) from (
     select s.created_at from queen.stream_sources r
-     cross join lateral (
-        select created_at from queen.segments
-         where queue_id = r.queue_id and created_at >= $2 order by created_at limit $3
-     ) s
+     cross join lateral queen.stretches_after(r.queue_id, $2, -1, -1, 'infinity', $3::integer) s
      where r.stream_id = $1 order by s.created_at limit $3
 ) w having count(*) = $3
 
 -- name: slides_page :one
--- Looks at the next $5 segments of a stream's sources from $3 on and before $4, whole instants at
+-- Looks at the next $5 stretches of a stream's sources from $3 on and before $4, whole instants at
 -- a time, and answers what each partition got between two boundaries ($2 apart).
 with page as materialized (
     select s.* from queen.stream_sources r
-    cross join lateral (
-        select f.partition_id, f.base_offset, f.end_offset, f.created_at,
-               octet_length(f.body) as bytes
-        from queen.segments f
-        where f.queue_id = r.queue_id and f.created_at >= $3 and f.created_at < $4
-        order by f.created_at fetch first $5 rows with ties
-    ) s
+    cross join lateral queen.stretches_after(r.queue_id, $3, -1, -1, $4, $5::integer, true) s
     where r.stream_id = $1
     order by s.created_at fetch first $5 rows with ties
 ), slides as (
@@ -78,12 +69,11 @@ update queen.streams set planned_until = $2, plan_at = $3 where id = $1
 
 -- name: segments_to_gather :many
 -- What was written to the sources in a time range, in order, whole instants at a time.
-select s.partition_id, p.name as partition, s.base_offset, s.end_offset, s.created_at,
-       octet_length(s.body) as bytes
+select s.partition_id, p.name as partition, s.base_offset, s.end_offset, s.created_at, s.bytes
 from queen.stream_sources r
-join queen.segments s on s.queue_id = r.queue_id
+cross join lateral queen.stretches_after(r.queue_id, $2, -1, -1, $3, $4::integer, true) s
 join queen.partitions p on p.id = s.partition_id
-where r.stream_id = $1 and s.created_at >= $2 and s.created_at < $3
+where r.stream_id = $1
 order by s.created_at fetch first $4 rows with ties
 
 -- name: gathered :many

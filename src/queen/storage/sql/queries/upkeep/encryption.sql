@@ -12,7 +12,7 @@ order by q.id limit 1
 -- A page of the segments of one queue behind a place, in order of time; $5 names the key.
 with page as materialized (
     select s.created_at, s.partition_id, s.base_offset, octet_length(s.body) as bytes,
-           s.codec <> 2 or substring(s.body from 3 for 8) <> $5::bytea as to_seal
+           s.codec & 15 <> 2 or substring(s.body from 3 for 8) <> $5::bytea as to_seal
     from queen.segments s
     where s.queue_id = $1 and s.created_at >= $2
       and (s.created_at, s.partition_id, s.base_offset) > ($2, $3, $4)

@@ -14,7 +14,9 @@ select 1 from queen.partitions where id = $1 for no key update
 update queen.partitions set erasures = erasures + 1 where id = $1
 
 -- name: rewrite_segment :exec again
-update queen.segments set codec = $3, body = $4 where partition_id = $1 and base_offset = $2
+-- One that was merged stays one.
+update queen.segments set codec = $3::smallint | (codec & 16::smallint), body = $4
+where partition_id = $1 and base_offset = $2
 
 -- name: erase_letters :exec again
 delete from queen.dead_letters where partition_id = $1 and message_offset = $2

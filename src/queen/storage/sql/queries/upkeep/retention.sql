@@ -17,10 +17,16 @@ select * from queen.expire_segments(
 
 -- name: count_older :one
 -- How many messages of a queue were written longer than $2 seconds ago, in the oldest $3 segments.
+with instant as materialized (
+    select clock_timestamp() - $2::bigint * interval '1 second' as at
+)
 select coalesce(sum(w.messages), 0)::bigint as messages, count(*) as segments
 from (
-    select s.end_offset - s.base_offset as messages from queen.segments s
-    where s.queue_id = $1 and s.created_at < clock_timestamp() - $2::bigint * interval '1 second'
+    select case when s.codec < 16 then s.end_offset
+                else queen.offset_behind(s.partition_id, s.base_offset, i.at, -1, -1) end
+           - s.base_offset as messages
+    from instant i, queen.segments s
+    where s.queue_id = $1 and s.created_at < i.at
     order by s.created_at limit $3
 ) w
 

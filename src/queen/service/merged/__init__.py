@@ -1,0 +1,1 @@
+"""Merged segments: how small ones become one row, and how what they were is read."""
