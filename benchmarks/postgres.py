@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import asyncpg
 
@@ -34,6 +35,9 @@ class PostgresAddress:
             if (host / f".s.PGSQL.{port}").exists():
                 return cls(pid=int(lines[0]), host=str(host), port=port)
         raise FileNotFoundError(f"PostgreSQL in {folder} has no socket for port {port}")
+
+    def dsn(self, database: str) -> str:
+        return f"postgresql://postgres@/{database}?host={quote(self.host)}&port={self.port}"
 
     async def connect(self, database: str) -> "asyncpg.Connection[asyncpg.Record]":
         return await asyncpg.connect(

@@ -1,9 +1,12 @@
 """`python -m benchmarks.small_segments`: messages stored one by one, beside the same in hundreds.
 
-A queue that is fed one message per request has a segment for each. The same messages are written
-to two queues by SQL, as the broker would store them: one message a segment, and a hundred. Then
-both are read in turn: as frames by whoever asks for them, through the client, by pops, and by Spark
-with `--spark`. Processor time is the figure to believe; answers are counted.
+A queue that is fed one message per request has a segment for each, until they are merged. The same
+messages are written to three queues by SQL, as the broker would store them: one message a segment,
+the same and then merged, and a hundred a segment. What the merged ones take is told of tables
+that are written anew: as they are, they have room for what comes next.
+
+Then all are read in turn: as frames by whoever asks for them, through the client, by pops, and by
+Spark with `--spark`. Processor time is the figure to believe; answers are counted.
 """
 
 from __future__ import annotations
@@ -29,13 +32,20 @@ from benchmarks.messages import MessagePool, partition_name
 from benchmarks.report import machine
 from benchmarks.spark_session import broker_and_spark, cpu, url_of, wide_console
 from queen import Queen
+from queen.core.cipher import KeyRing
+from queen.service.log.segment_encryption import SegmentEncryption
+from queen.service.merged.merging import Merger
+from queen.service.upkeep.jobs import Jobs
+from queen.storage.database import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FOLDER = Path(__file__).resolve().parent.parent / ".bench"
-_SIZES = {"one by one": 1, "in hundreds": 100}
+_MERGED = "merged"
+_SIZES = {_MERGED: 1, "one by one": 1, "in hundreds": 100}
 _POP = 100
+_SERVE = ("--merge-after", "0")
 _BETWEEN = timedelta(milliseconds=1)
 _COLUMNS = ["partition_id", "base_offset", "end_offset", "created_at", "queue_id", "codec"]
 _MAKE = """
@@ -51,8 +61,9 @@ from (select partition_id, max(end_offset) as head, max(created_at) as head_at
 where s.partition_id = p.id
 """
 _BYTES = """
-select pg_total_relation_size('queen.segments')::bigint as stored,
-       pg_indexes_size('queen.segments')::bigint as indexes
+select sum(pg_total_relation_size(name::regclass))::bigint as stored,
+       sum(pg_indexes_size(name::regclass))::bigint as indexes
+from unnest(array['queen.segments', 'queen.merged_segments']) w (name)
 """
 
 Read = Callable[[str], int]
@@ -99,6 +110,27 @@ async def _fill(connection: asyncpg.Connection, queue: str, size: int, options: 
     )
     await connection.execute(_ADVANCE, timeout=600)
     await connection.execute("vacuum analyze queen.segments", timeout=600)
+
+
+async def _merge(broker: Broker, connection: asyncpg.Connection, console: Console) -> None:
+    """Merge what there is, as the server does in the background; it is told not to."""
+    database = await Database.connect(broker.postgres.dsn("queen"), size=1)
+    merger = Merger(SegmentEncryption(KeyRing()), 0, 0)
+    jobs = Jobs(database)
+    jobs.add("merge", 1, merger.merge_some)
+    before, began = cpu(broker), time.perf_counter()
+    while await jobs.run_once("merge"):
+        pass
+    used, took_s = cpu(broker).since(before), time.perf_counter() - began
+    await database.close()
+    each = 1e6 / merger.rows_merged
+    console.print(
+        f"{merger.rows_merged:,} segments merged into {merger.rows_made:,} in {took_s:.1f} s: "
+        f"{used.spark * each:.1f} µs each here, {used.broker * each:.1f} in PostgreSQL"
+    )
+    for table in ("segments", "merged_segments"):
+        await connection.execute(f"vacuum full queen.{table}", timeout=600)
+        await connection.execute(f"vacuum analyze queen.{table}", timeout=600)
 
 
 def _rows(
@@ -236,6 +268,8 @@ async def _store(broker: Broker, options: argparse.Namespace, console: Console) 
         for name, size in _SIZES.items():
             before = await _bytes(connection)
             await _fill(connection, _queue(name), size, options)
+            if name == _MERGED:
+                await _merge(broker, connection, console)
             after = await _bytes(connection)
             each = [(after[part] - before[part]) / options.messages for part in (0, 1)]
             table.add_row(name, f"{each[0]:.0f}", f"{each[1]:.0f}")
@@ -265,10 +299,10 @@ def main() -> None:
     options = _arguments()
     console = wide_console()
     if options.spark:
-        with broker_and_spark("small-segments") as (broker, spark, _):
+        with broker_and_spark("small-segments", *_SERVE) as (broker, spark, _):
             _run(broker, spark, options, console)
     else:
-        with Broker(_FOLDER) as broker:
+        with Broker(_FOLDER, *_SERVE) as broker:
             _run(broker, None, options, console)
 
 

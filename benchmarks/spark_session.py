@@ -23,11 +23,11 @@ _FOLDER = Path(__file__).resolve().parent.parent / ".bench"
 
 
 @contextmanager
-def broker_and_spark(name: str) -> Iterator[tuple[Broker, SparkSession, Path]]:
+def broker_and_spark(name: str, *options: str) -> Iterator[tuple[Broker, SparkSession, Path]]:
     """Yield a broker of its own, a session on all cores, and a folder; all end with the block."""
     import queen.spark
 
-    with Broker(_FOLDER) as broker:
+    with Broker(_FOLDER, *options) as broker:
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_FOLDER))
         spark = queen.spark.session(name, spark_ui_enabled=False, spark_driver_memory="2g")
         try:

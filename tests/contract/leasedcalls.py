@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from queen.core.frame import CONTENT_TYPE, Frame, stored_frames
 from queen.core.ids import message_id
 from queen.core.names import QUEUE_MODE_GROUP
-from queen.service.read.sealed_reads import instant_at
+from queen.service.instants import instant_at
 from queen.wire.answers import iso
 from queen.wire.frames.leased import LeasedClaim, LeasedHead, unpack_head
 from tests.api import Answer, Api, pop_path

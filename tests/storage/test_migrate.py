@@ -288,6 +288,7 @@ RELEASED = {
     "0024_tasks.sql": "7013c2b9de79",
     "0025_limits.sql": "a7423dc5c850",
     "0026_queue_limits.sql": "ec4c2fe39a0c",
+    "0027_merged_segments.sql": "68a85f1d3578",
 }
 
 

@@ -17,7 +17,7 @@ from queen.core.streams import StreamDefinition
 from queen.errors import Conflict
 from queen.service.broker import Broker, Limits
 from queen.service.catalog import FROM_BEGINNING, Queue
-from queen.service.read.sealed_reads import instant_at
+from queen.service.instants import instant_at
 
 TABLES = ["queues", "partitions", "groups", "streams", "stream_groups", "pipelines"]
 REPEATS = 5

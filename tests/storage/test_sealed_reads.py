@@ -10,6 +10,7 @@ import pytest
 
 from queen.core.options import QueueOptions
 from queen.service.catalog import Partition, Queue
+from queen.service.instants import instant_at
 from queen.service.read import sealed_reads
 from queen.service.read.sealed_reads import Plan, SealedReads, TimeRange
 from queen.storage.database import Database
@@ -71,7 +72,7 @@ async def test_a_page_of_a_slice_reads_a_page(connection: asyncpg.Connection) ->
     await transaction.start()
     try:
         queue_id = await _fill_queue(connection)
-        sql = statements()["fetch_slice"].sql
+        sql = statements()["fetch_queue"].sql
         await connection.execute(
             "prepare page (integer, timestamptz, bigint, bigint, timestamptz, bigint, bigint,"
             f" bigint, bigint) as {sql}"
@@ -93,8 +94,8 @@ async def test_a_page_of_a_slice_reads_a_page(connection: asyncpg.Connection) ->
         ),
         (
             "plan_offsets_page",
-            "bigint, bigint, bigint, bigint, bigint, bigint",
-            "9000000007, 3, 0, 1000, 10, 5",
+            "bigint, bigint, bigint, bigint, bigint",
+            "9000000007, 3, 1000, 10, 5",
         ),
         (
             "segments_to_seal",
@@ -163,13 +164,11 @@ async def test_a_plan_is_the_same_however_it_was_walked(
     database: Database, written: tuple[Queue, Partition], page_rows: int
 ) -> None:
     queue, partition = written
-    until = sealed_reads.instant_at(2**51)
+    until = instant_at(2**51)
 
     async def plans(service: SealedReads) -> list[Plan]:
-        whole = await service.plan({queue: sealed_reads.instant_at(0)}, until, 5)
-        part = await service.plan_partitions(
-            {partition: sealed_reads.instant_at(0)}, until, (3, 17), 3
-        )
+        whole = await service.plan({queue: instant_at(0)}, until, 5)
+        part = await service.plan_partitions({partition: instant_at(0)}, until, (3, 17), 3)
         return [whole, part]
 
     whole, part = await plans(SealedReads(database, page_rows=page_rows))
@@ -193,7 +192,7 @@ async def test_a_long_plan_keeps_few_marks_and_counts_everything(
 
     monkeypatch.setattr(sealed_reads.Walk, "add", add)
     plan = await SealedReads(database, page_rows=4).plan(
-        {queue: sealed_reads.instant_at(0)}, sealed_reads.instant_at(2**51), 3
+        {queue: instant_at(0)}, instant_at(2**51), 3
     )
     assert len(kept) == 10 and max(kept) <= 8
     assert sum(part.messages for part in plan.slices) == plan.messages == 80
