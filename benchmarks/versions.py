@@ -69,6 +69,9 @@ def _table(before: Rounds, after: Rounds) -> Table:
         "work", "other/s", "this/s", "ratio", "of each round", "cpu µs", "cpu µs", "ratio"
     )
     for name, rounds in after.items():
+        if not before[name]:
+            # Only this checkout knows it.
+            continue
         old, new = _medians(before[name]), _medians(rounds)
         each = [
             now.messages_per_s / then.messages_per_s

@@ -77,7 +77,8 @@ _ALTER = Doc(
 _OLDER = Doc(
     "queues",
     "How many messages are older than some seconds",
-    "What a retention of so many seconds would remove now, read or not.",
+    "What a retention of so many seconds would remove now, read or not; of merged segments within "
+    "ten minutes.",
     query=(Param("seconds", int, "written longer ago than this", required=True, example="3600"),),
     answers={200: OlderMessages},
 )
