@@ -90,3 +90,38 @@ async def test_what_a_call_touches_does_not_grow_with_dead_versions(
         assert late[len(late) // 2] < _FEW_PAGES, (name, late)
         early = sorted(pages[:_LOOKS])
         assert late[len(late) // 2] < 2 * early[len(early) // 2] + 20, (name, early, late)
+
+
+async def _lone_round(
+    connection: asyncpg.Connection, log: Log, number: int
+) -> dict[str, list[int]]:
+    """The same by the statements for a lone message."""
+    partition, lease = log.ids[number % _PARTITIONS], uuid.uuid4()
+    end = number // _PARTITIONS + 1
+    append = await _call(
+        connection, "append_lone", log.queue_id, partition, 1, None, None, 0, b"12345678", b"body",
+        None, None,
+    )  # fmt: skip
+    claim = await _call(connection, "claim_lone", partition, log.group_id, lease, 60_000, 1)
+    lock = await _call(connection, "lock_cursors", [partition], [log.group_id])
+    ack = await _call(connection, "ack_lone", partition, log.group_id, lease, end)
+    return {"append_lone": append, "claim_lone": claim, "lock_cursors": lock, "ack_lone": ack}
+
+
+async def test_what_a_lone_message_touches_does_not_grow_either(
+    connection: asyncpg.Connection, log: Log, held: None
+) -> None:
+    # The first claim of a connection, and of each cursor, is the ordinary one.
+    for number in range(_PARTITIONS):
+        await _round(connection, log, number)
+    touched: dict[str, list[int]] = {}
+    for number in range(_PARTITIONS, _ROUNDS):
+        for name, pages in (await _lone_round(connection, log, number)).items():
+            touched.setdefault(name, []).extend(pages)
+    committed = await connection.fetch(
+        "select committed from cursors where group_id = $1", log.group_id
+    )
+    assert [row["committed"] for row in committed] == [_ROUNDS // _PARTITIONS] * _PARTITIONS
+    for name, pages in touched.items():
+        early, late = sorted(pages[:_LOOKS]), sorted(pages[-_LOOKS:])
+        assert late[len(late) // 2] < 2 * early[len(early) // 2] + 20, (name, early, late)

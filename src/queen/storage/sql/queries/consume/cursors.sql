@@ -16,18 +16,26 @@ set epoch = greatest(k.epoch + 1, l.generation << 32), attempts = 1,
     lease_id = $3,
     lease_until = clock_timestamp() + $4::bigint * interval '1 millisecond'
 from (
-    select c.ctid as tid, p.head, p.erasures,
+    select c.tid, p.head, p.erasures,
            nullif(current_setting('queen.generation', true), '')::bigint as generation
-    from queen.cursors c
-    join queen.partitions p on p.id = c.partition_id
+    from (
+        -- The latest version first, and no other, as in `queen.append`.
+        select a.*, a.ctid as tid from queen.cursors a
+        where a.partition_id = $1 and a.group_id between $2 and $2
+        order by a.group_id desc limit 1
+        for no key update skip locked
+    ) c
+    cross join lateral (
+        select h.head, h.tail, h.erasures from queen.partitions h
+        where h.id between $1 and $1
+        order by h.id desc limit 1
+    ) p
     join queen.groups g on g.id = c.group_id
-    where c.partition_id = $1 and c.group_id = $2
-      and c.lease_id is null and c.batch_end is null and c.attempts = 0 and c.retry_at is null
+    where c.lease_id is null and c.batch_end is null and c.attempts = 0 and c.retry_at is null
       and c.acked is null and c.failed is null and c.failures is null and c.careful_until is null
       and c.committed >= p.tail and c.committed < p.head
       and not g.paused and not g.reads_by_time and not g.shared and c.handed is null
       and current_setting('queen.generation', true) <> ''
-    for no key update of c skip locked
 ) l
 where k.ctid = l.tid
 -- A grant that is lost is a redelivery: see `queen.claim`.
@@ -43,11 +51,15 @@ set committed = $4, attempts = 0, lease_id = null, lease_until = null,
     batch_start = null, batch_end = null,
     receipts = substring(substring(uuid_send($3) for 8) || int8send($4) || k.receipts for 256)
 from (
-    select c.ctid as tid from queen.cursors c
-    where c.partition_id = $1 and c.group_id = $2 and c.lease_id = $3 and c.batch_end = $4
-      and c.lease_until > clock_timestamp()
+    select c.tid
+    from (
+        select a.*, a.ctid as tid from queen.cursors a
+        where a.partition_id = $1 and a.group_id between $2 and $2
+        order by a.group_id desc limit 1
+        for no key update skip locked
+    ) c
+    where c.lease_id = $3 and c.batch_end = $4 and c.lease_until > clock_timestamp()
       and c.acked is null and c.failed is null and c.failures is null
-    for no key update skip locked
 ) l
 where k.ctid = l.tid
 returning k.committed
@@ -61,11 +73,16 @@ select set_config('lock_timeout', $1, true)
 select c.partition_id, c.group_id, c.committed, c.batch_start, c.batch_end, c.lease_id,
        c.attempts, c.acked, c.failed, c.failures, c.receipts, c.handed,
        coalesce(c.lease_until > clock_timestamp(), false) as live
-from queen.cursors c
-join unnest($1::bigint[], $2::integer[]) w (partition_id, group_id)
-  on c.partition_id = w.partition_id and c.group_id = w.group_id
-order by c.partition_id, c.group_id
-for no key update of c
+from (
+    select * from unnest($1::bigint[], $2::integer[]) u (partition_id, group_id)
+    order by u.partition_id, u.group_id
+) w
+cross join lateral (
+    select * from queen.cursors a
+    where a.partition_id = w.partition_id and a.group_id between w.group_id and w.group_id
+    order by a.group_id desc limit 1
+    for no key update
+) c
 
 -- name: store_cursors :exec once
 -- Write cursors back that `lock_cursors` has locked in the same transaction.
