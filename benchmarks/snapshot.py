@@ -27,9 +27,10 @@ _PARTITIONS = 20
 _CONNECTIONS = 8
 _WARMUP_S = 0.5
 _SHORTEST_S = 1.0
-# Intervals while the snapshot is held, and before and after it.
+# Intervals while the snapshot is held, and before and after it; the last ones lie within a minute.
 _HELD = 6
-_FREE = 2
+_FREE = 3
+_LONGEST_FREE_S = 15.0
 
 _DEAD_ROWS = """
 select relname, n_dead_tup from pg_stat_user_tables
@@ -93,7 +94,8 @@ def _measure(
         elif number == _FREE + _HELD:
             runner.run(snapshot.let_go())
         when = "before" if number < _FREE else "held" if number < _FREE + _HELD else "after"
-        result = _load(broker, seconds, number)
+        length = seconds if when == "held" else min(seconds, _LONGEST_FREE_S)
+        result = _load(broker, length, number)
         push, pop = result.roles
         rates = push.messages / result.seconds, pop.messages / result.seconds
         dead = runner.run(snapshot.dead_rows())
@@ -124,7 +126,7 @@ def main() -> None:
         broker.configure(_QUEUE, "window")
         snapshot = runner.run(_open(broker))
         found = _measure(runner, broker, snapshot, seconds)
-    title = f"{_PARTITIONS} partitions, one message a push, intervals of {seconds:.0f} s"
+    title = f"{_PARTITIONS} partitions, one message a push, held for {seconds * _HELD:.0f} s"
     table = Table(
         "snapshot", "push/s", "pop+ack/s", "push p99 ms", "dead cursors", "dead partitions",
         title=title,

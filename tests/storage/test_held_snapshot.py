@@ -15,8 +15,7 @@ from queen.storage.statements import statements
 _PARTITIONS = 4
 _ROUNDS = 400
 _LOOKS = 40
-# Pages that a call touches however many versions there are. Now and then it is more: a version that
-# goes to another page has its key compared with all of them.
+# Pages that a call touches however many versions there are.
 _FEW_PAGES = 150
 
 

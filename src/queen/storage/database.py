@@ -44,7 +44,7 @@ _RACES = {
 }
 # A function, column or table is not there, or not there once: another version of Queen has
 # changed the schema. The servers of that version can serve.
-_OTHER_SCHEMA = {"42883", "42703", "42P01", "42725"}
+_OTHER_SCHEMA = {"42883", "42703", "42P01", "42725", "42P10"}
 _TRIES = 3
 # Connections that slow work leaves alone, of a pool that is large enough.
 _RESERVED = 3
@@ -77,6 +77,8 @@ _SESSION = {
     "lock_timeout": "10s",
     "statement_timeout": "25s",
     "jit": "off",
+    # Sorts what an index has in order, and looks at all versions of a row to find the latest.
+    "enable_bitmapscan": "off",
     # The plans of the hot functions do not depend on their arguments.
     "plan_cache_mode": "force_generic_plan",
     "timezone": "UTC",

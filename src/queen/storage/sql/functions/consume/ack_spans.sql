@@ -33,11 +33,11 @@ begin
         if p_wait_ms = 0 then
             select k.ctid as tid, k as held into v from cursors k
              where k.partition_id = p_partition[i]
-               and k.group_id between p_group[i] and p_group[i]
-             order by k.group_id desc limit 1
+               and k.group_id = p_group[i]
+             order by k.hops desc limit 1
                for no key update skip locked;
             if not found and exists (
-                select 1 from cursors k
+                select 1 from cursor_keys k
                  where k.partition_id = p_partition[i] and k.group_id = p_group[i])
             then
                 done := null; committed := 0;
@@ -47,8 +47,8 @@ begin
         else
             select k.ctid as tid, k as held into v from cursors k
              where k.partition_id = p_partition[i]
-               and k.group_id between p_group[i] and p_group[i]
-             order by k.group_id desc limit 1
+               and k.group_id = p_group[i]
+             order by k.hops desc limit 1
                for no key update;
         end if;
         c := v.held;
@@ -64,7 +64,9 @@ begin
                    lease_id = null, lease_until = null, batch_start = null, batch_end = null,
                    failed = null, failures = null,
                    receipts = substring(substring(uuid_send(p_lease[i]) for 8)
-                                        || int8send(c.committed) || k.receipts for 256)
+                                        || int8send(c.committed) || k.receipts for 256),
+                   hops = k.hops + queen.hop(k.ctid, k.page),
+                   page = queen.page_of(k.ctid)
              where k.ctid = v_tid;
             if not found then
                 raise exception 'cursor of % is not where it was locked', p_partition[i];

@@ -104,11 +104,11 @@ begin
         if p_wait_ms = 0 then
             select k.ctid as tid, k as held into v from cursors k
              where k.partition_id = p_partition[i]
-               and k.group_id between p_group[i] and p_group[i]
-             order by k.group_id desc limit 1
+               and k.group_id = p_group[i]
+             order by k.hops desc limit 1
                for no key update skip locked;
             if not found and exists (
-                select 1 from cursors k
+                select 1 from cursor_keys k
                  where k.partition_id = p_partition[i] and k.group_id = p_group[i])
             then
                 outcome := 7; wait_ms := 100;
@@ -118,8 +118,8 @@ begin
         else
             select k.ctid as tid, k as held into v from cursors k
              where k.partition_id = p_partition[i]
-               and k.group_id between p_group[i] and p_group[i]
-             order by k.group_id desc limit 1
+               and k.group_id = p_group[i]
+             order by k.hops desc limit 1
                for no key update;
         end if;
         c := v.held;
@@ -130,8 +130,8 @@ begin
              where k.partition_id = p_partition[i] and k.group_id = p_group[i];
         end if;
         select a.head, a.tail, a.head_at, a.erasures into p
-          from partitions a where a.id between p_partition[i] and p_partition[i]
-         order by a.id desc limit 1;
+          from partitions a where a.id = p_partition[i]
+         order by a.hops desc limit 1;
         if p.head is null or c.committed is null then
             outcome := 3;
             return next;
@@ -252,7 +252,8 @@ begin
                batch_start = c.committed, batch_end = claim.batch_end,
                lease_id = p_lease[r], failed = null, retry_at = null,
                careful_until = case when v_careful > c.committed then v_careful end,
-               lease_until = v_now + p_lease_ms[r] * interval '1 millisecond'
+               lease_until = v_now + p_lease_ms[r] * interval '1 millisecond',
+               hops = k.hops + queen.hop(k.ctid, k.page), page = queen.page_of(k.ctid)
          where k.ctid = v_tid;
         if not found then
             raise exception 'cursor of % is not where it was locked', p_partition[i];

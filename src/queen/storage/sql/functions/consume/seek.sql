@@ -20,6 +20,10 @@ set search_path = queen, pg_temp
 as $$
 declare
     v_by_time boolean;
+    v_ids bigint[];
+    v_offsets bigint[];
+    v_has_cursor boolean[];
+    v_run record;
 begin
     if p_dry then
         return query
@@ -37,24 +41,42 @@ begin
     if not found then
         return;
     end if;
-    return query
-        with targets as materialized (
-            select * from queen.seek_targets(p_group, p_partition, p_at, p_offset)
-        ), moved as (
-            insert into cursors as k (partition_id, group_id, committed)
-            select t.partition_id, p_group, t.new_offset from targets t
-             where not v_by_time order by t.partition_id
-                on conflict (partition_id, group_id) do update
-               set committed = excluded.committed, epoch = k.epoch + 1,
-                   lease_id = null, lease_until = null, batch_start = null, batch_end = null,
-                   attempts = 0, acked = null, failed = null, failures = null, receipts = '',
-                   retry_at = null, careful_until = null, handed = null, in_flight = 0
-        )
-        select count(*) filter (where t.has_cursor or t.old_offset <> t.new_offset),
-               coalesce(sum(t.again), 0)::bigint,
-               coalesce(sum(t.skipped), 0)::bigint,
-               max(t.new_offset)
-          from targets t;
+    select array_agg(t.partition_id), array_agg(t.new_offset), array_agg(t.has_cursor),
+           count(*) filter (where t.has_cursor or t.old_offset <> t.new_offset),
+           coalesce(sum(t.again), 0)::bigint, coalesce(sum(t.skipped), 0)::bigint,
+           max(t.new_offset)
+      into v_ids, v_offsets, v_has_cursor, partitions, again, skipped, new_offset
+      from queen.seek_targets(p_group, p_partition, p_at, p_offset) t;
+    if not v_by_time then
+        -- In the order of partitions, run by run: cursors that are there are locked, others made.
+        for v_run in
+            select array_agg(w.id order by w.n) as ids, array_agg(w.start order by w.n) as starts,
+                   w.has_cursor
+              from (
+                select t.*, t.n - row_number() over (partition by t.has_cursor order by t.n) as run
+                  from unnest(v_ids, v_offsets, v_has_cursor)
+                       with ordinality t (id, start, has_cursor, n)
+              ) w
+             group by w.has_cursor, w.run order by min(w.n)
+        loop
+            if v_run.has_cursor then
+                perform 1 from cursors k
+                  where k.partition_id = any (v_run.ids) and k.group_id = p_group
+                  order by k.partition_id for no key update;
+            else
+                insert into cursors (partition_id, group_id, committed)
+                select w.id, p_group, w.start from unnest(v_run.ids, v_run.starts) w (id, start);
+            end if;
+        end loop;
+        -- In a statement that sees what was waited for.
+        update cursors k
+           set committed = w.start, epoch = k.epoch + 1,
+               lease_id = null, lease_until = null, batch_start = null, batch_end = null,
+               attempts = 0, acked = null, failed = null, failures = null, receipts = '',
+               retry_at = null, careful_until = null, handed = null, in_flight = 0
+          from unnest(v_ids, v_offsets) w (id, start)
+         where k.partition_id = w.id and k.group_id = p_group;
+    end if;
     -- Under the locks of the cursors, and in a statement that sees what they waited for.
     delete from shared_spans s using partitions p
      where p.queue_id = (select g.queue_id from groups g where g.id = p_group)
@@ -71,5 +93,6 @@ begin
                                         when p_at = '-infinity' then 'all' else 'timestamp' end
          where g.id = p_group;
     end if;
+    return next;
 end
 $$;

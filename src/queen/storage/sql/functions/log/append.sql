@@ -78,12 +78,11 @@ begin
                greatest(p.head_at, q.sealed_until) as floor
           from unnest(p_ids) with ordinality w (id, n)
          cross join lateral (
-            -- The latest version first, and no other: versions stand in the index in the order
-            -- of their places. To walk over those before it costs milliseconds while somebody
-            -- keeps a transaction open. An `=` would make the order meaningless to the planner.
+            -- The latest version first, and no other: to walk over those before it costs
+            -- milliseconds while somebody keeps a transaction open. See `queen.hop`.
             select a.ctid as tid, a.queue_id, a.head, a.head_at from partitions a
-             where a.id between w.id and w.id
-             order by a.id desc limit 1
+             where a.id = w.id
+             order by a.hops desc limit 1
                for no key update
          ) p
           join queues q on q.id = p.queue_id
@@ -140,7 +139,9 @@ begin
     for i in 1 .. cardinality(p_ids) loop
         if v_outcome[i] = 0 then
             update partitions p
-               set head = v_head[i] + p_totals[i], head_at = v_at[i]
+               set head = v_head[i] + p_totals[i], head_at = v_at[i],
+                   hops = p.hops + queen.hop(p.ctid, p.page),
+                   page = queen.page_of(p.ctid)
              where p.ctid = v_tid[i];
             if not found then
                 raise exception 'partition % is not where it was locked', p_ids[i];

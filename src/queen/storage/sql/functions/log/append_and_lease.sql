@@ -54,8 +54,8 @@ begin
     end if;
     -- The latest version first, and no other, as in `queen.append`.
     select k.ctid into v_tid from cursors k
-     where k.partition_id = p_id and k.group_id between p_group and p_group
-     order by k.group_id desc limit 1
+     where k.partition_id = p_id and k.group_id = p_group
+     order by k.hops desc limit 1
        for no key update skip locked;
     update cursors k
        set epoch = greatest(k.epoch + 1, v_generation << 32), attempts = 1,
@@ -65,7 +65,8 @@ begin
            lease_until = clock_timestamp() + p_lease_ms * interval '1 millisecond',
            receipts = case when p_done is null then k.receipts
                            else substring(substring(uuid_send(p_done) for 8) || int8send(v_head)
-                                          || k.receipts for 256) end
+                                          || k.receipts for 256) end,
+           hops = k.hops + queen.hop(k.ctid, k.page), page = queen.page_of(k.ctid)
       from groups g
      where k.ctid = v_tid and g.id = p_group
        and not g.paused and not g.reads_by_time and not g.shared and k.handed is null

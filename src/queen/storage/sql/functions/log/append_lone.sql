@@ -33,13 +33,15 @@ begin
     -- Not in the statement that looks at the partition: that one has to see what was sealed.
     if pg_try_advisory_xact_lock_shared(7001, p_queue) then
         -- The latest version first, and no other, as in `queen.append`.
-        select a.ctid into v_tid from partitions a where a.id between p_id and p_id
-         order by a.id desc limit 1
+        select a.ctid into v_tid from partitions a where a.id = p_id
+         order by a.hops desc limit 1
            for no key update skip locked;
         if found then
             update partitions p
                set head = p.head + p_count,
-                   head_at = greatest(p.head_at, q.sealed_until, clock_timestamp())
+                   head_at = greatest(p.head_at, q.sealed_until, clock_timestamp()),
+                   hops = p.hops + queen.hop(p.ctid, p.page),
+                   page = queen.page_of(p.ctid)
               from queues q
              where p.ctid = v_tid and p.queue_id = p_queue and q.id = p_queue
                and (p.head = p_known) is not false and (p.head_at = p_known_at) is not false

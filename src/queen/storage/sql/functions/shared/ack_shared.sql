@@ -34,18 +34,18 @@ begin
             if p_wait_ms = 0 then
                 select k.handed into v_handed from cursors k
                  where k.partition_id = p_partition[i]
-                   and k.group_id between p_group[i] and p_group[i]
-                 order by k.group_id desc limit 1
+                   and k.group_id = p_group[i]
+                 order by k.hops desc limit 1
                    for no key update skip locked;
             else
                 select k.handed into v_handed from cursors k
                  where k.partition_id = p_partition[i]
-                   and k.group_id between p_group[i] and p_group[i]
-                 order by k.group_id desc limit 1
+                   and k.group_id = p_group[i]
+                 order by k.hops desc limit 1
                    for no key update;
             end if;
             v_locked := found or not exists (
-                select 1 from cursors k
+                select 1 from cursor_keys k
                  where k.partition_id = p_partition[i] and k.group_id = p_group[i]);
         end if;
         if not v_locked then

@@ -11,7 +11,10 @@ set search_path = queen, pg_temp
 as $$
     update cursors k
        set committed = queen.frontier(k), in_flight = greatest(k.in_flight - p_done, 0),
-           receipts = substring(p_receipts || k.receipts for 1024)
-     where k.partition_id = p_partition and k.group_id = p_group
+           receipts = substring(p_receipts || k.receipts for 1024),
+           hops = k.hops + queen.hop(k.ctid, k.page), page = queen.page_of(k.ctid)
+     where k.ctid = (
+        select a.ctid from cursors a
+         where a.partition_id = p_partition and a.group_id = p_group order by a.hops desc limit 1)
     returning k.committed
 $$;

@@ -14,21 +14,22 @@ update queen.cursors k
 set epoch = greatest(k.epoch + 1, l.generation << 32), attempts = 1,
     batch_start = k.committed, batch_end = least(l.head, k.committed + $5::integer),
     lease_id = $3,
-    lease_until = clock_timestamp() + $4::bigint * interval '1 millisecond'
+    lease_until = clock_timestamp() + $4::bigint * interval '1 millisecond',
+    hops = k.hops + queen.hop(k.ctid, k.page), page = queen.page_of(k.ctid)
 from (
     select c.tid, p.head, p.erasures,
            nullif(current_setting('queen.generation', true), '')::bigint as generation
     from (
         -- The latest version first, and no other, as in `queen.append`.
         select a.*, a.ctid as tid from queen.cursors a
-        where a.partition_id = $1 and a.group_id between $2 and $2
-        order by a.group_id desc limit 1
+        where a.partition_id = $1 and a.group_id = $2
+        order by a.hops desc limit 1
         for no key update skip locked
     ) c
     cross join lateral (
         select h.head, h.tail, h.erasures from queen.partitions h
-        where h.id between $1 and $1
-        order by h.id desc limit 1
+        where h.id = $1
+        order by h.hops desc limit 1
     ) p
     join queen.groups g on g.id = c.group_id
     where c.lease_id is null and c.batch_end is null and c.attempts = 0 and c.retry_at is null
@@ -49,13 +50,14 @@ returning 0 as outcome, k.committed, k.batch_end, l.head, l.erasures, k.epoch, k
 update queen.cursors k
 set committed = $4, attempts = 0, lease_id = null, lease_until = null,
     batch_start = null, batch_end = null,
-    receipts = substring(substring(uuid_send($3) for 8) || int8send($4) || k.receipts for 256)
+    receipts = substring(substring(uuid_send($3) for 8) || int8send($4) || k.receipts for 256),
+    hops = k.hops + queen.hop(k.ctid, k.page), page = queen.page_of(k.ctid)
 from (
     select c.tid
     from (
         select a.*, a.ctid as tid from queen.cursors a
-        where a.partition_id = $1 and a.group_id between $2 and $2
-        order by a.group_id desc limit 1
+        where a.partition_id = $1 and a.group_id = $2
+        order by a.hops desc limit 1
         for no key update skip locked
     ) c
     where c.lease_id = $3 and c.batch_end = $4 and c.lease_until > clock_timestamp()
@@ -79,8 +81,8 @@ from (
 ) w
 cross join lateral (
     select * from queen.cursors a
-    where a.partition_id = w.partition_id and a.group_id between w.group_id and w.group_id
-    order by a.group_id desc limit 1
+    where a.partition_id = w.partition_id and a.group_id = w.group_id
+    order by a.hops desc limit 1
     for no key update
 ) c
 
@@ -95,12 +97,17 @@ set committed = w.committed, batch_start = w.batch_start, batch_end = w.batch_en
     retry_at = case when w.retry_ms > 0
                     then greatest(c.retry_at,
                                   clock_timestamp() + w.retry_ms * interval '1 millisecond')
-                    else c.retry_at end
+                    else c.retry_at end,
+    hops = c.hops + queen.hop(c.ctid, c.page), page = queen.page_of(c.ctid)
 from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::bigint[], $6::uuid[],
             $7::integer[], $8::bytea[], $9::bytea[], $10::bytea[], $11::bytea[], $12::bigint[])
      w (partition_id, group_id, committed, batch_start, batch_end, lease_id, attempts, acked,
         failed, failures, receipts, retry_ms)
-where c.partition_id = w.partition_id and c.group_id = w.group_id
+cross join lateral (
+    select k.ctid as tid from queen.cursors k
+    where k.partition_id = w.partition_id and k.group_id = w.group_id order by k.hops desc limit 1
+) l
+where c.ctid = l.tid
 
 -- name: cursor_spans :many
 -- What leases cover or covered, for a server that has not granted them.

@@ -33,7 +33,7 @@ cross join lateral (
 -- The limit keeps the planner from joining with all cursors there are.
 left join lateral (
     select committed, lease_id, lease_until from queen.cursors
-    where partition_id = p.id and group_id = w.group_id limit 1
+    where partition_id = p.id and group_id = w.group_id order by hops desc limit 1
 ) c on true
 cross join lateral (
     select greatest(p.tail, coalesce(c.committed, case
@@ -54,7 +54,10 @@ where a.datname = current_database() and a.application_name = 'queen'
 -- leased at all, or (with $3, its own) not by the lease that it knows of.
 select c.partition_id, c.group_id
 from unnest($1::bigint[], $2::integer[], $3::uuid[]) w (partition_id, group_id, lease_id)
-join queen.cursors c on c.partition_id = w.partition_id and c.group_id = w.group_id
+cross join lateral (
+    select * from queen.cursors k
+    where k.partition_id = w.partition_id and k.group_id = w.group_id order by k.hops desc limit 1
+) c
 where (c.lease_until is null or c.lease_until <= clock_timestamp() or c.lease_id <> w.lease_id)
   and (c.retry_at is null or c.retry_at <= clock_timestamp())
   and (c.handed is null or exists (

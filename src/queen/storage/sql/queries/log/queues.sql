@@ -42,7 +42,6 @@ join queen.queues q on q.id = w.queue_id
 where not exists (select 1 from queen.partitions p where p.queue_id = q.id and p.name = w.name)
 -- Those of one request get their ids in its order.
 order by w.number
-on conflict (queue_id, name) do nothing
 
 -- name: partitions_by_name :many
 select p.id, p.queue_id, p.name, p.head

@@ -11,7 +11,7 @@ from queen.stats_round
 -- name: stats_bound :one
 -- Where the next page of partitions ends.
 select max(id) as high, count(*) as size
-from (select id from queen.partitions where id > $1 order by id limit $2) p
+from (select id from queen.partition_keys where id > $1 order by id limit $2) p
 
 -- name: stats_namespaces :one
 select count(distinct namespace) as count from queen.queues
