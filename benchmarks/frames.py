@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from queen.core.frame import compress, encode_body, encode_frame, segment_of
 from queen.core.hashing import hash_ids
-from queen.wire.frames.joined_frame import ACCEPT_JOINED, received_frames
+from queen.wire.frames.joined_frame import ACCEPT_ANY_ORDER, ACCEPT_JOINED, received_frames
 
 MEDIA_TYPE = "application/vnd.queen.segment"
 JOINED_MEDIA_TYPE = ACCEPT_JOINED
+ANY_ORDER_MEDIA_TYPE = ACCEPT_ANY_ORDER
 
 
 def frame(

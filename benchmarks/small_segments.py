@@ -27,7 +27,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.broker import Broker
-from benchmarks.frames import JOINED_MEDIA_TYPE, MEDIA_TYPE, count_messages, stored_row
+from benchmarks.frames import (
+    ANY_ORDER_MEDIA_TYPE,
+    JOINED_MEDIA_TYPE,
+    MEDIA_TYPE,
+    count_messages,
+    stored_row,
+)
 from benchmarks.messages import MessagePool, partition_name
 from benchmarks.report import machine
 from benchmarks.spark_session import broker_and_spark, cpu, url_of, wide_console
@@ -84,7 +90,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=1_000_000, metavar="N")
     parser.add_argument("--partitions", type=int, default=10, metavar="N")
     parser.add_argument("--rounds", type=int, default=5, metavar="N")
-    parser.add_argument("--only", nargs="+", metavar="READER", help="fetch, joined, replay, pop")
+    parser.add_argument(
+        "--only", nargs="+", metavar="READER", help="fetch, joined, any order, replay, pop"
+    )
     parser.add_argument("--spark", action="store_true", help="read with Spark too")
     return parser.parse_args()
 
@@ -285,6 +293,7 @@ def _run(
     reads = {
         "fetch": _fetch(broker, MEDIA_TYPE),
         "joined": _fetch(broker, JOINED_MEDIA_TYPE),
+        "any order": _fetch(broker, ANY_ORDER_MEDIA_TYPE),
         "replay": _replay(broker),
         "pop": _pop(broker),
     }

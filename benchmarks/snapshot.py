@@ -3,13 +3,15 @@
 A dump, a long query or a transaction that somebody forgot keeps PostgreSQL from pruning the dead
 versions of rows that are updated all the time: cursors and partitions. Small pushes to few
 partitions, and pops with acks, are measured before, while, and after one is held, with the dead
-rows of both tables beside them.
+rows of both tables beside them. A twin on which nobody holds one is measured in turns: what a
+busy machine does to both is not the snapshot's.
 """
 
 import argparse
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import asyncpg
 from rich.console import Console
@@ -27,10 +29,11 @@ _PARTITIONS = 20
 _CONNECTIONS = 8
 _WARMUP_S = 0.5
 _SHORTEST_S = 1.0
-# Intervals while the snapshot is held, and before and after it; the last ones lie within a minute.
+# Intervals while the snapshot is held, and before and after it; the latter lie within a minute.
 _HELD = 6
 _FREE = 3
-_LONGEST_FREE_S = 15.0
+# The longest interval of those, and of the twin.
+_SHORT_S = 10.0
 
 _DEAD_ROWS = """
 select relname, n_dead_tup from pg_stat_user_tables
@@ -45,8 +48,14 @@ class Measured:
     when: str
     pushed_s: float
     popped_s: float
+    # Of the twin, right after it.
+    twin_s: float
     push_p99_ms: float
     dead: dict[str, int]
+
+    @property
+    def ratio(self) -> float:
+        return self.pushed_s / self.twin_s
 
 
 class Snapshot:
@@ -84,23 +93,25 @@ def _load(broker: Broker, seconds: float, seed: int) -> JobResult:
 
 
 def _measure(
-    runner: asyncio.Runner, broker: Broker, snapshot: Snapshot, seconds: float
+    runner: asyncio.Runner, broker: Broker, twin: Broker, snapshot: Snapshot, seconds: float
 ) -> list[Measured]:
     """Measure interval after interval; the snapshot is held in those in the middle."""
-    found: list[Measured] = []
+    intervals: list[Measured] = []
+    short_s = min(seconds, _SHORT_S)
     for number in range(_FREE + _HELD + _FREE):
         if number == _FREE:
             runner.run(snapshot.hold())
         elif number == _FREE + _HELD:
             runner.run(snapshot.let_go())
         when = "before" if number < _FREE else "held" if number < _FREE + _HELD else "after"
-        length = seconds if when == "held" else min(seconds, _LONGEST_FREE_S)
-        result = _load(broker, length, number)
+        result = _load(broker, seconds if when == "held" else short_s, number)
+        beside = _load(twin, short_s, number)
         push, pop = result.roles
         rates = push.messages / result.seconds, pop.messages / result.seconds
+        twin_s = beside.roles[0].messages / beside.seconds
         dead = runner.run(snapshot.dead_rows())
-        found.append(Measured(when, *rates, push.p99_ms, dead))
-    return found
+        intervals.append(Measured(when, *rates, twin_s, push.p99_ms, dead))
+    return intervals
 
 
 async def _open(broker: Broker) -> Snapshot:
@@ -108,9 +119,8 @@ async def _open(broker: Broker) -> Snapshot:
     return Snapshot(await address.connect("queen"), await address.connect("queen"))
 
 
-def _mean(found: list[Measured], when: str) -> float:
-    rates = [one.pushed_s for one in found if one.when == when]
-    return sum(rates) / len(rates)
+def _mean(intervals: list[Measured], when: str) -> float:
+    return fmean(each.ratio for each in intervals if each.when == when)
 
 
 def _arguments() -> argparse.Namespace:
@@ -122,24 +132,26 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     arguments, console = _arguments(), Console()
     seconds = max(arguments.seconds / _HELD, _SHORTEST_S)
-    with Broker(_FOLDER) as broker, asyncio.Runner() as runner:
-        broker.configure(_QUEUE, "window")
+    with Broker(_FOLDER) as broker, Broker(_FOLDER / "twin") as twin, asyncio.Runner() as runner:
+        for each in (broker, twin):
+            each.configure(_QUEUE, "window")
         snapshot = runner.run(_open(broker))
-        found = _measure(runner, broker, snapshot, seconds)
+        intervals = _measure(runner, broker, twin, snapshot, seconds)
     title = f"{_PARTITIONS} partitions, one message a push, held for {seconds * _HELD:.0f} s"
     table = Table(
-        "snapshot", "push/s", "pop+ack/s", "push p99 ms", "dead cursors", "dead partitions",
-        title=title,
+        "snapshot", "push/s", "pop+ack/s", "twin push/s", "of twin", "push p99 ms",
+        "dead cursors", "dead partitions", title=title,
     )  # fmt: skip
-    for one in found:
-        dead = [f"{one.dead.get(name, 0):,}" for name in ("cursors", "partitions")]
-        rates = f"{one.pushed_s:,.0f}", f"{one.popped_s:,.0f}", f"{one.push_p99_ms:.1f}"
-        table.add_row(one.when, *rates, *dead)
+    for each in intervals:
+        dead = [f"{each.dead.get(name, 0):,}" for name in ("cursors", "partitions")]
+        rates = f"{each.pushed_s:,.0f}", f"{each.popped_s:,.0f}", f"{each.twin_s:,.0f}"
+        table.add_row(each.when, *rates, f"{each.ratio:.2f}", f"{each.push_p99_ms:.1f}", *dead)
     console.print(table)
-    last = [one.pushed_s for one in found if one.when == "held"][-1]
+    before = _mean(intervals, "before")
     console.print(
-        f"pushes at the end of it: {last / _mean(found, 'before'):.2f} of before; "
-        f"after it: {_mean(found, 'after') / _mean(found, 'before'):.2f}"
+        f"pushes beside the twin, of before: {_mean(intervals, 'held') / before:.2f} held, "
+        f"{intervals[-_FREE - 1].ratio / before:.2f} at the end of it, "
+        f"{_mean(intervals, 'after') / before:.2f} within a minute after it"
     )
     console.print(machine())
 

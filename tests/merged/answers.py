@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from queen.core.frame import CONTENT_TYPE, Frame, stored_frames
-from queen.wire.frames.joined_frame import ACCEPT_JOINED, received_frames
+from queen.wire.frames.joined_frame import (
+    ACCEPT_ANY_ORDER,
+    ACCEPT_JOINED,
+    ANY_ORDER,
+    JOINED,
+    PLAIN,
+    Accepted,
+    received_frames,
+)
 from tests.api import Api
 from tests.frame_contents import Told, told
 
 ROOT = "/api/v1/fetch"
 _LONGEST = 300
 
+_ACCEPT = {PLAIN: CONTENT_TYPE, JOINED: ACCEPT_JOINED, ANY_ORDER: ACCEPT_ANY_ORDER}
+
 Stretch = tuple[str, int, int, int]
 
 
-def ask_frames(api: Api, path: str, body: Any = None, *, joined: bool = False) -> list[Frame]:
+def ask_frames(api: Api, path: str, body: Any = None, *, accepted: Accepted = PLAIN) -> list[Frame]:
     method = "GET" if body is None else "POST"
-    accept = ACCEPT_JOINED if joined else CONTENT_TYPE
-    answer = api.call(method, path, body, {"accept": accept})
+    answer = api.call(method, path, body, {"accept": _ACCEPT[accepted]})
     assert answer.status == 200, answer.raw
-    return list(received_frames(answer.raw) if joined else stored_frames(answer.raw))
+    return list(received_frames(answer.raw) if accepted.joined else stored_frames(answer.raw))
 
 
 def fetch_path(queue: str, partition: str | None = None, **query: Any) -> str:
@@ -42,9 +51,10 @@ def stretches(frames: Sequence[Frame]) -> list[Stretch]:
 
 
 def read(api: Api, path: str, body: Any = None) -> dict[str, Any]:
-    """Return what is told in frames, and in joined frames."""
+    """Return what is told in frames of all kinds."""
     plain = ask_frames(api, path, body)
-    joined = ask_frames(api, path, body, joined=True)
+    joined = ask_frames(api, path, body, accepted=JOINED)
+    laid = ask_frames(api, path, body, accepted=ANY_ORDER)
     answers: dict[str, Any] = {
         "messages": told(plain),
         "frames": stretches(plain),
@@ -53,11 +63,36 @@ def read(api: Api, path: str, body: Any = None) -> dict[str, Any]:
     }
     # They never differ: what is wrong with one alone is seen at once.
     same(answers["joined"], answers["messages"], "joined frames")
+    same(in_order_of_time(laid), answers["messages"], "frames in any order")
     return answers
 
 
-def told_of(data: bytes, *, joined: bool = False) -> list[Told]:
-    return told(received_frames(data) if joined else stored_frames(data))
+def told_of(data: bytes, accepted: Accepted = PLAIN) -> list[Told]:
+    if not accepted.joined:
+        return told(stored_frames(data))
+    return in_order_of_time(received_frames(data))
+
+
+def in_order_of_time(frames: Iterable[Frame]) -> list[Told]:
+    """Return what frames tell, those that go on put into order with what follows them."""
+    messages: list[Told] = []
+    page: list[Frame] = []
+    for frame in frames:
+        page.append(frame)
+        if frame.goes_on:
+            continue
+        messages += told(page) if len(page) == 1 else sorted(told(page), key=_place)
+        offsets: dict[int, int] = {}
+        for each in told(page):
+            assert offsets.get(each.partition_id, -1) < each.offset, "a partition out of its order"
+            offsets[each.partition_id] = each.offset
+        page = []
+    assert not page, "the last frame goes on"
+    return messages
+
+
+def _place(message: Told) -> tuple[int, int, int]:
+    return message.created_at_us, message.partition_id, message.offset
 
 
 def same(now: Any, before: Any, what: str) -> None:

@@ -20,6 +20,7 @@ from queen.core.ids import message_id, partition_uuid
 from queen.core.visibility import DELETED
 from queen.errors import Unavailable
 from queen.storage.database import Database
+from queen.wire.frames.joined_frame import ANY_ORDER, JOINED, PLAIN
 from tests.api import Api
 from tests.conftest import ServerProcess
 from tests.contract.leasedcalls import ByIds, BySpans, Way
@@ -29,7 +30,7 @@ from tests.contract.test_sealed_reads import plan as plan_by_http
 from tests.frame_contents import Told, told
 from tests.long import IS_LONG
 from tests.merged import merging
-from tests.merged.answers import ROOT, ask_frames, fetch_path
+from tests.merged.answers import ROOT, ask_frames, fetch_path, in_order_of_time
 from tests.merged.conftest import check_rows
 
 _SECONDS = 30.0 if IS_LONG else 3.0
@@ -145,7 +146,8 @@ class Work:
                 path = fetch_path(self.queue, partition)
                 if api.call("GET", path).status == 404:
                     continue
-                messages = told(ask_frames(api, path, joined=rng.random() < 0.5))
+                accepted = rng.choice([PLAIN, JOINED, ANY_ORDER])
+                messages = in_order_of_time(ask_frames(api, path, accepted=accepted))
                 check_order(messages, path, may_have_holes=partition is None)
 
     def read_batches(self, seed: int) -> None:
@@ -162,7 +164,8 @@ class Work:
                 count = len(found)
                 for part in planned["slices"]:
                     body = {"ranges": part["ranges"]}
-                    found += told(ask_frames(api, f"{ROOT}/slice", body, joined=True))
+                    frames = ask_frames(api, f"{ROOT}/slice", body, accepted=ANY_ORDER)
+                    found += in_order_of_time(frames)
                 assert len(found) - count == planned["messages"], f"from {since} to {until}"
                 since = until
                 if was_over:
@@ -266,7 +269,7 @@ def check_done(work: Work) -> None:
 
 
 def check_stored(api: Api, work: Work) -> None:
-    messages = told(ask_frames(api, fetch_path(work.queue), joined=True))
+    messages = told(ask_frames(api, fetch_path(work.queue), accepted=JOINED))
     check_order(messages, "what is stored")
     found = {
         message_id(one.partition_id, one.offset): (one.partition, one.transaction_id)
@@ -324,7 +327,7 @@ async def test_what_is_removed_meanwhile_leaves_nothing_behind(
             raise result
     await check_rows(connection, queue)
     # What is left is the end of what was pushed.
-    messages = told(ask_frames(api, fetch_path(queue), joined=True))
+    messages = told(ask_frames(api, fetch_path(queue), accepted=JOINED))
     left = {message_id(one.partition_id, one.offset) for one in messages}
     assert left <= set(work.pushed)
     for partition in _PARTITIONS:

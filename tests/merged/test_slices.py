@@ -13,8 +13,10 @@ import pytest
 from queen.service.broker import Broker
 from queen.service.catalog import Partition, Queue
 from queen.service.instants import instant_at, microseconds
+from queen.service.merged import laid_pages
 from queen.service.read import fetch
 from queen.service.read.sealed_reads import Plan, SealedReads, Slice
+from queen.wire.frames.joined_frame import ANY_ORDER, JOINED, PLAIN, Accepted
 from tests.api import Api
 from tests.contract.test_sealed_reads import plan as plan_by_http
 from tests.contract.test_sealed_reads import sealed
@@ -25,11 +27,13 @@ from tests.merged.history import History
 
 _BEGINNING = instant_at(0)
 _SLICES = range(1, 8)
+_KINDS = (PLAIN, JOINED, ANY_ORDER)
 
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few segments at a time, so that pages end everywhere."""
+    """Few segments at a time, so that pages end everywhere, and nothing too small to be laid."""
+    monkeypatch.setattr(laid_pages, "_WORTH_STRETCHES", 2)
     monkeypatch.setattr(fetch, "_PAGE_ROWS", 7)
     monkeypatch.setattr(fetch, "_SLICE_ROWS", 9)
     monkeypatch.setattr(fetch, "_PAGE_BYTES", 4000)
@@ -46,16 +50,18 @@ async def partitions_of(broker: Broker, history: History) -> dict[str, Partition
     return {partition.name: partition for partition in found.values()}
 
 
-async def collect(frames: AsyncGenerator[bytes, None], *, joined: bool) -> list[Told]:
+async def collect(frames: AsyncGenerator[bytes, None], *, accepted: Accepted) -> list[Told]:
     messages: list[Told] = []
     async for data in frames:
-        messages += told_of(data, joined=joined)
+        messages += told_of(data, accepted)
     return messages
 
 
-async def read_slices(broker: Broker, slices: Sequence[Slice], *, joined: bool) -> list[list[Told]]:
+async def read_slices(
+    broker: Broker, slices: Sequence[Slice], *, accepted: Accepted
+) -> list[list[Told]]:
     return [
-        await collect(broker.fetcher.ranges(part.ranges, joined=joined), joined=joined)
+        await collect(broker.fetcher.ranges(part.ranges, accepted=accepted), accepted=accepted)
         for part in slices
     ]
 
@@ -82,7 +88,7 @@ async def test_plans_hold_everything_once(
     for when in ("before", "after"):
         for slices in _SLICES:
             planned = await reads.plan({queue: _BEGINNING}, until, slices)
-            parts = await read_slices(broker, planned.slices, joined=slices % 2 == 0)
+            parts = await read_slices(broker, planned.slices, accepted=_KINDS[slices % 3])
             check_counts(planned, parts)
             same(flat(parts), history.messages(), f"{slices} slices, {when}")
             assert len(planned.slices) <= slices
@@ -100,7 +106,7 @@ async def test_each_slice_holds_what_its_plan_says(
     await merge(history.queue)
     for slices in _SLICES:
         planned = await reads.plan({queue: _BEGINNING}, until, slices)
-        parts = await read_slices(broker, planned.slices, joined=True)
+        parts = await read_slices(broker, planned.slices, accepted=JOINED)
         said = [part.messages for part in planned.slices]
         assert said == [len(part) for part in parts], f"{slices} slices of {page_rows} rows a page"
 
@@ -114,11 +120,11 @@ async def test_a_plan_of_before_is_read_slice_by_slice(
     plans = [
         await broker.sealed_reads.plan({queue: _BEGINNING}, until, slices) for slices in _SLICES
     ]
-    before = [await read_slices(broker, one.slices, joined=False) for one in plans]
+    before = [await read_slices(broker, one.slices, accepted=PLAIN) for one in plans]
     await merge(history.queue)
     for planned, parts in zip(plans, before, strict=True):
-        for joined in (False, True):
-            now = await read_slices(broker, planned.slices, joined=joined)
+        for accepted in _KINDS:
+            now = await read_slices(broker, planned.slices, accepted=accepted)
             same(now, parts, f"{len(planned.slices)} slices")
 
 
@@ -138,7 +144,7 @@ async def test_ranges_of_time_are_planned_and_read(
                 if microseconds(low) <= one.created_at_us < microseconds(high)
             ]
             planned = await broker.sealed_reads.plan({queue: low}, high, 3)
-            parts = await read_slices(broker, planned.slices, joined=True)
+            parts = await read_slices(broker, planned.slices, accepted=ANY_ORDER)
             check_counts(planned, parts)
             same(flat(parts), wanted, f"{low} to {high}, {when}")
         if when == "before":
@@ -165,7 +171,7 @@ async def test_parts_of_partitions_are_planned_and_read(
         for some, since, until, offsets in cases:
             sources = dict.fromkeys((partitions[name] for name in some), since)
             planned = await reads.plan_partitions(sources, until, offsets, slices)
-            parts = await read_slices(broker, planned.slices, joined=True)
+            parts = await read_slices(broker, planned.slices, accepted=JOINED)
             # A slice may reach beyond its range, by whole segments: what it holds of it counts.
             ranges = [
                 [(part.partition.id, part.low, part.high) for part in one.ranges]  # type: ignore[union-attr]
@@ -201,11 +207,11 @@ async def test_a_plan_of_partitions_of_before_is_read_after(
         for slices in (1, 3, 7)
         for offsets in ((0, 2**62), (3, 11), (5, 6))
     ]
-    before = [await read_slices(broker, one.slices, joined=False) for one in plans]
+    before = [await read_slices(broker, one.slices, accepted=PLAIN) for one in plans]
     await merge(history.queue)
     for planned, parts in zip(plans, before, strict=True):
-        for joined in (False, True):
-            now = await read_slices(broker, planned.slices, joined=joined)
+        for accepted in _KINDS:
+            now = await read_slices(broker, planned.slices, accepted=accepted)
             same(now, parts, f"{len(planned.slices)} slices of partitions")
 
 
@@ -243,7 +249,7 @@ async def test_batches_of_limited_size_hold_everything_once(
         )
         assert admitted > since, f"step {steps} does not get on from {since}"
         planned = await broker.sealed_reads.plan({queue: since}, admitted, 2)
-        parts = await read_slices(broker, planned.slices, joined=True)
+        parts = await read_slices(broker, planned.slices, accepted=ANY_ORDER)
         check_counts(planned, parts)
         found += flat(parts)
         since, steps = admitted, steps + 1
@@ -253,10 +259,15 @@ async def test_batches_of_limited_size_hold_everything_once(
 
 
 @pytest.mark.usefixtures("small_pages")
-@pytest.mark.parametrize("joined", [False, True], ids=["frames", "joined"])
+@pytest.mark.parametrize("accepted", _KINDS, ids=["frames", "joined", "laid"])
 @pytest.mark.parametrize("pages", [1, 3])
 async def test_a_merge_between_two_pages_is_not_seen(
-    broker: Broker, history: History, merge: Merge, rng: random.Random, joined: bool, pages: int
+    broker: Broker,
+    history: History,
+    merge: Merge,
+    rng: random.Random,
+    accepted: Accepted,
+    pages: int,
 ) -> None:
     queue = await queue_of(broker, history.queue)
     partitions = await partitions_of(broker, history)
@@ -268,35 +279,39 @@ async def test_a_merge_between_two_pages_is_not_seen(
     times = history.boundaries(rng, 6)
     fetcher, name = broker.fetcher, next(iter(partitions))
     readers: dict[str, Callable[[], AsyncGenerator[bytes, None]]] = {
-        "queue": lambda: fetcher.queue(queue, joined=joined),
-        "queue from": lambda: fetcher.queue(queue, from_time=times[4], joined=joined),
-        "queue to": lambda: fetcher.queue(queue, to_time=times[-5], joined=joined),
-        "partition": lambda: fetcher.partition(partitions[name], joined=joined),
-        "partition from": lambda: fetcher.partition(partitions[name], from_offset=3, joined=joined),
-        "partition since": lambda: fetcher.partition(
-            partitions[name], from_time=times[4], joined=joined
+        "queue": lambda: fetcher.queue(queue, accepted=accepted),
+        "queue from": lambda: fetcher.queue(queue, from_time=times[4], accepted=accepted),
+        "queue to": lambda: fetcher.queue(queue, to_time=times[-5], accepted=accepted),
+        "partition": lambda: fetcher.partition(partitions[name], accepted=accepted),
+        "partition from": lambda: fetcher.partition(
+            partitions[name], from_offset=3, accepted=accepted
         ),
-        "slice": lambda: fetcher.ranges(planned.slices[0].ranges, joined=joined),
-        "last slice": lambda: fetcher.ranges(planned.slices[-1].ranges, joined=joined),
-        "slice by offset": lambda: fetcher.ranges(by_offset.slices[0].ranges, joined=joined),
+        "partition since": lambda: fetcher.partition(
+            partitions[name], from_time=times[4], accepted=accepted
+        ),
+        "slice": lambda: fetcher.ranges(planned.slices[0].ranges, accepted=accepted),
+        "last slice": lambda: fetcher.ranges(planned.slices[-1].ranges, accepted=accepted),
+        "slice by offset": lambda: fetcher.ranges(by_offset.slices[0].ranges, accepted=accepted),
     }
-    before = {what: await collect(make(), joined=joined) for what, make in readers.items()}
+    before = {what: await collect(make(), accepted=accepted) for what, make in readers.items()}
     begun = {what: make() for what, make in readers.items()}
     first = {
-        what: [message for _ in range(pages) async for message in _next(frames, joined)]
+        what: [message for _ in range(pages) async for message in _next(frames, accepted)]
         for what, frames in begun.items()
     }
     await merge(history.queue)
     for what, frames in begun.items():
-        rest = await collect(frames, joined=joined)
+        rest = await collect(frames, accepted=accepted)
         assert rest or len(first[what]) == len(before[what]), f"{what}: nothing came after it"
         same(first[what] + rest, before[what], f"{what}, {len(first[what])} before the merge")
 
 
-async def _next(frames: AsyncGenerator[bytes, None], joined: bool) -> AsyncGenerator[Told, None]:
+async def _next(
+    frames: AsyncGenerator[bytes, None], accepted: Accepted
+) -> AsyncGenerator[Told, None]:
     """Yield what the next page holds."""
     data = await anext(frames, b"")
-    for message in told_of(data, joined=joined):
+    for message in told_of(data, accepted):
         yield message
 
 

@@ -20,7 +20,7 @@ from queen.service.log.append import Append
 from queen.service.read import fetch
 from queen.service.read.sealed_reads import OffsetRange
 from queen.service.streams.content import PagePosition, WindowSpan
-from queen.wire.frames.joined_frame import received_frames
+from queen.wire.frames.joined_frame import JOINED, received_frames
 from tests.frame_contents import told
 
 _SEGMENT_BYTES = 1024 * 1024
@@ -174,10 +174,10 @@ async def test_pages_of_joined_frames_skip_nothing(
         partition = await _push(broker, queue, f"p{number % 3}", *payloads)
     plain = [page async for page in broker.fetcher.queue(partition.queue)]
     monkeypatch.setattr(fetch, "_SLICE_ROWS", rows)
-    joined = [page async for page in broker.fetcher.queue(partition.queue, joined=True)]
+    joined = [page async for page in broker.fetcher.queue(partition.queue, accepted=JOINED)]
     assert len(joined) == -(-40 // rows)
     assert told(received_frames(b"".join(joined))) == told(stored_frames(b"".join(plain)))
-    one = [page async for page in broker.fetcher.partition(partition, joined=True)]
+    one = [page async for page in broker.fetcher.partition(partition, accepted=JOINED)]
     assert told(received_frames(b"".join(one))) == [
         message
         for message in told(stored_frames(b"".join(plain)))

@@ -25,11 +25,21 @@ from queen.core.frame import (
 )
 from queen.errors import InvalidFrame
 from queen.wire.frames.joined_frame import (
+    ACCEPT_ANY_ORDER,
     ACCEPT_JOINED,
+    ANY_ORDER,
+    JOINED,
+    PLAIN,
+    Accepted,
     FrameJoiner,
+    JoinedFrame,
+    LaidFrame,
     LoneMessages,
-    accepts_joined,
+    StoredBody,
+    StretchColumns,
+    accepted_frames,
     is_small,
+    pack_laid,
     received_frames,
 )
 from tests.frame_contents import told
@@ -213,6 +223,66 @@ def test_when_a_frame_is_large_enough() -> None:
     assert not joiner.is_full
 
 
+# ---- as they lie ----
+
+
+def laid(codec: int, body: bytes, *, goes_on: bool = False) -> bytes:
+    """Two messages that were merged: at 5 µs and at 9, from offset 7 on."""
+    columns = StretchColumns(
+        {3: "p"},
+        struct.pack("<2I", 1, 1),
+        bytes(8),
+        struct.pack("<2q", 7, 8),
+        struct.pack("<2q", 5, 9),
+    )
+    stored = StoredBody(codec, body, 2)
+    return pack_laid("orders", Stretch("p", 3, 7, 5, 1), columns, stored, goes_on=goes_on)
+
+
+def merged_body(size: int) -> bytes:
+    return encode_body(segment_of([b"a", b"b"], [b'"%s"' % (b"x" * size), b"2"]))
+
+
+@pytest.mark.parametrize("size", [1, 5000], ids=["raw", "zstd"])
+def test_what_is_merged_is_told_as_it_lies(size: int) -> None:
+    body = merged_body(size)
+    codec, stored = compress(body)
+    (frame,) = received_frames(laid(codec, stored))
+    first, second = told([frame])
+    assert (first.partition, first.partition_id, first.offset, first.created_at_us) == (
+        "p",
+        3,
+        7,
+        5,
+    )
+    assert (second.offset, second.created_at_us, second.payload) == (8, 9, b"2")
+    assert not frame.goes_on
+    assert isinstance(frame, JoinedFrame)
+    assert isinstance(frame, LaidFrame) is (codec != CODEC_RAW)
+    assert next(received_frames(laid(codec, stored, goes_on=True))).goes_on
+
+
+def test_who_has_not_asked_for_laid_frames_refuses_them() -> None:
+    with pytest.raises(InvalidFrame, match="version 3 is not known"):
+        list(stored_frames(laid(*compress(merged_body(5000)))))
+
+
+def test_a_laid_body_that_is_not_what_it_should_be_is_refused() -> None:
+    codec, stored = compress(merged_body(5000))
+    for damaged in (stored[:-1], stored + b"x"):
+        (frame,) = received_frames(laid(codec, damaged))
+        with pytest.raises(InvalidFrame, match="does not decompress"):
+            frame.parts()
+    (frame,) = received_frames(laid(codec, stored))
+    frame.raw_bytes += 1
+    with pytest.raises(InvalidFrame, match="inflates to"):
+        frame.parts()
+    frame.body = frame.body[:10]
+    for ask in (frame.parts, lambda: frame.goes_on):
+        with pytest.raises(InvalidFrame, match="table of segments"):
+            ask()
+
+
 def test_large_segments_are_not_joined() -> None:
     assert is_small(*row(1, 5, [("a", 1, False)], 0)[1:])
     assert not is_small(CODEC_RAW, bytes(100_000))
@@ -221,14 +291,17 @@ def test_large_segments_are_not_joined() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accept", "is_accepted"),
+    ("accept", "accepted"),
     [
-        (ACCEPT_JOINED.encode(), True),
-        (b"application/vnd.queen.segment; joined=1, */*", True),
-        (b"application/vnd.queen.segment", False),
-        (b"*/*", False),
-        (b"", False),
+        (ACCEPT_JOINED.encode(), JOINED),
+        (b"application/vnd.queen.segment; joined=1, */*", JOINED),
+        (ACCEPT_ANY_ORDER.encode(), ANY_ORDER),
+        (b"application/vnd.queen.segment; joined=1; order=any", ANY_ORDER),
+        (b"application/vnd.queen.segment;order=any", PLAIN),
+        (b"application/vnd.queen.segment", PLAIN),
+        (b"*/*", PLAIN),
+        (b"", PLAIN),
     ],
 )
-def test_who_accepts_joined_frames(accept: bytes, is_accepted: bool) -> None:
-    assert accepts_joined(accept) is is_accepted
+def test_who_accepts_joined_frames(accept: bytes, accepted: Accepted) -> None:
+    assert accepted_frames(accept) == accepted

@@ -28,8 +28,8 @@ In a push, what stands as base offset, time and partition is not looked at: the 
 them. Codec 0 is the body as it is, codec 1 is one zstd frame whose header carries the raw
 size. The checksum covers the whole frame, with zero in its own place.
 
-Version 2 is a joined frame, several small segments in one, sent to readers who ask for them;
-see `queen.wire.frames.joined_frame`.
+Versions 2 and 3 are joined frames, several small segments in one, sent to readers who ask for
+them; see `queen.wire.frames.joined_frame`.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ CONTENT_TYPE = "application/vnd.queen.segment"
 VERSION = 1
 # Several segments in one; only in answers, and only to those who say that they know it.
 JOINED_VERSION = 2
+LAID_VERSION = 3
 CODEC_RAW = 0
 CODEC_ZSTD = 1
 # Encrypted by the broker. Only in the database, never on the wire; see `queen.core.cipher`.
@@ -351,6 +352,11 @@ class Frame:
         self.created_at_us = created_at_us
         self.partition_id = partition_id
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether what follows may stand before it in the order of time."""
+        return False
+
     def segment(self) -> Segment:
         """Return the decoded columns; the body must be what the header says it is."""
         segment = decode_body(self.raw_body())
@@ -365,16 +371,19 @@ class Frame:
 
     def raw_body(self) -> bytes:
         """Return the body without its codec."""
-        if self.codec == CODEC_RAW:
-            return self.body
-        try:
-            # The size is read from the zstd header first: what would not fit is never inflated.
-            size = zstandard.frame_content_size(self.body)
-            if size != self.raw_bytes:
-                raise InvalidFrame(f"body inflates to {size} bytes, not {self.raw_bytes}")
-            return _zstd.decompressor.decompress(self.body, allow_extra_data=False)
-        except zstandard.ZstdError as error:
-            raise InvalidFrame(f"body does not decompress: {error}") from None
+        return self.body if self.codec == CODEC_RAW else inflate(self.body, self.raw_bytes)
+
+
+def inflate(stored: bytes, raw_bytes: int) -> bytes:
+    """Return what zstd has made smaller; it must be of the size that it should be."""
+    try:
+        # The size is read from the zstd header first: what would not fit is never inflated.
+        size = zstandard.frame_content_size(stored)
+        if size != raw_bytes:
+            raise InvalidFrame(f"body inflates to {size} bytes, not {raw_bytes}")
+        return _zstd.decompressor.decompress(stored, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise InvalidFrame(f"body does not decompress: {error}") from None
 
 
 _KINDS = {VERSION: Frame}

@@ -7,7 +7,8 @@ at by itself: what a stretch holds is cut out of its segment, and the stretches 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -94,6 +95,10 @@ def _gathered(column: bytes, ends: Ints, begins: Ints, counts: Ints) -> bytes:
     return b"".join([column[low:high] for low, high in zip(lows, highs, strict=True)])
 
 
+# Makes a frame; it is told whether it goes on.
+FrameMaker = Callable[[bool], bytes]
+
+
 def joined_frames(
     parts: Sequence[Part], partitions: Mapping[int, Partition], encryption: SegmentEncryption
 ) -> list[bytes] | None:
@@ -101,6 +106,14 @@ def joined_frames(
 
     None when one of them is large, does not open, or has rare columns: then each goes by itself.
     """
+    makers = frame_makers(parts, partitions, encryption)
+    return None if makers is None else [make(False) for make in makers]
+
+
+def frame_makers(
+    parts: Sequence[Part], partitions: Mapping[int, Partition], encryption: SegmentEncryption
+) -> list[FrameMaker] | None:
+    """Return what makes these frames."""
     taken = []
     for part in parts:
         try:
@@ -111,7 +124,7 @@ def joined_frames(
             return None
         taken.append(each)
     bulk = _Bulk(taken)
-    return [_joined(bulk, stretches, partitions) for stretches in bulk.blocks(ENOUGH_MESSAGES)]
+    return [partial(_joined, bulk, block, partitions) for block in bulk.blocks(ENOUGH_MESSAGES)]
 
 
 def _take(part: Part, encryption: SegmentEncryption) -> _PartColumns | None:
@@ -143,7 +156,9 @@ def _offsets(column: array[int]) -> Ints:
     return np.frombuffer(column, np.int32).astype(np.int64)
 
 
-def _joined(bulk: _Bulk, stretches: Ints, partitions: Mapping[int, Partition]) -> bytes:
+def _joined(
+    bulk: _Bulk, stretches: Ints, partitions: Mapping[int, Partition], goes_on: bool
+) -> bytes:
     bases, times = bulk.bases[stretches], bulk.times_us[stretches]
     counts = bulk.counts[stretches].astype(np.uint32)
     of_stretches = bulk.partition_ids[stretches]
@@ -158,4 +173,5 @@ def _joined(bulk: _Bulk, stretches: Ints, partitions: Mapping[int, Partition]) -
     )
     number = int(of_stretches[0])
     first = Stretch(names[number], number, int(bases[0]), int(times[0]), int(counts[0]))
-    return pack_joined(partitions[number].queue.name, first, table, bulk.segment(stretches))
+    queue, segment = partitions[number].queue.name, bulk.segment(stretches)
+    return pack_joined(queue, first, table, segment, goes_on=goes_on)

@@ -20,11 +20,18 @@ from queen.service.catalog import Catalog, Partition, Queue
 from queen.service.instants import instant_at, microseconds
 from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.merged.joined_pages import joined_frames
+from queen.service.merged.laid_pages import laid_frames
 from queen.service.merged.pages import Part, Place, page_by_offset, page_by_time, unfolded
 from queen.service.merged.stretches import Row, is_merged
 from queen.service.read.sealed_reads import OffsetRange, Point, TimeRange
 from queen.storage.database import Database, Record
-from queen.wire.frames.joined_frame import FrameJoiner, LoneMessages, is_small
+from queen.wire.frames.joined_frame import (
+    PLAIN,
+    Accepted,
+    FrameJoiner,
+    LoneMessages,
+    is_small,
+)
 
 _PAGE_ROWS = 256
 _SLICE_ROWS = 2000
@@ -72,7 +79,7 @@ class Fetcher:
         to_offset: int | None = None,
         from_time: datetime | None = None,
         to_time: datetime | None = None,
-        joined: bool = False,
+        accepted: Accepted = PLAIN,
     ) -> AsyncGenerator[bytes, None]:
         """Yield the frames of one partition in order, whole segments that touch the range."""
         start = from_offset
@@ -82,9 +89,9 @@ class Fetcher:
         start = await self._find_start(partition, start)
         stop = _END if to_offset is None else to_offset
 
-        limit = _SLICE_ROWS if joined else _PAGE_ROWS
+        limit = _SLICE_ROWS if accepted.joined else _PAGE_ROWS
         reader = self._reader_by_offset(partition, start, stop, limit, to_time or _LATEST)
-        async for frames in self._pages(reader, joined):
+        async for frames in self._pages(reader, accepted):
             yield frames
 
     async def queue(
@@ -93,16 +100,16 @@ class Fetcher:
         *,
         from_time: datetime | None = None,
         to_time: datetime | None = None,
-        joined: bool = False,
+        accepted: Accepted = PLAIN,
     ) -> AsyncGenerator[bytes, None]:
         """Yield the frames of a queue in order of time; each partition stays in order."""
-        first, rows = from_time or _EARLIEST, _SLICE_ROWS if joined else _PAGE_ROWS
+        first, rows = from_time or _EARLIEST, _SLICE_ROWS if accepted.joined else _PAGE_ROWS
         part = TimeRange(queue, Point(first, -1, 0), Point(to_time or _LATEST, -1, 0))
-        async for frames in self._pages(self._reader_by_time(part, rows), joined):
+        async for frames in self._pages(self._reader_by_time(part, rows), accepted):
             yield frames
 
     async def ranges(
-        self, ranges: Sequence[TimeRange | OffsetRange], *, joined: bool = False
+        self, ranges: Sequence[TimeRange | OffsetRange], *, accepted: Accepted = PLAIN
     ) -> AsyncGenerator[bytes, None]:
         """Yield the frames of ranges, one after the other."""
         for part in ranges:
@@ -111,7 +118,7 @@ class Fetcher:
                 reader = self._reader_by_offset(part.partition, low, part.high, _SLICE_ROWS)
             else:
                 reader = self._reader_by_time(part, _SLICE_ROWS)
-            async for frames in self._pages(reader, joined):
+            async for frames in self._pages(reader, accepted):
                 yield frames
 
     async def _find_start(self, partition: Partition, offset: int) -> int:
@@ -162,31 +169,40 @@ class Fetcher:
 
         return read()
 
-    async def _pages(self, pages: _Pages, joined: bool) -> AsyncGenerator[bytes, None]:
+    async def _pages(self, pages: _Pages, accepted: Accepted) -> AsyncGenerator[bytes, None]:
         async with contextlib.aclosing(pages):
             async for page in pages:
-                frames = await self._frames(page, joined)
+                frames = await self._frames(page, accepted)
                 # What is sent slowly is held once.
                 page.clear()
                 if frames:
                     yield frames
                 del frames
 
-    async def _frames(self, page: _Page, joined: bool) -> bytes:
+    async def _frames(self, page: _Page, accepted: Accepted) -> bytes:
         partitions = await self._catalog.partitions(page.partition_ids())
         rows: Sequence[Row] = page.rows
         if page.parts is not None:
             parts = [part for part in page.parts if part.row["partition_id"] in partitions]
-            frames = (
-                joined_frames(parts, partitions, self._encryption) if joined and parts else None
-            )
+            frames = self._frames_of_parts(parts, partitions, accepted)
             if frames is not None:
                 return b"".join(frames)
             rows = unfolded(parts, self._encryption)
         rows = [row for row in rows if row["partition_id"] in partitions]
-        if joined and len(rows) > 1:
+        if accepted.joined and len(rows) > 1:
             return b"".join(self._joined_frames(partitions, rows))
         return b"".join([self._frame(partitions[row["partition_id"]], row) for row in rows])
+
+    def _frames_of_parts(
+        self, parts: Sequence[Part], partitions: Mapping[int, Partition], accepted: Accepted
+    ) -> list[bytes] | None:
+        """Return parts as frames; None when each of their stretches has to go by itself."""
+        frames = None
+        if parts and accepted.any_order:
+            frames = laid_frames(parts, partitions, self._encryption)
+        if parts and frames is None and accepted.joined:
+            frames = joined_frames(parts, partitions, self._encryption)
+        return frames
 
     def _joined_frames(
         self, partitions: Mapping[int, Partition], rows: Sequence[Row]

@@ -23,6 +23,7 @@ from queen.service.log.segment_encryption import SegmentEncryption
 from queen.service.merged.stretches import is_merged, stretches_of
 from queen.service.read.fetch import Fetcher
 from queen.storage.database import Database, Record
+from queen.wire.frames.joined_frame import PLAIN, Accepted
 
 _PAGE_ROWS = 64
 # Read at a time, as it is stored; one segment at least.
@@ -149,7 +150,7 @@ class Content:
                     yield part
 
     async def frames(
-        self, spans: list[WindowSpan], *, joined: bool = False
+        self, spans: list[WindowSpan], *, accepted: Accepted = PLAIN
     ) -> AsyncGenerator[bytes, None]:
         """Yield the stored segments of a window as they are, range by range."""
         partitions = await self._catalog.partitions(span.partition_id for span in spans)
@@ -158,7 +159,7 @@ class Content:
             if partition is None:
                 continue
             async for frames in self._fetcher.partition(
-                partition, from_offset=span.low, to_offset=span.high, joined=joined
+                partition, from_offset=span.low, to_offset=span.high, accepted=accepted
             ):
                 yield frames
 

@@ -2,7 +2,8 @@
 
 A thread fetches and takes frames apart while the task parses what came before, so neither the
 network nor the parser waits for the other. A connection that breaks in the middle costs
-nothing: the slice goes on behind the last frame that arrived.
+little: the slice goes on behind the last page of frames that arrived whole. Partitions of a page
+come one after the other, so its frames wait here until all of them have come.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from queen.errors import HistoryGone, InvalidFrame, NotFound, Unavailable
 from queen.spark.broker import Broker, BrokerAddress
 from queen.spark.dead_letters import DeadLetter, set_aside
 from queen.wire.cuts import Point, Range, SliceRequest
-from queen.wire.frames.joined_frame import ACCEPT_JOINED, received_frames
+from queen.wire.frames.joined_frame import ACCEPT_ANY_ORDER, received_frames
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,9 +153,9 @@ def _fetch_ranges(
     failures = 0
     while ranges:
         try:
-            for frames in _request_frames(broker, SliceRequest(ranges, task.may_lose_queues)):
+            for page in _request_pages(broker, SliceRequest(ranges, task.may_lose_queues)):
                 failures = 0
-                yield [follower.take(frame) for frame in frames]
+                yield follower.take(page)
             return
         except Unavailable:
             failures += 1
@@ -163,9 +164,23 @@ def _fetch_ranges(
             ranges = follower.remaining()
 
 
+def _request_pages(broker: Broker, asked: SliceRequest) -> Iterator[list[Frame]]:
+    """Yield frames, each list such that all has come that stands before the last place in it."""
+    page: list[Frame] = []
+    for frames in _request_frames(broker, asked):
+        whole = max((at for at, frame in enumerate(frames, 1) if not frame.goes_on), default=0)
+        page += frames[:whole]
+        if whole:
+            yield page
+            page = []
+        page += frames[whole:]
+    if page:
+        raise InvalidFrame("the answer ends in the middle of a page")
+
+
 def _request_frames(broker: Broker, asked: SliceRequest) -> Iterator[list[Frame]]:
     rest = b""
-    for received in broker.stream("POST", _PATH, msgspec.json.encode(asked), ACCEPT_JOINED):
+    for received in broker.stream("POST", _PATH, msgspec.json.encode(asked), ACCEPT_ANY_ORDER):
         data = rest + received if rest else received
         end = _end_of_frames(data)
         rest = data[end:]
@@ -185,6 +200,10 @@ def _end_of_frames(data: bytes) -> int:
     return at
 
 
+def _place(stretch: Stretch) -> tuple[int, int, int]:
+    return stretch.created_at_us, stretch.partition_id, stretch.base_offset
+
+
 class _RangeFollower:
     """Follows the frames that arrive through the ranges that were asked for."""
 
@@ -195,13 +214,14 @@ class _RangeFollower:
         self._windows = windows
         self._group = group
         self._at = 0
-        self._last: Stretch | None = None
         self._begin()
 
     def _begin(self) -> None:
         """Note, once for a range, what is compared with every frame."""
         # A segment that two ranges share is sent for each of them.
         self._after = -1
+        # The last place that has come of this range.
+        self._last: Stretch | None = None
         if self._at >= len(self._ranges):
             return
         current = self._ranges[self._at]
@@ -222,8 +242,12 @@ class _RangeFollower:
         position = (frame.created_at_us, frame.partition_id, frame.base_offset)
         return frame.queue == self._queue and position < self._end
 
-    def take(self, frame: Frame) -> tuple[int, SegmentPart]:
-        """Return how many messages of its range a frame holds, and those that are shown."""
+    def take(self, page: list[Frame]) -> _Chunk:
+        """Return, of each frame, how many messages of its range it holds, and those that are
+        shown."""
+        return [self._take(frame) for frame in page]
+
+    def _take(self, frame: Frame) -> tuple[int, SegmentPart]:
         from queen.spark.arrow.assembly import segment_part
 
         while not self._belongs(frame):
@@ -232,8 +256,9 @@ class _RangeFollower:
                 raise InvalidFrame("the server sent a frame that was not asked for")
             self._begin()
         segment, stretches = frame.parts()
-        self._last = stretches.last()
-        self._after = self._last.base_offset
+        last = stretches.last()
+        self._after = last.base_offset
+        self._last = max(self._last or last, last, key=_place)
         window = self._windows[self._at] if self._windows is not None else None
         return self._held(frame, stretches), segment_part(
             frame.queue, segment, stretches, (self._low, self._high), window, self._group

@@ -10,7 +10,7 @@ A joined frame is a frame of version 2; its header holds offset, time and partit
 segment. All segments are of one queue. In front of the body stands the table of segments:
 
     table  0          4            8            12
-           | segments | partitions | names size | zero |
+           | segments | partitions | names size | goes on, 0 or 1 |
            | message counts   u32[segments]            |
            | partition of each u32[segments]           |  counted from 0, in the list below
            | base offsets     i64[segments]            |
@@ -19,6 +19,12 @@ segment. All segments are of one queue. In front of the body stands the table of
            | name sizes       u32[partitions]          |
            | names: UTF-8, one after the other         |
            | a body, as in `queen.core.frame`          |
+
+Frames come in the order of time. Segments that were merged lie partition by partition, and to put
+them into that order takes longer than all else. Whoever does not need it says so too, and gets
+those of a page as they lie: in frames of version 3, whose body alone is encoded by the codec and
+not the table before it. Such a page is whole with the first frame that does not `go on`: then
+everything has come that stands before the last place in it.
 """
 
 from __future__ import annotations
@@ -34,6 +40,7 @@ from queen.core.frame import (
     CODEC_RAW,
     CONTENT_TYPE,
     JOINED_VERSION,
+    LAID_VERSION,
     MAX_STORED_BYTES,
     VERSION,
     Frame,
@@ -43,6 +50,7 @@ from queen.core.frame import (
     decode_body,
     decompress,
     encode_body,
+    inflate,
     pack_frame,
     raw_size,
     unpack_frames,
@@ -51,6 +59,8 @@ from queen.errors import InvalidFrame
 
 # What a reader who knows joined frames accepts.
 ACCEPT_JOINED = CONTENT_TYPE + ";joined=1"
+# What one accepts who takes them in any order.
+ACCEPT_ANY_ORDER = ACCEPT_JOINED + ";order=any"
 # A segment of more bytes is worth a frame of its own.
 _SMALL_BYTES = 4 * 1024
 _SMALL_RAW_BYTES = 16 * 1024
@@ -62,9 +72,25 @@ _ENOUGH_BYTES = 256 * 1024
 _TABLE = struct.Struct("<IIII")
 
 
-def accepts_joined(accept: bytes) -> bool:
-    """Return whether whoever sent this header takes joined frames."""
-    return ACCEPT_JOINED.encode() in accept.replace(b" ", b"")
+class Accepted(NamedTuple):
+    """What frames a reader takes, beside plain ones."""
+
+    joined: bool = False
+    any_order: bool = False
+
+
+PLAIN = Accepted()
+JOINED = Accepted(joined=True)
+ANY_ORDER = Accepted(joined=True, any_order=True)
+
+
+def accepted_frames(accept: bytes) -> Accepted:
+    """Return what frames whoever sent this header takes."""
+    spaceless = accept.replace(b" ", b"")
+    return Accepted(
+        ACCEPT_JOINED.encode() in spaceless,
+        ACCEPT_ANY_ORDER.encode() in spaceless,
+    )
 
 
 class JoinedFrame(Frame):
@@ -72,19 +98,48 @@ class JoinedFrame(Frame):
 
     __slots__ = ()
 
+    @property
+    def goes_on(self) -> bool:
+        try:
+            return bool(_TABLE.unpack_from(self._table_and_more())[3])
+        except struct.error:
+            raise _unfit_table() from None
+
     def segment(self) -> Segment:
         return self.parts()[0]
 
     def parts(self) -> tuple[Segment, Stretches]:
-        body = self.raw_body()
+        sent = self._table_and_more()
         try:
-            stretches, end = _read_table(body)
+            stretches, end = _read_table(sent)
         except (struct.error, ValueError, IndexError):
-            raise InvalidFrame("the table of segments does not fit its frame") from None
-        segment = decode_body(body[end:])
+            raise _unfit_table() from None
+        segment = decode_body(self._messages(sent[end:]))
         if not segment.count == self.count == sum(stretches.counts):
             raise InvalidFrame(f"body holds {segment.count} messages, the header says {self.count}")
         return segment, stretches
+
+    def _table_and_more(self) -> bytes:
+        return self.raw_body()
+
+    def _messages(self, stored: bytes) -> bytes:
+        return stored
+
+
+class LaidFrame(JoinedFrame):
+    """The same, with messages as they are stored, behind a table that is never encoded."""
+
+    __slots__ = ()
+
+    def _table_and_more(self) -> bytes:
+        return self.body
+
+    def _messages(self, stored: bytes) -> bytes:
+        return inflate(stored, self.raw_bytes)
+
+
+def _unfit_table() -> InvalidFrame:
+    return InvalidFrame("the table of segments does not fit its frame")
 
 
 def received_frames(data: bytes) -> Iterator[Frame]:
@@ -92,7 +147,7 @@ def received_frames(data: bytes) -> Iterator[Frame]:
     return unpack_frames(data, MAX_STORED_BYTES, _KINDS)
 
 
-_KINDS = {VERSION: Frame, JOINED_VERSION: JoinedFrame}
+_KINDS = {VERSION: Frame, JOINED_VERSION: JoinedFrame, LAID_VERSION: LaidFrame}
 
 
 def _read_table(body: bytes) -> tuple[Stretches, int]:
@@ -117,7 +172,11 @@ def _read_table(body: bytes) -> tuple[Stretches, int]:
     names = [body[low:high].decode() for low, high in pairwise(bounds)]
     if bounds[-1] != at + names_size:
         raise ValueError(names_size)
-    partitions, partition_ids = [names[place] for place in places], [ids[place] for place in places]
+    if len(names) == 1 and not any(places):
+        partitions, partition_ids = names * segments, ids * segments
+    else:
+        partitions = [names[place] for place in places]
+        partition_ids = [ids[place] for place in places]
     return Stretches(partitions, partition_ids, bases, times, counts), at + names_size
 
 
@@ -149,13 +208,46 @@ class StretchColumns(NamedTuple):
     times_us: bytes
 
 
-def pack_joined(queue: str, first: Stretch, columns: StretchColumns, segment: Segment) -> bytes:
+def pack_joined(
+    queue: str, first: Stretch, columns: StretchColumns, segment: Segment, *, goes_on: bool = False
+) -> bytes:
     """Return the messages of segments of one queue as one frame; `first` is the first of them."""
+    body = _pack_table(columns, goes_on) + encode_body(segment)
+    frame = _frame(queue, first, segment.count, CODEC_RAW, len(body), body)
+    return pack_frame(frame, JOINED_VERSION)
+
+
+class StoredBody(NamedTuple):
+    """Messages as they are stored."""
+
+    codec: int
+    body: bytes
+    count: int
+
+
+def pack_laid(
+    queue: str, first: Stretch, columns: StretchColumns, stored: StoredBody, *, goes_on: bool
+) -> bytes:
+    """Return stored messages and what they are made of as one frame; raises when the body does not
+    say its size."""
+    body = _pack_table(columns, goes_on) + stored.body
+    is_raw = stored.codec == CODEC_RAW
+    size = len(body) if is_raw else raw_size(stored.codec, stored.body)
+    frame = _frame(queue, first, stored.count, stored.codec, size, body)
+    return pack_frame(frame, JOINED_VERSION if is_raw else LAID_VERSION)
+
+
+def _frame(queue: str, first: Stretch, count: int, codec: int, size: int, body: bytes) -> Frame:
+    partition, partition_id, base, at_us, _ = first
+    return Frame(queue, partition, count, codec, size, body, base, at_us, partition_id)
+
+
+def _pack_table(columns: StretchColumns, goes_on: bool) -> bytes:
     names = [name.encode() for name in columns.names.values()]
     text = b"".join(names)
-    body = b"".join(
+    return b"".join(
         (
-            _TABLE.pack(len(columns.counts) // 4, len(names), len(text), 0),
+            _TABLE.pack(len(columns.counts) // 4, len(names), len(text), goes_on),
             columns.counts,
             columns.places,
             columns.base_offsets,
@@ -163,14 +255,8 @@ def pack_joined(queue: str, first: Stretch, columns: StretchColumns, segment: Se
             array("q", columns.names),
             array("I", map(len, names)),
             text,
-            encode_body(segment),
         )
     )
-    partition, partition_id, base, at_us, _ = first
-    frame = Frame(
-        queue, partition, segment.count, CODEC_RAW, len(body), body, base, at_us, partition_id
-    )
-    return pack_frame(frame, JOINED_VERSION)
 
 
 class FrameJoiner:

@@ -19,7 +19,7 @@ from queen.server.auth.access import Role
 from queen.server.protocol.answer_parts import stream_frames
 from queen.server.protocol.http import Query, Request, check_name
 from queen.service.broker import Broker
-from queen.wire.frames.joined_frame import ACCEPT_JOINED, accepts_joined
+from queen.wire.frames.joined_frame import ACCEPT_ANY_ORDER, ACCEPT_JOINED, accepted_frames
 from queen.wire.parts import Instant
 
 _MAX_OFFSET = 2**62
@@ -37,7 +37,8 @@ _QUEUE = Doc(
 Streams stored messages as frames, without a lease and without a cursor: nothing is marked
 as read. Frames are whole segments: the first and the last may reach beyond what was asked for,
 and their headers say by how much. To those who accept `{ACCEPT_JOINED}` small segments are
-sent many in one frame.""",
+sent many in one frame; to those who accept `{ACCEPT_ANY_ORDER}` those that were merged
+come faster, and out of the order of time.""",
     query=_TIMES,
     answers={200: _FRAMES},
 )
@@ -76,7 +77,7 @@ class FetchRoutes:
             queue,
             from_time=_time(query, "fromTime"),
             to_time=_time(query, "toTime"),
-            joined=accepts_joined(request.headers.get(b"accept", b"")),
+            accepted=accepted_frames(request.headers.get(b"accept", b"")),
         )
         await stream_frames(request, frames)
 
@@ -96,7 +97,7 @@ class FetchRoutes:
             to_offset=query.number("toOffset", _MAX_OFFSET, 0, _MAX_OFFSET),
             from_time=_time(query, "fromTime"),
             to_time=_time(query, "toTime"),
-            joined=accepts_joined(request.headers.get(b"accept", b"")),
+            accepted=accepted_frames(request.headers.get(b"accept", b"")),
         )
         await stream_frames(request, frames)
 

@@ -42,7 +42,7 @@ from queen.wire.cuts import (
     Slice,
     SliceRequest,
 )
-from queen.wire.frames.joined_frame import ACCEPT_JOINED, accepts_joined
+from queen.wire.frames.joined_frame import ACCEPT_ANY_ORDER, ACCEPT_JOINED, accepted_frames
 
 _cut = msgspec.json.Decoder(CutRequest)
 _plan = msgspec.json.Decoder(PlanRequest)
@@ -81,7 +81,8 @@ _SLICE = Doc(
     "Read the stored segments of a slice",
     "Streams frames, as the other routes of `fetch` do. Segments are whole: those of a range of"
     " offsets may reach beyond it. To those who accept"
-    f" `{ACCEPT_JOINED}` small segments are sent many in one frame.",
+    f" `{ACCEPT_JOINED}` small segments are sent many in one frame; to those who accept"
+    f" `{ACCEPT_ANY_ORDER}` those that were merged come faster, and out of the order of time.",
     body=SliceRequest,
     answers={200: Other(CONTENT_TYPE, "Frames, one after the other; see `queen.core.frame`.")},
     example={
@@ -181,8 +182,8 @@ class SealedReadRoutes:
             queues = {queue.name for queue in await self._queues(request, names, existing=True)}
             asked = [range_ for range_ in asked if range_.queue in queues]
         ranges = [await self._range(request, range_) for range_ in asked]
-        joined = accepts_joined(request.headers.get(b"accept", b""))
-        await stream_frames(request, self._broker.fetcher.ranges(ranges, joined=joined))
+        accepted = accepted_frames(request.headers.get(b"accept", b""))
+        await stream_frames(request, self._broker.fetcher.ranges(ranges, accepted=accepted))
 
     async def progress(self, request: Request) -> Response:
         sent = decode_body(_progress, request.body)

@@ -40,7 +40,7 @@ from queen.service.streams.work import (
 )
 from queen.wire import streams as wire
 from queen.wire.answers import iso
-from queen.wire.frames.joined_frame import accepts_joined
+from queen.wire.frames.joined_frame import accepted_frames
 
 _TAG = "streams"
 _PAGE = 1000
@@ -247,7 +247,7 @@ class StreamRoutes:
         spans = spans_of(row)
         accept = request.headers.get(b"accept", b"")
         if CONTENT_TYPE.encode() in accept:
-            frames = self._broker.content.frames(spans, joined=accepts_joined(accept))
+            frames = self._broker.content.frames(spans, accepted=accepted_frames(accept))
             await stream_frames(request, frames)
             return None
         limit = limit_of(query, _PAGE, 10_000)
