@@ -77,8 +77,10 @@ _SESSION = {
     "lock_timeout": "10s",
     "statement_timeout": "25s",
     "jit": "off",
-    # Sorts what an index has in order, and looks at all versions of a row to find the latest.
+    # They sort what an index has in order, and look at all versions of a row to find the latest. A
+    # plan is kept, and a table that was small when it was made need not be when it is used.
     "enable_bitmapscan": "off",
+    "enable_seqscan": "off",
     # The plans of the hot functions do not depend on their arguments.
     "plan_cache_mode": "force_generic_plan",
     "timezone": "UTC",

@@ -43,6 +43,10 @@ alter table queen.partitions
     add column page bigint;
 create index partitions_by_id on queen.partitions (id, hops);
 create index partitions_by_name on queen.partitions (queue_id, name);
+-- As wide as the one by id. One that is much smaller would be searched for ids by a planner that can
+-- skip the queue, and gives them in no order.
+drop index queen.partitions_by_queue;
+create index partitions_by_queue on queen.partitions (queue_id, id, hops);
 
 alter table queen.cursors
     drop constraint cursors_pkey,
