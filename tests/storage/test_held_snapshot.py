@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import asyncpg
 import pytest
 
+from queen.storage.database import session_settings
+from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.statements import statements
+from tests.databases import own_database
 
 _PARTITIONS = 4
 _ROUNDS = 400
@@ -25,8 +30,7 @@ class Log(NamedTuple):
     ids: list[int]
 
 
-@pytest.fixture
-async def log(connection: asyncpg.Connection) -> Log:
+async def _make_log(connection: asyncpg.Connection) -> Log:
     name = uuid.uuid4().hex
     queue_id = await connection.fetchval("insert into queues (name) values ($1) returning id", name)
     group_id = await connection.fetchval(
@@ -42,13 +46,24 @@ async def log(connection: asyncpg.Connection) -> Log:
 
 
 @pytest.fixture
-async def held(dsn: str, log: Log) -> AsyncIterator[None]:
+async def log(connection: asyncpg.Connection) -> Log:
+    return await _make_log(connection)
+
+
+@asynccontextmanager
+async def _holding(dsn: str) -> AsyncIterator[None]:
     holder = await asyncpg.connect(dsn)
     await holder.execute("begin isolation level repeatable read")
     await holder.fetchval("select count(*) from queen.queues")
     yield
     await holder.execute("rollback")
     await holder.close()
+
+
+@pytest.fixture
+async def held(dsn: str, log: Log) -> AsyncIterator[None]:
+    async with _holding(dsn):
+        yield
 
 
 async def _call(connection: asyncpg.Connection, name: str, *arguments: object) -> list[int]:
@@ -124,3 +139,43 @@ async def test_what_a_lone_message_touches_does_not_grow_either(
     for name, pages in touched.items():
         early, late = sorted(pages[:_LOOKS]), sorted(pages[-_LOOKS:])
         assert late[len(late) // 2] < 2 * early[len(early) // 2] + 20, (name, early, late)
+
+
+# As pushes and acks leave them: a thousand versions of each row.
+_GROW = """
+do $$
+begin
+    for i in 1 .. 4000 loop
+        update queen.partitions p
+           set head_at = p.head_at, hops = p.hops + queen.hop(p.ctid, p.page),
+               page = queen.page_of(p.ctid)
+         where p.id = 1 + i % 4;
+        update queen.cursors k
+           set epoch = k.epoch, hops = k.hops + queen.hop(k.ctid, k.page),
+               page = queen.page_of(k.ctid)
+         where k.partition_id = 1 + i % 4;
+        commit;
+    end loop;
+end $$
+"""
+
+
+async def test_plans_that_are_made_meanwhile_find_the_latest_too(
+    postgres: EmbeddedPostgres,
+) -> None:
+    """Small tables that grow large, and what the planner then knows of them."""
+    async with own_database(postgres.dsn) as dsn:
+        settings = {**session_settings(), "statement_timeout": "60s"}
+        connection = await asyncpg.connect(dsn, server_settings=settings)
+        log, numbers = await _make_log(connection), itertools.count()
+        for _ in range(_PARTITIONS):
+            await _round(connection, log, next(numbers))
+        await connection.execute("analyze")
+        async with _holding(dsn):
+            for grows in range(3):
+                await connection.execute(_GROW)
+                await connection.execute("analyze queen.partitions; analyze queen.cursors")
+                touched = await _round(connection, log, next(numbers))
+                touched |= await _lone_round(connection, log, next(numbers))
+                assert all(pages < _FEW_PAGES for (pages,) in touched.values()), (grows, touched)
+        await connection.close()

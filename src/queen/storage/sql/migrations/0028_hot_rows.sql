@@ -39,7 +39,7 @@ alter table queen.partitions
     drop constraint partitions_pkey,
     drop constraint partitions_queue_id_name_key,
     -- How often the row went to another page, and on which one it was last updated.
-    add column hops integer not null default 0,
+    add column hops bigint not null default 0,
     add column page bigint;
 create index partitions_by_id on queen.partitions (id, hops);
 create index partitions_by_name on queen.partitions (queue_id, name);
@@ -50,7 +50,7 @@ create index partitions_by_queue on queen.partitions (queue_id, id, hops);
 
 alter table queen.cursors
     drop constraint cursors_pkey,
-    add column hops integer not null default 0,
+    add column hops bigint not null default 0,
     add column page bigint;
 create index cursors_by_partition on queen.cursors (partition_id, group_id, hops);
 
