@@ -416,3 +416,21 @@ async def test_cursors_and_partitions_are_updated_in_place(connection: asyncpg.C
         ("partitions", "queue_id"),
         ("partitions", "name"),
     }
+
+
+async def test_no_index_of_partitions_is_better_at_ids_than_the_one_that_has_them_in_order(
+    connection: asyncpg.Connection,
+) -> None:
+    """A smaller one would be searched by planners that can skip its first column, and sorted."""
+    rows = await connection.fetch(
+        """
+        select i.indexrelid::regclass::text as name,
+               array(select a.attname::text from unnest(i.indkey) with ordinality k (number, n)
+                       join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
+                      order by k.n) as columns
+          from pg_index i where i.indrelid = 'queen.partitions'::regclass
+        """
+    )
+    with_ids = {row["name"]: row["columns"] for row in rows if "id" in row["columns"]}
+    assert len(with_ids) == 2
+    assert all(columns[-2:] == ["id", "hops"] for columns in with_ids.values()), with_ids
