@@ -133,8 +133,8 @@ def main() -> None:
     arguments, console = _arguments(), Console()
     seconds = max(arguments.seconds / _HELD, _SHORTEST_S)
     with Broker(_FOLDER) as broker, Broker(_FOLDER / "twin") as twin, asyncio.Runner() as runner:
-        for each in (broker, twin):
-            each.configure(_QUEUE, "window")
+        broker.configure(_QUEUE, "window")
+        twin.configure(_QUEUE, "window")
         snapshot = runner.run(_open(broker))
         intervals = _measure(runner, broker, twin, snapshot, seconds)
     title = f"{_PARTITIONS} partitions, one message a push, held for {seconds * _HELD:.0f} s"

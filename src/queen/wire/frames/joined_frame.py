@@ -222,7 +222,7 @@ class StoredBody(NamedTuple):
 
     codec: int
     body: bytes
-    count: int
+    messages: int
 
 
 def pack_laid(
@@ -233,7 +233,7 @@ def pack_laid(
     body = _pack_table(columns, goes_on) + stored.body
     is_raw = stored.codec == CODEC_RAW
     size = len(body) if is_raw else raw_size(stored.codec, stored.body)
-    frame = _frame(queue, first, stored.count, stored.codec, size, body)
+    frame = _frame(queue, first, stored.messages, stored.codec, size, body)
     return pack_frame(frame, JOINED_VERSION if is_raw else LAID_VERSION)
 
 
