@@ -9,8 +9,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from queen.core.frame import JOINED_VERSION, Frame, stored_frames
-from queen.wire.frames.joined_frame import ACCEPT_JOINED, JoinedFrame, received_frames
+from queen.core.frame import CONTENT_TYPE, JOINED_VERSION, Frame, stored_frames
+from queen.wire.frames.joined_frame import (
+    ACCEPT_ANY_ORDER,
+    ACCEPT_JOINED,
+    JoinedFrame,
+    received_frames,
+)
 from tests.api import Answer, Api
 from tests.contract.test_dead_letters import retry
 from tests.contract.test_messages import about
@@ -130,6 +135,26 @@ async def test_a_segment_that_is_damaged_does_no_harm_to_its_neighbours(
     assert [one.payload for one in told([first, last])] == [
         b'{"n": %d}' % number for number in (0, 1, 3, 4, 5)
     ]
+
+
+@pytest.mark.parametrize("body", [b"", bytes(40)], ids=["empty", "zeros"])
+async def test_a_body_that_does_not_say_its_size_is_named(
+    api: Api, queue: str, connection: asyncpg.Connection, body: bytes
+) -> None:
+    for number in range(4):
+        push(api, queue, "p", {"n": number})
+    await connection.execute(
+        "update queen.segments set codec = 1, body = $2 where base_offset = 2"
+        " and queue_id = (select id from queen.queues where name = $1)",
+        queue,
+        body,
+    )
+    for accept in (CONTENT_TYPE, ACCEPT_JOINED, ACCEPT_ANY_ORDER):
+        answer = api.call("GET", f"{ROOT}/queue/{queue}", None, {"accept": accept})
+        assert (answer.status, answer.json["code"]) == (503, "unreadable")
+        assert "offset 2 of partition" in answer.json["error"]
+    path = f"{ROOT}/queue/{queue}/partition/p?toOffset=2"
+    assert [one.offset for one in told(ask(api, path, joined=True))] == [0, 1]
 
 
 def test_joined_frames_are_not_pushed(api: Api, queue: str) -> None:

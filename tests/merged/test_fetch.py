@@ -10,9 +10,13 @@ from typing import Any
 import asyncpg
 import pytest
 
+from queen.core.frame import CODEC_MERGED, Frame, compress, encode_body, stored_segment
+from queen.errors import QueenError
+from queen.wire.frames.joined_frame import ANY_ORDER, JOINED, PLAIN
 from tests.api import Api
+from tests.frame_contents import Told, told
 from tests.merged import merging
-from tests.merged.answers import fetch_path, read, same
+from tests.merged.answers import ask_frames, fetch_path, read, same
 from tests.merged.conftest import Merge, Write, rows_of
 from tests.merged.history import History, text_of
 
@@ -135,6 +139,54 @@ async def test_what_clients_have_pushed_is_read_the_same(
     same(more["messages"][:count], before["messages"], "what was there before")
     await merge(queue, must=not encrypted)
     same(read(api, path), more, "merged again")
+
+
+@pytest.mark.parametrize("column", ["id_offsets", "payload_offsets"])
+@pytest.mark.parametrize("wrong", [10**9, -5, 0])
+async def test_a_merged_row_that_is_damaged_does_no_harm_to_its_neighbours(
+    api: Api, write: Write, merge: Merge, connection: asyncpg.Connection, column: str, wrong: int
+) -> None:
+    history = await write(partitions=3, stretches=300, gaps_us=[1000], large=0, lists=0)
+    await merge(history.queue)
+    row = await connection.fetchrow(
+        "select s.* from queen.segments s join queen.queues q on q.id = s.queue_id"
+        " where q.name = $1 and s.codec & 16 <> 0 order by length(s.body) desc limit 1",
+        history.queue,
+    )
+    segment = stored_segment(row["codec"] & ~CODEC_MERGED, row["body"])
+    getattr(segment, column)[20] = wrong
+    codec, body = compress(encode_body(segment))
+    await connection.execute(
+        "update queen.segments set codec = $3, body = $4"
+        " where partition_id = $1 and base_offset = $2",
+        row["partition_id"],
+        row["base_offset"],
+        codec | CODEC_MERGED,
+        body,
+    )
+
+    def is_elsewhere(message: Told) -> bool:
+        is_inside = row["base_offset"] <= message.offset < row["end_offset"]
+        return message.partition_id != row["partition_id"] or not is_inside
+
+    wanted = [message for message in history.messages() if is_elsewhere(message)]
+    for accepted in (PLAIN, JOINED, ANY_ORDER):
+        frames = ask_frames(api, fetch_path(history.queue), accepted=accepted)
+        whole = [message for frame in frames for message in told_or_none(frame)]
+        found = sorted(filter(is_elsewhere, whole), key=_place)
+        same(found, wanted, str(accepted))
+
+
+def _place(message: Told) -> tuple[int, int, int]:
+    return message.created_at_us, message.partition_id, message.offset
+
+
+def told_or_none(frame: Frame) -> list[Told]:
+    """Return what a frame tells; nothing when it is damaged."""
+    try:
+        return told([frame])
+    except QueenError:
+        return []
 
 
 def push_all_kinds(api: Api, queue: str, rng: random.Random, requests: int) -> list[Any]:

@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from queen.core.frame import CONTENT_TYPE
 from queen.errors import Unreachable
 from queen.spark import broker
 from queen.spark.broker import Broker, BrokerAddress
+from tests.api import Api
 from tests.conftest import ServerProcess
+from tests.spark.test_slices import Brittle
 from tests.waiting import spend
 
 THREADS, CALLS = 24, 40
@@ -81,3 +84,18 @@ def test_a_connection_is_taken_once() -> None:
             idle.extend(broker._connection(url) for _ in range(4))
             assert set(threads.map(call, range(8))) == {Unreachable}
             assert not idle
+
+
+# Inside of the status line, after it, and inside of the headers that say how the answer ends.
+@pytest.mark.parametrize("after", [10, 17, 40, 100, 110])
+def test_an_answer_that_is_cut_off_in_its_headers_is_none(
+    api: Api, queue: str, server: ServerProcess, after: int
+) -> None:
+    api.push_many(queue, 3)
+    brittle = Brittle(server.port, after)
+    asked = Broker(BrokerAddress((brittle.url,)), retry_s=0)
+    try:
+        with pytest.raises(Unreachable):
+            list(asked.stream("GET", f"/api/v1/fetch/queue/{queue}", b"", CONTENT_TYPE))
+    finally:
+        brittle.close()

@@ -289,7 +289,7 @@ RELEASED = {
     "0025_limits.sql": "a7423dc5c850",
     "0026_queue_limits.sql": "ec4c2fe39a0c",
     "0027_merged_segments.sql": "68a85f1d3578",
-    "0028_hot_rows.sql": "a9ca2bec62d3",
+    "0028_hot_rows.sql": "6093db2ae5f9",
 }
 
 

@@ -484,3 +484,18 @@ async def test_a_fetch_names_what_it_cannot_read(broker: Broker, keyless: Broker
         async for _ in keyless.fetcher.queue(await _found(keyless, secret)):
             pass
     assert told.value.offset == 0
+
+
+async def test_a_partition_that_was_forgotten_meanwhile_is_in_a_flush_once(
+    start: Callable[[KeyRing], Awaitable[Broker]],
+) -> None:
+    """As after a deletion of its queue or of a group: what came before knows another object."""
+    broker, name = await start(_KEY), f"twice-{uuid.uuid4().hex[:8]}"
+    await broker.pusher.push([Append(name, "p", [b"t0"], [b"0"], 100)])
+    before, after = (Append(name, "p", [b"t%d" % n], [b"%d" % n], 100) for n in (1, 2))
+    await broker.appender.group([before])
+    broker.catalog.forget_queue(name)
+    shares = await broker.appender.group([before, after])
+    assert before.target is not after.target
+    assert [share.appends for share in shares] == [[before, after]]
+    assert shares[0].partition is after.target

@@ -231,6 +231,25 @@ async def test_a_key_that_has_no_row_is_told_of(connection: asyncpg.Connection, 
         await connection.execute("delete from cursor_keys where partition_id = $1", partition)
 
 
+async def test_rows_without_a_primary_key_can_be_published(
+    connection: asyncpg.Connection, log: Log
+) -> None:
+    """Logical replication of all tables, as CDC and upgrades of PostgreSQL have it."""
+    partition = await connection.fetchval(_PARTITION, log.queue_id, "p")
+    await connection.fetchrow(_CURSOR, partition, log.group_id, 1)
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("create publication everything for all tables")
+    for update in (
+        "update partitions set head = 1 where id = $1",
+        "update cursors set committed = 1 where partition_id = $1",
+        "delete from cursors where partition_id = $1",
+        "delete from partitions where id = $1",
+    ):
+        assert (await connection.execute(update, partition)).endswith(" 1")
+    await transaction.rollback()
+
+
 # ---- seeks beside others ----
 
 

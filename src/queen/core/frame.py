@@ -444,8 +444,11 @@ def _checksum(header: bytes, names: bytes, body: bytes) -> int:
 
 
 def raw_size(codec: int, stored: bytes) -> int:
-    """Return the size of a stored body before compression."""
-    return len(stored) if codec == CODEC_RAW else int(zstandard.frame_content_size(stored))
+    """Return the size of a stored body before compression; raises when it does not say it."""
+    size = len(stored) if codec == CODEC_RAW else int(zstandard.frame_content_size(stored))
+    if size < 0:
+        raise InvalidFrame("its body does not say its size")
+    return size
 
 
 def frame_size(start: bytes | bytearray | memoryview) -> int | None:

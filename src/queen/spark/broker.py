@@ -239,6 +239,9 @@ def _request(
             _allow_slow_answers(connection)
         connection.request(method, path, body or None, headers)
         response = connection.getresponse()
+        if response.length is None and not response.chunked:
+            # Every answer says where it ends: this one was cut off inside of its headers.
+            raise http.client.BadStatusLine("the connection was lost in the headers of an answer")
         refused = b"" if response.status < 300 else response.read()
     except _BROKEN as error:
         connection.close()

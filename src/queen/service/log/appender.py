@@ -180,7 +180,9 @@ class Appender:
         unknown = [(append.queue, append.partition) for append in appends if append.target is None]
         if unknown:
             await self._catalog.resolve(unknown, wait_ms)
-        grouped: dict[Partition, list[Append]] = {}
+        # By id: of a partition that was forgotten meanwhile there may be two objects.
+        grouped: dict[int, list[Append]] = {}
+        latest: dict[int, Partition] = {}
         for append in appends:
             if append.target is None:
                 append.target = self._catalog.known(append.queue, append.partition)
@@ -188,8 +190,9 @@ class Appender:
                 append.error = Unavailable("a queue was deleted while it was written")
                 append.fail(append.error)
             else:
-                grouped.setdefault(append.target, []).append(append)
-        return [Share(partition, group) for partition, group in grouped.items()]
+                latest[append.target.id] = append.target
+                grouped.setdefault(append.target.id, []).append(append)
+        return [Share(latest[number], group) for number, group in grouped.items()]
 
     async def check_admission(self, shares: list[Share]) -> None:
         """Raise why a queue does not take one of the appends, if there is one."""

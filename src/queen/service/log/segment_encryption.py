@@ -50,6 +50,14 @@ class SegmentEncryption:
         except Exception as error:
             raise _unreadable(row, error) from error
 
+    def decrypt_sized(self, row: Row) -> tuple[int, bytes, int]:
+        """The same, with the size of the body before compression."""
+        codec, body = self.decrypt_row(row)
+        try:
+            return codec, body, raw_size(codec, body)
+        except Exception as error:
+            raise _unreadable(row, error) from error
+
     def decode_segment(self, row: Row) -> Segment:
         """Return the columns of a row that holds a segment; raises `Unreadable`."""
         segment = self.decode_segment_within(row, _NO_LIMIT)

@@ -136,8 +136,11 @@ def _take(part: Part, encryption: SegmentEncryption) -> _PartColumns | None:
         return None
     starts, ends, times = (column[part.first : part.last] for column in part.table)
     ids, payloads = _offsets(segment.id_offsets), _offsets(segment.payload_offsets)
+    id_sizes, payload_sizes = np.diff(ids), np.diff(payloads)
     bounds = (ids[0], ids[-1], payloads[0], payloads[-1])
-    if bounds != (0, len(segment.ids), 0, len(segment.data)):
+    is_damaged = bounds != (0, len(segment.ids), 0, len(segment.data))
+    # What is cut out by one that is wrong would not be as long as is said of it.
+    if is_damaged or bool((id_sizes < 0).any() or (payload_sizes < 0).any()):
         raise InvalidFrame("its offsets do not fit its columns")
     low, high = int(starts[0]), int(ends[-1])
     return _PartColumns(
@@ -145,8 +148,8 @@ def _take(part: Part, encryption: SegmentEncryption) -> _PartColumns | None:
         starts + part.row["base_offset"],
         times,
         ends - starts,
-        np.diff(ids[low : high + 1]),
-        np.diff(payloads[low : high + 1]),
+        id_sizes[low:high],
+        payload_sizes[low:high],
         segment.ids[ids[low] : ids[high]],
         segment.data[payloads[low] : payloads[high]],
     )

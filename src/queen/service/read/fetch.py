@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import NamedTuple
 
-from queen.core.frame import Frame, Stretch, pack_frame, raw_size
+from queen.core.frame import Frame, Stretch, pack_frame
 from queen.service.catalog import Catalog, Partition, Queue
 from queen.service.instants import instant_at, microseconds
 from queen.service.log.segment_encryption import SegmentEncryption
@@ -237,14 +237,14 @@ class Fetcher:
                 yield from joiner.frames()
 
     def _frame(self, partition: Partition, row: Row) -> bytes:
-        codec, body = self._encryption.decrypt_row(row)
+        codec, body, raw_bytes = self._encryption.decrypt_sized(row)
         return pack_frame(
             Frame(
                 partition.queue.name,
                 partition.name,
                 row["end_offset"] - row["base_offset"],
                 codec,
-                raw_size(codec, body),
+                raw_bytes,
                 body,
                 row["base_offset"],
                 microseconds(row["created_at"]),

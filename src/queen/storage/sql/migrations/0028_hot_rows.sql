@@ -54,6 +54,10 @@ alter table queen.cursors
     add column page bigint;
 create index cursors_by_partition on queen.cursors (partition_id, group_id, hops);
 
+-- Who publishes all tables (logical replication) must be told how a row is known without a key.
+alter table queen.partitions replica identity full;
+alter table queen.cursors replica identity full;
+
 -- The triggers need functions to point to; their bodies are in functions/catalog.
 create function queen.take_partition_key() returns trigger language plpgsql as
 $$ begin return new; end $$;
