@@ -160,6 +160,8 @@ class Shape(NamedTuple):
     # Of all, so many in a hundred.
     lists: int = 18
     large: int = 3
+    # Whether some have rare columns.
+    rare: bool = True
     # The group of which some messages are the only one's.
     group: str = "only"
     # How many have hashes: those that were pushed while the queue refused duplicates.
@@ -231,7 +233,7 @@ def _make(rng: random.Random, shape: Shape, ids: dict[str, int]) -> list[Stored]
                 at,
                 [make_id(rng, 100 * number + n) for n in range(count)],
                 payloads,
-                _extras(rng, count, shape.group),
+                _extras(rng, count, shape.group) if shape.rare else {},
                 rng.random() < shape.hashed,
             )
         )

@@ -18,6 +18,8 @@ from queen.storage.statements import statements
 
 _PARTITION = "insert into partitions (queue_id, name) values ($1, $2) returning id"
 _CURSOR = "insert into cursors (partition_id, group_id, committed) values ($1, $2, $3) returning *"
+_OPEN = "select * from queen.open_cursor($1, $2)"
+_CURSORS_OF = "select * from queen.cursors where group_id = $1"
 # Rows without a key, keys without a row, and keys that rows share.
 _ODD = """
 select 'partition', id::text, name
@@ -248,6 +250,38 @@ async def test_rows_without_a_primary_key_can_be_published(
     ):
         assert (await connection.execute(update, partition)).endswith(" 1")
     await transaction.rollback()
+
+
+_DELETIONS = {
+    "group": "select queen.delete_group(g.id, true) from queen.groups g where g.queue_id = $1",
+    "queue": "select queen.delete_queue(q.name) from queen.queues q where q.id = $1",
+}
+
+
+@pytest.mark.parametrize("deletion", _DELETIONS.values(), ids=_DELETIONS)
+async def test_a_deletion_waits_for_cursors_that_are_being_created(
+    connection: asyncpg.Connection, other: asyncpg.Connection, log: Log, deletion: str
+) -> None:
+    partition = await connection.fetchval(_PARTITION, log.queue_id, "p")
+    async with connection.transaction():
+        opened = await connection.fetchrow(_OPEN, partition, log.group_id)
+        assert opened is not None and opened["committed"] == 0
+        waiting = asyncio.create_task(other.execute(deletion, log.queue_id))
+        await _waits(connection, other)
+    await waiting
+    assert await connection.fetch(_CURSORS_OF, log.group_id) == []
+
+
+@pytest.mark.parametrize("deletion", _DELETIONS.values(), ids=_DELETIONS)
+async def test_no_cursor_is_created_for_a_group_that_is_being_deleted(
+    connection: asyncpg.Connection, other: asyncpg.Connection, log: Log, deletion: str
+) -> None:
+    partition = await connection.fetchval(_PARTITION, log.queue_id, "p")
+    async with connection.transaction():
+        await connection.execute(deletion, log.queue_id)
+        opened = await other.fetchrow(_OPEN, partition, log.group_id)
+        assert opened is not None and opened["committed"] is None
+    assert await connection.fetch(_CURSORS_OF, log.group_id) == []
 
 
 # ---- seeks beside others ----

@@ -38,7 +38,8 @@ Streams stored messages as frames, without a lease and without a cursor: nothing
 as read. Frames are whole segments: the first and the last may reach beyond what was asked for,
 and their headers say by how much. To those who accept `{ACCEPT_JOINED}` small segments are
 sent many in one frame; to those who accept `{ACCEPT_ANY_ORDER}` those that were merged
-come faster, and out of the order of time.""",
+come faster, and out of the order of time; small ones between them that cannot be merged come
+alone.""",
     query=_TIMES,
     answers={200: _FRAMES},
 )

@@ -23,6 +23,8 @@ begin
         return false;
     end if;
     perform pg_advisory_xact_lock(7001, v_queue);
+    -- From here on nobody creates cursors: see `queen.open_cursor`.
+    perform 1 from groups g where g.queue_id = v_queue order by g.id for update;
     delete from segments where queue_id = v_queue;
     delete from merged_segments where queue_id = v_queue;
     delete from cursors c using partitions p
