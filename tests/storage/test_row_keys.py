@@ -11,7 +11,8 @@ from typing import NamedTuple
 import asyncpg
 import pytest
 
-from queen.storage.database import session_settings
+from queen.errors import Unavailable
+from queen.storage.database import session_settings, translate
 from queen.storage.embedded import EmbeddedPostgres
 from queen.storage.migrate import Schema, migrate
 from queen.storage.statements import statements
@@ -159,6 +160,27 @@ async def test_many_that_create_the_same_partitions_and_cursors_agree(
     seen = await asyncio.gather(*(create() for _ in range(8)))
     assert all(ids == seen[0] for ids in seen) and len(seen[0]) == len(names)
     assert await connection.fetch(_ODD) == []
+
+
+async def test_no_index_compares_versions_of_what_is_updated_all_the_time(
+    connection: asyncpg.Connection,
+) -> None:
+    rows = await connection.fetch(
+        "select indexrelid::regclass::text as name, indisunique from pg_index"
+        " where indrelid in ('queen.partitions'::regclass, 'queen.cursors'::regclass)"
+    )
+    assert len(rows) == 4
+    assert not any(row["indisunique"] for row in rows)
+
+
+async def test_a_server_of_before_is_told_that_it_cannot_make_partitions(
+    connection: asyncpg.Connection, log: Log
+) -> None:
+    """As it says it; servers from now on pass such a thing on as 503."""
+    before = f"{_PARTITION.removesuffix(' returning id')} on conflict (queue_id, name) do nothing"
+    with pytest.raises(asyncpg.InvalidColumnReferenceError) as refused:
+        await connection.execute(before, log.queue_id, "p")
+    assert isinstance(translate(refused.value), Unavailable)
 
 
 # ---- what is deleted gives its key up ----

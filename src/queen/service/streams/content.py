@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from queen.core.frame import Segment, raw_size
+from queen.core.frame import Segment
 from queen.core.visibility import DELETED, ONLY_GROUP
 from queen.service.catalog import Catalog, Partition
 from queen.service.log.segment_cache import StoredSegment
@@ -110,7 +110,7 @@ class Content:
         return parts if size <= max_bytes else None
 
     def _raw_bytes(self, row: Record) -> int:
-        return raw_size(*self._encryption.decrypt_row(row))
+        return self._encryption.decrypt_sized(row)[2]
 
     async def page(
         self, spans: list[WindowSpan], position: PagePosition, limit: int
