@@ -102,7 +102,7 @@ class Fetcher:
         to_time: datetime | None = None,
         accepted: Accepted = PLAIN,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the frames of a queue; each partition in order, and all in that of time if wanted."""
+        """Yield the frames of a queue, in order of time if wanted; each partition in its own."""
         first, rows = from_time or _EARLIEST, _SLICE_ROWS if accepted.joined else _PAGE_ROWS
         part = TimeRange(queue, Point(first, -1, 0), Point(to_time or _LATEST, -1, 0))
         async for frames in self._pages(self._reader_by_time(part, rows), accepted):
